@@ -1,0 +1,206 @@
+//! The typed catalogue.
+
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use crate::ids::{InstanceTypeName, Labels, Region, ZoneId, ZoneName};
+use crate::manifest::{AmiFamily, KubeletSettings, NodeClass, Pool};
+use crate::units::{MicroUsd, Resources};
+
+/// What one region offers, and at what price.
+#[derive(Debug, Clone)]
+pub struct Catalog {
+    /// The region.
+    pub region: Region,
+    /// The zones that may be used, by name.
+    pub zones: Vec<Zone>,
+    /// Instance types offered in at least one of the zones, by name.
+    pub types: BTreeMap<InstanceTypeName, InstanceType>,
+    /// Where the prices come from.
+    pub prices: PriceSource,
+    /// What a reader of a plan should know: stand-in prices, assumed zone ids, types unpriced.
+    pub warnings: Vec<String>,
+}
+
+/// An availability zone: the account's name for it, and its id.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Zone {
+    /// Name, such as `us-east-1a`.
+    pub name: ZoneName,
+    /// Id, such as `use1-az6`.
+    pub id: ZoneId,
+    /// Whether the id was taken from the snapshot's account instead of being declared.
+    pub assumed: bool,
+}
+
+/// Where prices come from.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct PriceSource {
+    /// What the list is, such as `embedded list prices`.
+    pub source: String,
+    /// The region the prices are for.
+    pub region: Region,
+    /// The day the list was made.
+    pub date: String,
+    /// Whether they stand in for another region's.
+    pub stand_in: bool,
+}
+
+/// How capacity is bought.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
+)]
+#[serde(rename_all = "kebab-case")]
+pub enum CapacityType {
+    /// At list price, until terminated.
+    OnDemand,
+    /// At the spot price, until reclaimed.
+    Spot,
+    /// From a capacity reservation.
+    Reserved,
+}
+
+impl CapacityType {
+    /// Returns the value of the label `karpenter.sh/capacity-type`.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::OnDemand => "on-demand",
+            Self::Spot => "spot",
+            Self::Reserved => "reserved",
+        }
+    }
+}
+
+impl std::fmt::Display for CapacityType {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+/// An instance type: the facts that labels and allocatable follow from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct InstanceType {
+    /// Name.
+    pub name: InstanceTypeName,
+    /// `amd64` or `arm64`.
+    pub arch: String,
+    /// vCPUs.
+    pub vcpus: i64,
+    /// Memory as EC2 states it, in MiB.
+    pub memory_mib: i64,
+    /// Network interfaces on the default card.
+    pub enis: i64,
+    /// IPv4 addresses on each of them.
+    pub ips_per_eni: i64,
+    /// Local NVMe storage in GB (10⁹ bytes); 0 where there is none.
+    pub local_nvme_gb: i64,
+    /// Most EBS volumes, and whether network interfaces and NVMe disks count against it.
+    pub ebs_attachments: Option<(i64, bool)>,
+    /// Extended resources of a node of this type (`nvidia.com/gpu` and its like).
+    pub extended: BTreeMap<crate::units::ResourceName, i64>,
+    /// Whether it runs without a hypervisor.
+    pub bare_metal: bool,
+    /// Whether it has hardware that costs money and that most pods do not use (GPUs, accelerators).
+    pub has_accelerator: bool,
+    /// Labels that each node of the type has (architecture, type, `karpenter.k8s.aws/instance-…`).
+    pub labels: Labels,
+    /// Where and how it can be bought, by zone name and capacity type.
+    pub offerings: Vec<Offering>,
+}
+
+/// One way to buy an instance type.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Offering {
+    /// Zone name.
+    pub zone: ZoneName,
+    /// Zone id.
+    pub zone_id: ZoneId,
+    /// Capacity type.
+    pub capacity_type: CapacityType,
+    /// Price per hour; `None`: not known, and such an offering is never launched.
+    pub price: Option<MicroUsd>,
+    /// Whether the price stands in for one that is not known (spot at its on-demand price).
+    pub estimated: bool,
+}
+
+/// What a pool and its node class decide about a node's allocatable.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NodeSettings {
+    /// AMI family.
+    pub family: AmiFamily,
+    /// Kubelet settings.
+    pub kubelet: KubeletSettings,
+    /// Bytes of the volume that holds the kubelet's data; `None`: the family's default.
+    pub ephemeral_storage: Option<i64>,
+    /// Whether instance-store disks hold the kubelet's data.
+    pub instance_store_raid0: bool,
+}
+
+impl NodeSettings {
+    /// Returns the settings of `pool` with `class`; the pool's kubelet settings win where stated.
+    #[must_use]
+    pub fn of(pool: &Pool, class: &NodeClass) -> Self {
+        Self {
+            family: class.ami_family,
+            kubelet: pool.kubelet.clone().unwrap_or_else(|| class.kubelet.clone()),
+            ephemeral_storage: class.ephemeral_storage,
+            instance_store_raid0: class.instance_store_raid0,
+        }
+    }
+}
+
+impl Default for NodeSettings {
+    fn default() -> Self {
+        Self {
+            family: AmiFamily::Al2023,
+            kubelet: KubeletSettings::default(),
+            ephemeral_storage: None,
+            instance_store_raid0: false,
+        }
+    }
+}
+
+/// From what a machine has to what its pods may use.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Allocation {
+    /// What the node reports as capacity.
+    pub capacity: Resources,
+    /// Kept for Kubernetes.
+    pub kube_reserved: Resources,
+    /// Kept for the system.
+    pub system_reserved: Resources,
+    /// Kept below the eviction threshold.
+    pub eviction: Resources,
+    /// What remains for pods, DaemonSets included.
+    pub allocatable: Resources,
+}
+
+/// Why there is no catalogue for a cluster.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum CatalogError {
+    /// The snapshot has no such region.
+    #[error("region `{region}` is not in the embedded catalogue")]
+    UnknownRegion {
+        /// The region asked for.
+        region: Region,
+        /// Regions with a similar name, nearest first.
+        similar: Vec<Region>,
+    },
+    /// The region has no such zone.
+    #[error("zone `{zone}` is not a zone of region `{region}`")]
+    UnknownZone {
+        /// The zone asked for.
+        zone: ZoneName,
+        /// The region.
+        region: Region,
+        /// The zones it has.
+        known: Vec<ZoneName>,
+    },
+    /// The embedded snapshot cannot be read: the build is broken.
+    #[error("the embedded catalogue cannot be read: {0}")]
+    Snapshot(String),
+}

@@ -1,0 +1,106 @@
+//! How many pods of which shape there will be: `Desired` (and `Observed`) → [`Demand`].
+//!
+//! This module knows what decides the number of a workload's pods and what each of them asks for
+//! once defaults, priority and runtime classes are applied. It knows nothing of instance types,
+//! prices or plans. Invariant: every workload of the repository and every live pod that keeps its
+//! room is in the result exactly once, as a group, as a daemon, or as unresolved.
+
+mod shape;
+
+pub use shape::{NodeChoice, PodShape, Unsupported};
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::ids::{NodeName, Origin, WorkloadId};
+use crate::manifest::{Problem, Unresolved};
+
+/// Which of a workload's counts a plan is made for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum DemandMode {
+    /// The least an autoscaler may choose.
+    Floor,
+    /// What runs now, or what Git says where nothing decides otherwise.
+    #[default]
+    Live,
+    /// The most an autoscaler may choose.
+    Ceiling,
+}
+
+/// Everything that has to be placed.
+#[derive(Debug, Clone, Default)]
+pub struct Demand {
+    /// Groups of alike pods, by workload.
+    pub groups: Vec<PodGroup>,
+    /// Workloads that put one pod on every node that admits it, by workload.
+    pub daemons: Vec<Daemon>,
+    /// Workloads whose size is not known.
+    pub unresolved: Vec<Unresolved>,
+    /// What was found wrong on the way.
+    pub problems: Vec<Problem>,
+}
+
+/// The pods of one workload.
+#[derive(Debug, Clone)]
+pub struct PodGroup {
+    /// The workload.
+    pub workload: WorkloadId,
+    /// Where the repository declares it; `None` for pods that only the world knows.
+    pub origin: Option<Origin>,
+    /// What each pod asks for.
+    pub shape: Arc<PodShape>,
+    /// How many there are.
+    pub counts: Counts,
+    /// Who decides how many there are.
+    pub decided_by: Decider,
+    /// How many of them run where, by node; at most `counts.planned` in sum after surplus is cut.
+    pub running: BTreeMap<NodeName, u32>,
+}
+
+/// The counts of a workload.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+pub struct Counts {
+    /// The least an autoscaler may choose.
+    pub floor: u32,
+    /// What runs now, or what Git says.
+    pub live: u32,
+    /// The most an autoscaler may choose.
+    pub ceiling: u32,
+    /// The count this plan is made for.
+    pub planned: u32,
+}
+
+/// Who decides how many pods a workload has.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(tag = "kind", rename_all = "kebab-case")]
+pub enum Decider {
+    /// `spec.replicas` (or parallelism) in the repository.
+    Git,
+    /// Only the world knows the workload; its pods keep their room.
+    World,
+    /// The workload is delivered from the repository and missing there: its pods are on their way
+    /// out.
+    Removed,
+    /// A schedule, which starts its pods at its own times.
+    Schedule,
+    /// An autoscaler that is not taken into account yet; the repository's count stands in.
+    Ignored {
+        /// The autoscaler.
+        autoscaler: String,
+    },
+}
+
+/// A workload that runs on every node that admits it.
+#[derive(Debug, Clone)]
+pub struct Daemon {
+    /// The workload.
+    pub workload: WorkloadId,
+    /// Where the repository declares it; `None` where only the world knows it.
+    pub origin: Option<Origin>,
+    /// What each pod asks for.
+    pub shape: Arc<PodShape>,
+}

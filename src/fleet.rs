@@ -1,0 +1,287 @@
+//! What runs: instances, nodes and pods as they were observed at one moment.
+//!
+//! An [`Observed`] is also the world file: versioned JSON that `observe` writes, that `plan --world
+//! FILE` reads, and that the simulator keeps. It holds names, labels and amounts, never secrets.
+//! Invariant: what could not be read is marked in `sources`, never left out in silence.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::catalog::CapacityType;
+use crate::ids::{
+    InstanceId, InstanceTypeName, Labels, Namespace, NodeName, Region, Uid, WorkloadId, ZoneName,
+};
+use crate::pod::{PodTemplate, Taint};
+use crate::units::Resources;
+
+/// The version of the world file that this program writes.
+pub const FORMAT_VERSION: &str = "1.0";
+
+/// Tags that make an instance ours; all are set in the launch call itself.
+pub mod tag {
+    /// Name of the cluster the instance belongs to.
+    pub const CLUSTER: &str = "fleetwright.dev/cluster";
+    /// Pool the instance was launched for.
+    pub const POOL: &str = "fleetwright.dev/pool";
+    /// Key of the instance within its pool: the index of its address.
+    pub const KEY: &str = "fleetwright.dev/key";
+    /// Change that launched the instance.
+    pub const CHANGE: &str = "fleetwright.dev/change";
+    /// Digest of the node class and pool template the instance was launched with.
+    pub const SPEC: &str = "fleetwright.dev/spec";
+}
+
+/// Label of a node of ours: the key of its instance within its pool.
+pub const KEY_LABEL: &str = "fleetwright.dev/key";
+
+/// Everything observed at one moment.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Observed {
+    /// Version of the format, `major.minor`.
+    pub format_version: String,
+    /// The cluster's identity.
+    pub cluster: ClusterIdentity,
+    /// When the reads began.
+    pub taken_at: Timestamp,
+    /// How complete each source is, by name (`ec2`, `kubernetes`).
+    pub sources: BTreeMap<String, Completeness>,
+    /// Instances, by id.
+    #[serde(default)]
+    pub instances: BTreeMap<InstanceId, Instance>,
+    /// Nodes, by name.
+    #[serde(default)]
+    pub nodes: BTreeMap<NodeName, Node>,
+    /// Workloads whose pods are here, by `namespace/kind/name`.
+    #[serde(default)]
+    pub workloads: Vec<LiveWorkload>,
+    /// Pod templates that pods refer to, by a key of the file's own.
+    #[serde(default)]
+    pub templates: BTreeMap<String, Arc<PodTemplate>>,
+    /// Pods, by namespace and name.
+    #[serde(default)]
+    pub pods: Vec<Pod>,
+}
+
+/// Who a cluster is: a plan is applied to the cluster it was made for, or not at all.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+pub struct ClusterIdentity {
+    /// Name.
+    pub name: String,
+    /// Region.
+    pub region: String,
+    /// AWS account.
+    pub account: String,
+    /// UID of the namespace `kube-system`.
+    pub uid: String,
+}
+
+/// How much of a source was read.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(tag = "state", rename_all = "kebab-case")]
+pub enum Completeness {
+    /// All of it.
+    Complete,
+    /// A part of it.
+    Partial {
+        /// What is missing, and why.
+        reason: String,
+    },
+    /// Nothing.
+    Failed {
+        /// Why.
+        reason: String,
+    },
+}
+
+/// An EC2 instance.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Instance {
+    /// Id.
+    pub id: InstanceId,
+    /// Type.
+    pub instance_type: InstanceTypeName,
+    /// Zone.
+    pub zone: ZoneName,
+    /// How it was bought.
+    pub capacity_type: CapacityType,
+    /// State.
+    pub state: InstanceState,
+    /// When it was launched.
+    pub launched_at: Timestamp,
+    /// Image as the node class names it.
+    #[serde(default)]
+    pub image: String,
+    /// Tags.
+    #[serde(default)]
+    pub tags: BTreeMap<String, String>,
+}
+
+impl Instance {
+    /// Returns whether the instance carries our tag for `cluster`.
+    #[must_use]
+    pub fn is_ours(&self, cluster: &str) -> bool {
+        self.tags.get(tag::CLUSTER).is_some_and(|name| name == cluster)
+            && self.tags.contains_key(tag::POOL)
+    }
+
+    /// Returns whether the instance runs or is about to.
+    #[must_use]
+    pub fn is_active(&self) -> bool {
+        matches!(self.state, InstanceState::Pending | InstanceState::Running)
+    }
+}
+
+/// The state of an instance, as EC2 names it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum InstanceState {
+    /// Launched, not yet running.
+    Pending,
+    /// Running.
+    Running,
+    /// About to stop.
+    Stopping,
+    /// Stopped.
+    Stopped,
+    /// About to be terminated.
+    ShuttingDown,
+    /// Gone.
+    Terminated,
+}
+
+/// A Kubernetes node.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Node {
+    /// Name.
+    pub name: NodeName,
+    /// UID.
+    pub uid: Uid,
+    /// The instance it runs on, from its provider id.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub instance: Option<InstanceId>,
+    /// Labels.
+    #[serde(default)]
+    pub labels: Labels,
+    /// Annotations with a meaning for capacity.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub annotations: BTreeMap<String, String>,
+    /// Taints, except those that only mirror `unschedulable` or `ready`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub taints: Vec<Taint>,
+    /// What it reports as capacity.
+    pub capacity: Resources,
+    /// What its pods may use.
+    pub allocatable: Resources,
+    /// Whether it is Ready.
+    pub ready: bool,
+    /// Whether it is cordoned.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub unschedulable: bool,
+    /// When it registered.
+    pub created_at: Timestamp,
+}
+
+/// A workload as the cluster has it.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct LiveWorkload {
+    /// Identity.
+    #[serde(flatten)]
+    pub id: WorkloadId,
+    /// Replicas it is set to.
+    pub replicas: u32,
+    /// Whether a delivery tool keeps it equal to this repository, so that a workload missing there
+    /// is on its way out. False where nobody knows: then its pods keep their room.
+    #[serde(default)]
+    pub delivered: bool,
+}
+
+/// A pod.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Pod {
+    /// Namespace.
+    pub namespace: Namespace,
+    /// Name.
+    pub name: Arc<str>,
+    /// UID.
+    pub uid: Uid,
+    /// The workload at the top of its chain of owners.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner: Option<WorkloadId>,
+    /// Key of its template in [`Observed::templates`].
+    pub template: String,
+    /// The node it is bound to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node: Option<NodeName>,
+    /// Phase.
+    pub phase: PodPhase,
+    /// When it was created.
+    pub created_at: Timestamp,
+    /// Whether it is on its way out.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub terminating: bool,
+    /// Whether the kubelet made it from a file of the node (mirror pod).
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub mirror: bool,
+}
+
+impl Pod {
+    /// Returns whether the pod needs room: it is not finished and not on its way out.
+    #[must_use]
+    pub fn is_active(&self) -> bool {
+        !self.terminating && matches!(self.phase, PodPhase::Pending | PodPhase::Running)
+    }
+}
+
+/// The phase of a pod.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum PodPhase {
+    /// Waiting for a node, or for its containers.
+    Pending,
+    /// Running.
+    Running,
+    /// Finished well.
+    Succeeded,
+    /// Finished badly.
+    Failed,
+}
+
+impl Observed {
+    /// Returns a world with nothing in it, read completely.
+    #[must_use]
+    pub fn empty(cluster: ClusterIdentity, taken_at: Timestamp) -> Self {
+        let complete = |name: &str| (name.to_owned(), Completeness::Complete);
+        Self {
+            format_version: FORMAT_VERSION.to_owned(),
+            cluster,
+            taken_at,
+            sources: [complete("ec2"), complete("kubernetes")].into(),
+            instances: BTreeMap::new(),
+            nodes: BTreeMap::new(),
+            workloads: Vec::new(),
+            templates: BTreeMap::new(),
+            pods: Vec::new(),
+        }
+    }
+
+    /// Returns whether every source was read completely.
+    #[must_use]
+    pub fn is_complete(&self) -> bool {
+        self.sources.values().all(|source| *source == Completeness::Complete)
+    }
+
+    /// Returns the node that runs on `instance`.
+    #[must_use]
+    pub fn node_of(&self, instance: &InstanceId) -> Option<&Node> {
+        self.nodes.values().find(|node| node.instance.as_ref() == Some(instance))
+    }
+
+    /// Returns the region as an id.
+    #[must_use]
+    pub fn region(&self) -> Region {
+        self.cluster.region.as_str().into()
+    }
+}

@@ -1,0 +1,190 @@
+//! Typed identifiers, and the place in the repository that an object came from.
+//!
+//! An id is a cheap, ordered, immutable text. The types keep a pool's name from being passed where
+//! a node's is meant; they promise nothing about the characters inside, so whoever prints one for a
+//! person escapes it.
+
+use std::fmt;
+use std::sync::Arc;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Defines a newtype over shared text with the conversions that ids need.
+macro_rules! define_id {
+    ($(#[$doc:meta] $name:ident),+ $(,)?) => {$(
+        #[$doc]
+        #[derive(
+            Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash,
+            serde::Serialize, serde::Deserialize, schemars::JsonSchema,
+        )]
+        #[serde(transparent)]
+        pub struct $name(std::sync::Arc<str>);
+
+        impl $name {
+            /// Returns the id as text.
+            #[must_use]
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl From<&str> for $name {
+            fn from(text: &str) -> Self {
+                Self(text.into())
+            }
+        }
+
+        impl From<String> for $name {
+            fn from(text: String) -> Self {
+                Self(text.into())
+            }
+        }
+
+        impl std::borrow::Borrow<str> for $name {
+            fn borrow(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl std::fmt::Display for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.pad(&self.0)
+            }
+        }
+    )+};
+}
+pub(crate) use define_id;
+
+define_id! {
+    /// The name of a pool (`NodePool` or `Provisioner`).
+    PoolName,
+    /// The name of a node class (`EC2NodeClass` or `AWSNodeTemplate`).
+    NodeClassName,
+    /// The name of an EC2 instance type, such as `m5.large`.
+    InstanceTypeName,
+    /// The name of an AWS region, such as `eu-west-1`.
+    Region,
+    /// The name of an availability zone in one account, such as `us-east-1a`.
+    ZoneName,
+    /// The id of an availability zone, the same in every account, such as `use1-az1`.
+    ZoneId,
+    /// The id of an EC2 instance, such as `i-0abc`.
+    InstanceId,
+    /// The name of a Kubernetes node.
+    NodeName,
+    /// The UID that the API server gave an object.
+    Uid,
+    /// The name of a Kubernetes namespace.
+    Namespace,
+    /// The key of a label.
+    LabelKey,
+    /// The value of a label.
+    LabelValue,
+    /// The address of a row of a plan, such as `ec2_instance.web["0"]`.
+    Address,
+    /// The identity of one change: a hash over plan id and address, carried as a tag of what it launches.
+    ChangeId,
+    /// The identity of one plan over one world: what is applied at most once.
+    PlanId,
+    /// A SHA-256 over the decisions of a plan: what is approved. Written `sha256:` and 64 hex digits.
+    Digest,
+}
+
+/// Labels as Kubernetes keeps them, in the order of their keys.
+pub type Labels = std::collections::BTreeMap<LabelKey, LabelValue>;
+
+/// The file and line that an object came from.
+#[derive(
+    Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
+)]
+pub struct Origin {
+    /// Path below the root of the repository, with `/` between its parts.
+    pub file: Arc<str>,
+    /// Line, counted from 1; 0 means the file as a whole.
+    pub line: u32,
+}
+
+impl Origin {
+    /// Returns the place `line` of `file`.
+    #[must_use]
+    pub fn new(file: &str, line: u32) -> Self {
+        Self { file: file.into(), line }
+    }
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.line == 0 {
+            write!(f, "{}", self.file)
+        } else {
+            write!(f, "{}:{}", self.file, self.line)
+        }
+    }
+}
+
+/// The kinds of object that own pods.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
+)]
+pub enum WorkloadKind {
+    /// `apps/v1` Deployment.
+    Deployment,
+    /// `apps/v1` StatefulSet.
+    StatefulSet,
+    /// `apps/v1` DaemonSet.
+    DaemonSet,
+    /// `apps/v1` ReplicaSet without a Deployment above it.
+    ReplicaSet,
+    /// `v1` ReplicationController.
+    ReplicationController,
+    /// `batch/v1` Job.
+    Job,
+    /// `batch/v1` CronJob.
+    CronJob,
+    /// `v1` Pod that nothing owns.
+    Pod,
+}
+
+impl WorkloadKind {
+    /// Returns the kind as a manifest spells it.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Deployment => "Deployment",
+            Self::StatefulSet => "StatefulSet",
+            Self::DaemonSet => "DaemonSet",
+            Self::ReplicaSet => "ReplicaSet",
+            Self::ReplicationController => "ReplicationController",
+            Self::Job => "Job",
+            Self::CronJob => "CronJob",
+            Self::Pod => "Pod",
+        }
+    }
+}
+
+impl fmt::Display for WorkloadKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+/// The identity of a workload. Orders by namespace, then name, then kind.
+#[derive(
+    Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
+)]
+pub struct WorkloadId {
+    /// Namespace; `default` where the manifest names none.
+    pub namespace: Namespace,
+    /// Name of the object.
+    pub name: Arc<str>,
+    /// Kind of the object.
+    pub kind: WorkloadKind,
+}
+
+impl fmt::Display for WorkloadId {
+    /// Writes `namespace/name`; the kind is added by those who need to tell two kinds apart.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.namespace, self.name)
+    }
+}

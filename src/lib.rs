@@ -1,0 +1,18 @@
+//! Node capacity as code: computes the EC2 capacity that the workloads of a Git repository need,
+//! shows the difference to what runs as a reviewable plan, and carries the plan out.
+//!
+//! Modules are layers; none imports one below itself in this list's order:
+//! quantities and ids; requirements and pods; manifests, demand, catalogue, fleet; schedule and
+//! solve; plan; policy and render; ports and what drives them; adapters; the command line.
+
+pub mod catalog;
+pub mod demand;
+pub mod fleet;
+pub mod ids;
+pub mod manifest;
+pub mod plan;
+pub mod pod;
+pub mod port;
+pub mod requirement;
+pub mod solve;
+pub mod units;

@@ -1,0 +1,244 @@
+//! The typed form of a repository, and what is said about the parts that could not be read.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::pool::{NodeClass, Pool};
+use crate::ids::{Labels, Namespace, NodeClassName, Origin, PoolName, WorkloadId};
+use crate::pod::{Amounts, NodeTerm, PodTemplate, Selector, Toleration};
+
+/// The files of a repository at one moment, already read: what `manifest` works on.
+///
+/// Paths are relative to the root, with `/`, and ascending. Reading them (from a directory, or from
+/// the objects of a commit) is the business of the `git` adapter.
+#[derive(Debug, Clone, Default)]
+pub struct Tree {
+    /// The files, by path.
+    pub files: Vec<TreeFile>,
+}
+
+/// One file of a [`Tree`].
+#[derive(Debug, Clone)]
+pub struct TreeFile {
+    /// Path below the root, with `/` between its parts.
+    pub path: Arc<str>,
+    /// The bytes, or why they could not be read (which is an error of the run, not an empty file).
+    pub content: Result<Arc<[u8]>, String>,
+}
+
+/// How grave a problem is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Severity {
+    /// The run goes on; the plan may differ from what the author meant.
+    Warning,
+    /// What was read cannot be planned from: the plan is `errored`.
+    Error,
+}
+
+/// Something wrong with an object, in a place, with a way out.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Problem {
+    /// File and line.
+    pub origin: Origin,
+    /// How grave it is.
+    pub severity: Severity,
+    /// The object, such as `Deployment web/api`; empty where the file as a whole is meant.
+    pub object: String,
+    /// What is wrong: lowercase, with the value, without a final period.
+    pub message: String,
+    /// What to do about it, where something can be said.
+    pub hint: Option<String>,
+}
+
+/// A file or document that is no input of ours, with the reason.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Skipped {
+    /// File and line.
+    pub origin: Origin,
+    /// Why, as a short constant phrase such as `no kind` or `kind ConfigMap`.
+    pub reason: String,
+}
+
+/// A source of workloads whose size is not known: counted, named, never taken for none.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Unresolved {
+    /// File and line.
+    pub origin: Origin,
+    /// The object or source, such as `HelmRelease web/shop`.
+    pub object: String,
+    /// Why its size is not known.
+    pub reason: String,
+}
+
+/// Everything that a repository asks for.
+#[derive(Debug, Clone, Default)]
+pub struct Desired {
+    /// Workloads, by id.
+    pub workloads: BTreeMap<WorkloadId, Workload>,
+    /// Pools, by name.
+    pub pools: BTreeMap<PoolName, Pool>,
+    /// Node classes, by name.
+    pub node_classes: BTreeMap<NodeClassName, NodeClass>,
+    /// Labels of namespaces that the repository declares.
+    pub namespaces: BTreeMap<Namespace, Labels>,
+    /// Priority classes: value, and whether it is the default one.
+    pub priority_classes: BTreeMap<String, (i32, bool)>,
+    /// Overhead, node selector and tolerations of runtime classes.
+    pub runtime_classes: BTreeMap<String, RuntimeClass>,
+    /// Limit ranges, by namespace.
+    pub limit_ranges: BTreeMap<Namespace, Vec<LimitRangeItem>>,
+    /// Disruption budgets.
+    pub disruption_budgets: Vec<DisruptionBudget>,
+    /// Storage classes, by name.
+    pub storage_classes: BTreeMap<String, StorageClass>,
+    /// Persistent volumes, by name.
+    pub volumes: BTreeMap<String, PersistentVolume>,
+    /// Claims, by namespace and name.
+    pub claims: BTreeMap<(Namespace, String), VolumeClaim>,
+    /// Autoscalers found, by the workload they claim.
+    pub autoscalers: Vec<AutoscalerRef>,
+    /// Sources of workloads whose size is not known.
+    pub unresolved: Vec<Unresolved>,
+    /// Files and documents that are no input.
+    pub skipped: Vec<Skipped>,
+    /// What is wrong, in the order of files and lines.
+    pub problems: Vec<Problem>,
+}
+
+/// A workload: who it is, how many pods it wants, and what each of them asks for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Workload {
+    /// Identity.
+    pub id: WorkloadId,
+    /// File and line.
+    pub origin: Origin,
+    /// How many pods it wants.
+    pub scale: Scale,
+    /// What each pod asks for.
+    pub template: Arc<PodTemplate>,
+}
+
+/// How many pods a workload wants.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Scale {
+    /// So many at any time.
+    Replicas(u32),
+    /// One on every node that admits it.
+    PerNode,
+    /// So many at a time until the job is done; suspended jobs want none.
+    Job {
+        /// Pods at a time: the lesser of parallelism and completions.
+        pods: u32,
+        /// Whether the job is suspended.
+        suspended: bool,
+    },
+    /// A job at each time of a schedule.
+    CronJob {
+        /// Pods of one run.
+        pods: u32,
+        /// Whether the schedule is suspended.
+        suspended: bool,
+        /// When it runs.
+        schedule: CronSchedule,
+    },
+}
+
+/// The schedule of a `CronJob` as written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CronSchedule {
+    /// Cron expression.
+    pub expression: String,
+    /// IANA time zone; `None` is UTC.
+    pub time_zone: Option<String>,
+    /// Whether runs may overlap (`concurrencyPolicy: Allow`).
+    pub overlaps: bool,
+}
+
+/// A container item of a `LimitRange`.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct LimitRangeItem {
+    /// Requests given to containers that state none.
+    pub default_request: Amounts,
+    /// Limits given to containers that state none.
+    pub default_limit: Amounts,
+}
+
+/// A `RuntimeClass`.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct RuntimeClass {
+    /// What each pod of the class costs beyond its containers.
+    pub overhead: Amounts,
+    /// Labels that its nodes have.
+    pub node_selector: Labels,
+    /// Tolerations that its pods get.
+    pub tolerations: Vec<Toleration>,
+}
+
+/// A `PodDisruptionBudget`; amounts are kept as written (`2` or `30%`).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DisruptionBudget {
+    /// Namespace.
+    pub namespace: Namespace,
+    /// Name.
+    pub name: String,
+    /// File and line.
+    pub origin: Origin,
+    /// The pods it protects; `None` protects none.
+    pub selector: Option<Selector>,
+    /// Pods that must stay.
+    pub min_available: Option<String>,
+    /// Pods that may go.
+    pub max_unavailable: Option<String>,
+}
+
+/// A `StorageClass`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StorageClass {
+    /// Provisioner.
+    pub provisioner: String,
+    /// Whether a volume waits for its first pod (`WaitForFirstConsumer`).
+    pub waits_for_pod: bool,
+    /// Topologies of which a volume must be in one; empty means any.
+    pub allowed_topologies: Vec<NodeTerm>,
+    /// Whether claims that name no class get this one.
+    pub is_default: bool,
+}
+
+/// A `PersistentVolume`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PersistentVolume {
+    /// Node terms of which one must hold; empty means any node.
+    pub node_terms: Vec<NodeTerm>,
+    /// CSI driver, where it is a CSI volume.
+    pub driver: Option<String>,
+    /// Storage class.
+    pub storage_class: Option<String>,
+}
+
+/// A `PersistentVolumeClaim`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct VolumeClaim {
+    /// File and line.
+    pub origin: Origin,
+    /// Storage class; `None` means the default one.
+    pub storage_class: Option<String>,
+    /// The volume it is bound to.
+    pub volume_name: Option<String>,
+    /// Access modes as written.
+    pub access_modes: Vec<String>,
+}
+
+/// An autoscaler that claims a workload.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct AutoscalerRef {
+    /// The autoscaler, such as `HorizontalPodAutoscaler web/api`.
+    pub object: String,
+    /// File and line.
+    pub origin: Origin,
+    /// Namespace of both.
+    pub namespace: Namespace,
+    /// Kind of the target as written.
+    pub target_kind: String,
+    /// Name of the target.
+    pub target_name: String,
+}

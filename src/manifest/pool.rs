@@ -1,0 +1,185 @@
+//! One model of pools and node classes for every generation of Karpenter's API.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use jiff::SignedDuration;
+
+use crate::ids::{LabelKey, LabelValue, Labels, NodeClassName, Origin, PoolName};
+use crate::pod::{Amounts, Taint};
+use crate::requirement::Operator;
+
+/// The API generation that an object was written for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Generation {
+    /// `karpenter.sh/v1alpha5` with `karpenter.k8s.aws/v1alpha1`.
+    V1alpha5,
+    /// `karpenter.sh/v1beta1`.
+    V1beta1,
+    /// `karpenter.sh/v1`.
+    V1,
+}
+
+/// A pool: which nodes may be made, how many, and when they may go.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Pool {
+    /// Name.
+    pub name: PoolName,
+    /// File and line.
+    pub origin: Origin,
+    /// API generation it was written for.
+    pub generation: Generation,
+    /// Name of the node class; `None` where a v1alpha5 pool states its provider inline.
+    pub node_class: Option<NodeClassName>,
+    /// Labels of every node.
+    pub labels: Labels,
+    /// Annotations of every node.
+    pub annotations: BTreeMap<String, String>,
+    /// Requirements that every node meets.
+    pub requirements: Vec<PoolRequirement>,
+    /// Taints of every node.
+    pub taints: Vec<Taint>,
+    /// Taints that are gone before the node counts as initialized.
+    pub startup_taints: Vec<Taint>,
+    /// Kubelet settings, where the generation keeps them in the pool.
+    pub kubelet: Option<KubeletSettings>,
+    /// What the pool's nodes may add up to.
+    pub limits: PoolLimits,
+    /// Pools of a higher weight are tried first; 0 to 100.
+    pub weight: u32,
+    /// A fixed number of nodes (static pool).
+    pub replicas: Option<u32>,
+    /// When nodes may go or be replaced.
+    pub consolidation: Consolidation,
+    /// How long a node stays without needed pods before it may go; `None` is never.
+    pub consolidate_after: Option<SignedDuration>,
+    /// How many nodes may go at a time.
+    pub budgets: Vec<Budget>,
+    /// How old a node may become.
+    pub expire_after: Expiry,
+    /// Longest time a drain may take.
+    pub termination_grace: Option<SignedDuration>,
+}
+
+/// One requirement of a pool, operator and values validated.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct PoolRequirement {
+    /// Key, deprecated names already replaced.
+    pub key: LabelKey,
+    /// Operator.
+    pub operator: Operator,
+    /// Values.
+    pub values: Vec<LabelValue>,
+    /// Fewest distinct values that must stay possible.
+    pub min_values: Option<u32>,
+}
+
+/// When nodes of a pool may go or be replaced.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Consolidation {
+    /// Only empty nodes go.
+    WhenEmpty,
+    /// Nodes also go when their pods fit elsewhere, or a cheaper node can take them.
+    WhenEmptyOrUnderutilized,
+    /// As above, if the saving is worth the moves (`Balanced`, Karpenter 1.14).
+    Balanced,
+}
+
+/// How old a node may become.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Expiry {
+    /// As old as it likes.
+    Never,
+    /// So old, counted from its launch.
+    After(SignedDuration),
+}
+
+/// What a pool's nodes may add up to, in node capacity (not allocatable).
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct PoolLimits {
+    /// Amounts by resource; an amount may be reached, not exceeded.
+    pub resources: Amounts,
+    /// Number of nodes.
+    pub nodes: Option<u32>,
+}
+
+/// How many nodes may be disrupted at a time.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Budget {
+    /// A number (`5`) or a share (`10%`, rounded up).
+    pub nodes: String,
+    /// The reasons it holds for; empty means all (`Underutilized`, `Empty`, `Drifted`).
+    pub reasons: Vec<String>,
+    /// When it starts to hold (cron, UTC); `None` is always.
+    pub schedule: Option<String>,
+    /// How long it holds from each start.
+    pub duration: Option<SignedDuration>,
+}
+
+/// What an AMI family decides about capacity.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum AmiFamily {
+    /// Amazon Linux 2.
+    Al2,
+    /// Amazon Linux 2023.
+    Al2023,
+    /// Bottlerocket.
+    Bottlerocket,
+    /// Windows Server.
+    Windows,
+    /// Ubuntu (up to v1beta1).
+    Ubuntu,
+    /// An image of the user's own.
+    Custom,
+}
+
+/// A node class: how the machines of a pool are set up.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NodeClass {
+    /// Name.
+    pub name: NodeClassName,
+    /// File and line.
+    pub origin: Origin,
+    /// API generation it was written for.
+    pub generation: Generation,
+    /// AMI family.
+    pub ami_family: AmiFamily,
+    /// The image as declared: an alias such as `al2023@latest`, or the selector terms in order.
+    pub image: String,
+    /// Kubelet settings.
+    pub kubelet: KubeletSettings,
+    /// Size of the volume that holds the kubelet's data, in bytes; `None`: the family's default.
+    pub ephemeral_storage: Option<i64>,
+    /// Whether instance-store disks hold the kubelet's data (`instanceStorePolicy: RAID0`).
+    pub instance_store_raid0: bool,
+    /// SHA-256 of the user data, in hex: user data may hold secrets and is never kept.
+    pub user_data_digest: Option<Arc<str>>,
+    /// Tags of instances and volumes.
+    pub tags: BTreeMap<String, String>,
+    /// SHA-256 over the canonical specification without user data; tells whether a class changed.
+    pub spec_digest: Arc<str>,
+}
+
+/// Kubelet settings that change what a node offers.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct KubeletSettings {
+    /// Most pods on a node.
+    pub max_pods: Option<u32>,
+    /// Most pods for each core.
+    pub pods_per_core: Option<u32>,
+    /// Reserved for Kubernetes, by resource; overrides the family's formula resource by resource.
+    pub kube_reserved: Amounts,
+    /// Reserved for the system.
+    pub system_reserved: Amounts,
+    /// Hard eviction thresholds by signal (`memory.available`, `nodefs.available`).
+    pub eviction_hard: BTreeMap<String, Reserved>,
+}
+
+/// An amount, or a share of the capacity.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reserved {
+    /// Bytes.
+    Bytes(i64),
+    /// Thousandths of a percent, so that `7.5%` is 7500.
+    MilliPercent(u32),
+}

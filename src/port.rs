@@ -1,0 +1,136 @@
+//! The ports: the smallest verbs that observing and applying need of the outside.
+//!
+//! Production adapters (`aws`, `kube`) and the simulator implement the same traits; whoever drives
+//! them cannot tell which. Verbs are idempotent where the outside allows it, and say in their
+//! outcome what happened; nothing here waits, retries or decides.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+
+use jiff::{SignedDuration, Timestamp};
+use thiserror::Error;
+
+use crate::catalog::CapacityType;
+use crate::fleet::{Instance, LiveWorkload, Node, Pod};
+use crate::ids::{InstanceId, InstanceTypeName, Labels, NodeName, Uid, ZoneName};
+use crate::pod::{PodTemplate, Taint};
+use crate::units::Resources;
+
+/// Why a verb failed.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("{verb} failed: {reason}")]
+pub struct PortError {
+    /// The verb, such as `launch instance`.
+    pub verb: String,
+    /// Why, without secrets.
+    pub reason: String,
+    /// Whether trying again may help.
+    pub transient: bool,
+}
+
+/// What to launch, decided in every part.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LaunchRequest {
+    /// Client token: the same token never launches a second instance.
+    pub token: String,
+    /// Instance type.
+    pub instance_type: InstanceTypeName,
+    /// Zone.
+    pub zone: ZoneName,
+    /// Capacity type.
+    pub capacity_type: CapacityType,
+    /// Image as the node class names it.
+    pub image: String,
+    /// Tags, set in the launch call itself.
+    pub tags: BTreeMap<String, String>,
+    /// Labels that the node registers with.
+    pub labels: Labels,
+    /// Taints that the node registers with and keeps.
+    pub taints: Vec<Taint>,
+    /// Taints that the node registers with and loses once initialized.
+    pub startup_taints: Vec<Taint>,
+    /// What the node is expected to report; the simulator's nodes report exactly this.
+    pub capacity: Resources,
+    /// What its pods may use.
+    pub allocatable: Resources,
+}
+
+/// How a launch ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum LaunchOutcome {
+    /// An instance was launched, or had been with the same token.
+    Launched(InstanceId),
+    /// There is no capacity of that type in that zone now.
+    InsufficientCapacity {
+        /// What EC2 said.
+        reason: String,
+    },
+}
+
+/// How an eviction ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum EvictOutcome {
+    /// The pod is on its way out, or gone.
+    Evicted,
+    /// A disruption budget forbids it now.
+    Blocked {
+        /// The budget, as `namespace/name`.
+        budget: String,
+    },
+}
+
+/// EC2.
+pub trait Cloud {
+    /// Lists every instance that carries our cluster tag, terminated ones included while EC2 shows
+    /// them.
+    fn instances(&self) -> impl Future<Output = Result<Vec<Instance>, PortError>>;
+    /// Launches one instance, at most once for each token.
+    fn launch(
+        &self,
+        request: &LaunchRequest,
+    ) -> impl Future<Output = Result<LaunchOutcome, PortError>>;
+    /// Terminates one instance; an instance that is gone is no error.
+    fn terminate(&self, id: &InstanceId) -> impl Future<Output = Result<(), PortError>>;
+}
+
+/// What the cluster holds, read in one go.
+#[derive(Debug, Clone, Default)]
+pub struct ClusterObjects {
+    /// Nodes.
+    pub nodes: Vec<Node>,
+    /// Pods.
+    pub pods: Vec<Pod>,
+    /// Templates that the pods refer to.
+    pub templates: BTreeMap<String, std::sync::Arc<PodTemplate>>,
+    /// Workloads.
+    pub workloads: Vec<LiveWorkload>,
+}
+
+/// Kubernetes.
+pub trait Cluster {
+    /// Reads nodes, pods and workloads.
+    fn objects(&self) -> impl Future<Output = Result<ClusterObjects, PortError>>;
+    /// Marks a node unschedulable or schedulable; fails if the node's UID is another.
+    fn cordon(
+        &self,
+        node: &NodeName,
+        uid: &Uid,
+        unschedulable: bool,
+    ) -> impl Future<Output = Result<(), PortError>>;
+    /// Evicts a pod through the Eviction API; a pod that is gone counts as evicted.
+    fn evict(&self, pod: &Pod) -> impl Future<Output = Result<EvictOutcome, PortError>>;
+    /// Deletes a node object whose instance is gone; a node that is gone is no error.
+    fn delete_node(
+        &self,
+        node: &NodeName,
+        uid: &Uid,
+    ) -> impl Future<Output = Result<(), PortError>>;
+}
+
+/// Time.
+pub trait Clock {
+    /// Returns the current moment.
+    fn now(&self) -> Timestamp;
+    /// Waits.
+    fn sleep(&self, duration: SignedDuration) -> impl Future<Output = ()>;
+}

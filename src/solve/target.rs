@@ -1,0 +1,275 @@
+//! The answer of the solver.
+
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::catalog::CapacityType;
+use crate::ids::{
+    Address, InstanceTypeName, Labels, NodeClassName, NodeName, PoolName, WorkloadId, ZoneId,
+    ZoneName,
+};
+use crate::pod::Taint;
+use crate::units::{MicroUsd, Resources};
+
+/// The fleet to have, and why.
+#[derive(Debug, Clone, Default)]
+pub struct Target {
+    /// Nodes to launch, in a fixed order; `placements` refers to them by index.
+    pub launches: Vec<Launch>,
+    /// Observed nodes that stay, by name, with the reason.
+    pub keeps: BTreeMap<NodeName, KeepReason>,
+    /// Observed nodes that go, by name.
+    pub retires: BTreeMap<NodeName, Retire>,
+    /// Where the pods are: group index → node → count, for every placed pod.
+    pub placements: BTreeMap<usize, BTreeMap<Place, u32>>,
+    /// Pods that have no place, by group index.
+    pub unplaced: Vec<Unplaced>,
+    /// Price per hour of the tightest packing found.
+    pub packed: MicroUsd,
+    /// A bound below the hourly price of every fleet that holds all placed pods.
+    pub lower_bound: MicroUsd,
+}
+
+/// A node that a pod is placed on.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Place {
+    /// A node that is there.
+    Node(NodeName),
+    /// A node that is to be launched, by index into [`Target::launches`].
+    Launch(usize),
+}
+
+/// A node to launch, and why.
+#[derive(Debug, Clone)]
+pub struct Launch {
+    /// What to launch.
+    pub node: NewNode,
+    /// Why.
+    pub reason: LaunchReason,
+    /// The batch it shares with the nodes it replaces; `None` where it replaces nothing.
+    pub batch: Option<usize>,
+    /// What was looked at and not taken.
+    pub rejected: Vec<Rejection>,
+}
+
+/// A node that goes, and why.
+#[derive(Debug, Clone)]
+pub struct Retire {
+    /// Why.
+    pub reason: RetireReason,
+    /// The batch it shares with the nodes that replace it; `None` where nothing does.
+    pub batch: Option<usize>,
+}
+
+/// Everything decided about a node to launch.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NewNode {
+    /// Pool.
+    pub pool: PoolName,
+    /// Node class.
+    pub node_class: NodeClassName,
+    /// Instance type.
+    pub instance_type: InstanceTypeName,
+    /// Zone name.
+    pub zone: ZoneName,
+    /// Zone id.
+    pub zone_id: ZoneId,
+    /// Capacity type.
+    pub capacity_type: CapacityType,
+    /// Image as the node class names it.
+    pub image: String,
+    /// Every label that the node will have, host name excepted.
+    pub labels: Labels,
+    /// Taints that remain once the node is initialized.
+    pub taints: Vec<Taint>,
+    /// Taints that are gone once the node is initialized.
+    pub startup_taints: Vec<Taint>,
+    /// What the node will report as capacity; pool limits count this.
+    pub capacity: Resources,
+    /// What its pods may use, DaemonSet pods included.
+    pub allocatable: Resources,
+    /// Price per hour.
+    pub price: MicroUsd,
+    /// Whether the price stands in for one that is not known.
+    pub price_estimated: bool,
+    /// Digest of pool template and node class, kept as a tag: tells later whether they changed.
+    pub spec_digest: String,
+    /// Offerings that can stand in, cheapest first.
+    pub alternatives: Vec<Alternative>,
+}
+
+/// An offering that can hold the same pods.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Alternative {
+    /// Instance type.
+    pub instance_type: InstanceTypeName,
+    /// Zone.
+    pub zone: ZoneName,
+    /// Capacity type.
+    pub capacity_type: CapacityType,
+    /// Price per hour.
+    pub hourly: MicroUsd,
+}
+
+/// Pods of one group that have no place.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unplaced {
+    /// Index of the group.
+    pub group: usize,
+    /// How many pods.
+    pub pods: u32,
+    /// How many offerings (pool × type × zone × capacity type) each reason ruled out.
+    pub rejections: Vec<Rejection>,
+    /// How many offerings were looked at.
+    pub offerings: u32,
+    /// The change that would help, in words, where one is known.
+    pub nearest: Option<String>,
+}
+
+/// A reason, and how many offerings or nodes it ruled out.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+pub struct Rejection {
+    /// The reason: a stable code such as `too-small`, `wrong-zone`, `limit-reached`, `dearer`.
+    pub reason: String,
+    /// What exactly, with numbers, such as `memory: needs 96Gi, largest has 61Gi`.
+    pub detail: String,
+    /// How many it ruled out.
+    pub count: u32,
+}
+
+/// Why a node is launched.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(tag = "kind", rename_all = "kebab-case")]
+pub enum LaunchReason {
+    /// Pods have no room on what is there.
+    Demand {
+        /// How many pods the node is for, by workload.
+        pods: BTreeMap<String, u32>,
+    },
+    /// It takes the pods of nodes that cost more.
+    Consolidation {
+        /// What the batch saves per hour.
+        saves_hourly: MicroUsd,
+        /// How many running pods the batch moves.
+        moves: u32,
+    },
+    /// It takes the place of a node that must go for another reason.
+    Replacement {
+        /// The node it replaces.
+        of: Address,
+        /// Why that goes.
+        because: Box<RetireReason>,
+    },
+}
+
+/// Why a node goes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(tag = "kind", rename_all = "kebab-case")]
+pub enum RetireReason {
+    /// Nothing but DaemonSet pods is left on it.
+    Empty {
+        /// What it costs per hour.
+        saves_hourly: MicroUsd,
+    },
+    /// Its pods fit on other nodes, or on cheaper ones that replace it.
+    Underutilized {
+        /// What the batch saves per hour, replacements counted.
+        saves_hourly: MicroUsd,
+        /// How many running pods the batch moves.
+        moves: u32,
+        /// Hours until the saving has paid for the moves.
+        payback_hours: u32,
+    },
+    /// Its pool is no longer declared.
+    PoolRemoved,
+    /// It differs from what its pool declares.
+    Drifted {
+        /// The field.
+        field: String,
+        /// What the node has.
+        is: String,
+        /// What the pool declares.
+        declared: String,
+    },
+    /// It is older than its pool allows.
+    Expired {
+        /// Its age, in hours.
+        age_hours: u32,
+        /// The most allowed, in hours.
+        limit_hours: u32,
+    },
+    /// The user asked for it (`--replace`).
+    Requested,
+}
+
+/// Why a node stays.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(tag = "kind", rename_all = "kebab-case")]
+pub enum KeepReason {
+    /// Its pods need it, and nothing cheaper holds them.
+    Needed {
+        /// How many planned pods it holds.
+        pods: u32,
+    },
+    /// A change would save something, but less than it takes to be worth the moves.
+    NotWorthMoving {
+        /// What the best change would save per hour.
+        saves_hourly: MicroUsd,
+        /// What it would have to save per hour.
+        needed_hourly: MicroUsd,
+        /// How many running pods it would move.
+        moves: u32,
+    },
+    /// Something forbids to touch it.
+    Blocked {
+        /// What.
+        by: BlockReason,
+    },
+    /// It is not ours.
+    NotOurs,
+}
+
+/// What forbids to touch a node.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(tag = "block", rename_all = "kebab-case")]
+pub enum BlockReason {
+    /// The node carries `karpenter.sh/do-not-disrupt`.
+    DoNotDisrupt,
+    /// A pod on it may not be moved.
+    PinnedPod {
+        /// Its workload.
+        workload: String,
+    },
+    /// Its pool lets only empty nodes go.
+    PolicyWhenEmpty,
+    /// Its pool never consolidates (`consolidateAfter: Never`).
+    ConsolidationDisabled,
+    /// The world was not read completely, or demand is unresolved.
+    Unknown {
+        /// What is not known.
+        what: String,
+    },
+    /// A pod on it uses something that placement does not know yet.
+    UnsupportedPod {
+        /// Its workload.
+        workload: String,
+        /// What it uses.
+        feature: String,
+    },
+    /// It is not Ready yet, or has not joined.
+    NotReady,
+    /// The plan was limited to other addresses (`--target`, `--exclude`).
+    NotTargeted,
+    /// A budget of its pool is used up.
+    Budget,
+    /// Its workload's configuration is static: the pool has a fixed number of nodes.
+    StaticPool,
+}
+
+/// Returns a key for `workload` as reasons write it.
+#[must_use]
+pub fn workload_key(workload: &WorkloadId) -> String {
+    format!("{}/{}/{}", workload.namespace, workload.kind, workload.name)
+}
