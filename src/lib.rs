@@ -5,14 +5,23 @@
 //! quantities and ids; requirements and pods; manifests, demand, catalogue, fleet; schedule and
 //! solve; plan; policy and render; ports and what drives them; adapters; the command line.
 
+pub mod apply;
 pub mod catalog;
+pub mod cli;
 pub mod demand;
+pub mod engine;
 pub mod fleet;
+pub mod git;
 pub mod ids;
 pub mod manifest;
+pub mod observe;
 pub mod plan;
 pub mod pod;
 pub mod port;
+pub mod render;
 pub mod requirement;
+pub mod schedule;
+pub mod sim;
 pub mod solve;
+pub mod telemetry;
 pub mod units;

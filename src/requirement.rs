@@ -29,7 +29,7 @@ impl Requirements {
     /// Returns the requirement that every label of `labels` has exactly its value.
     #[must_use]
     pub fn from_labels(labels: &Labels) -> Self {
-        Self(labels.iter().map(|(k, v)| (k.clone(), LabelSet::one(v.clone()))).collect())
+        Self(labels.iter().map(|(k, v)| (k.clone(), LabelSet::one(v))).collect())
     }
 
     /// Narrows `key` to the states that are also in `set`.
@@ -119,7 +119,7 @@ mod tests {
     fn a_conjunction_narrows_and_names_its_conflict() {
         let mut requirements = Requirements::from_labels(&[label("team", "a")].into());
         assert!(requirements.match_labels(&[label("team", "a"), label("x", "y")].into()));
-        requirements.add("team".into(), &LabelSet::one("b".into()));
+        requirements.add("team".into(), &LabelSet::one(&"b".into()));
         assert_eq!(requirements.conflict().map(LabelKey::as_str), Some("team"));
     }
 

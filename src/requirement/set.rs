@@ -235,10 +235,9 @@ impl ValueSet {
     /// else a made-up text. The same set gives the same value.
     #[must_use]
     pub fn any(&self) -> Option<LabelValue> {
-        if !self.texts.complement {
-            if let Some(first) = self.texts.listed.first() {
-                return Some(first.clone());
-            }
+        let first = self.texts.listed.first();
+        if let Some(first) = first.filter(|_| !self.texts.complement) {
+            return Some(first.clone());
         }
         let natural = self.integers.0.iter().find(|(_, end)| *end >= 0);
         if let Some((start, _)) = natural {
@@ -248,7 +247,9 @@ impl ValueSet {
             return Some(start.to_string().into());
         }
         let made_up = |n: usize| LabelValue::from(format!("any-{n}"));
-        self.texts.complement.then(|| (0..).map(made_up).find(|v| self.texts.contains(v)))?
+        // One more name than are excluded cannot all be excluded.
+        let names = 0..=self.texts.listed.len();
+        self.texts.complement.then(|| names.map(made_up).find(|v| self.texts.contains(v)))?
     }
 
     /// Returns every value, if the set is finite and small (at most `limit` values).
@@ -314,7 +315,7 @@ impl LabelSet {
 
     /// Returns the one state "present with this value".
     #[must_use]
-    pub fn one(value: LabelValue) -> Self {
+    pub fn one(value: &LabelValue) -> Self {
         Self::present(ValueSet::of([value.as_str()]))
     }
 

@@ -1,0 +1,1 @@
+//! Carries an approved plan out over the ports.

@@ -1,0 +1,1 @@
+//! The straight line as one pure function.

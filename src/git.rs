@@ -1,0 +1,1 @@
+//! Reads trees of files from directories and commits.

@@ -1,0 +1,1 @@
+//! Reads the ports into one [`crate::fleet::Observed`].

@@ -1,0 +1,1 @@
+//! Views of the wire form of a plan.

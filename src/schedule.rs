@@ -1,0 +1,1 @@
+//! kube-scheduler as a model.

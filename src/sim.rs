@@ -1,0 +1,1 @@
+//! A seeded world behind the ports of production.
