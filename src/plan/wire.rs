@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::catalog::{CapacityType, PriceSource};
 use crate::demand::{Counts, Decider, DemandMode};
-use crate::fleet::{ClusterIdentity, Completeness};
+pub use crate::fleet::{ClusterIdentity, Completeness, KEY_LABEL};
 use crate::ids::{
     Address, Digest, InstanceId, InstanceTypeName, Labels, NodeName, Origin, PlanId, PoolName, Uid,
     WorkloadId, ZoneId, ZoneName,
