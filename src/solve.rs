@@ -16,9 +16,13 @@ mod offer;
 mod pack;
 mod standing;
 mod target;
+#[cfg(test)]
+mod tests;
 mod unplaced;
 
-pub use offer::{Offer, Offers, PoolRefusal, admits, admits_daemon, daemon_requests, pool_requirements};
+pub use offer::{
+    Offer, Offers, PoolRefusal, admits, admits_daemon, daemon_requests, pool_requirements,
+};
 pub use standing::{Circumstances, Fate, Standing};
 pub use target::{
     Alternative, BlockReason, KeepReason, Launch, LaunchReason, NewNode, Place, Rejection, Retire,
@@ -64,8 +68,8 @@ impl Settings {
     /// Returns the least hourly saving that makes a change of nodes of this price worth it.
     fn needed_saving(&self, affected: MicroUsd, moves: u32) -> MicroUsd {
         let share = MicroUsd(affected.0 * self.minimum_saving_percent / 100);
-        let moved = self.restart_cost.times(i64::from(moves)).0 / self.horizon_hours.max(1);
-        MicroUsd(share.0.max(moved + 1))
+        let repaid = self.restart_cost.times(i64::from(moves)).0 / self.horizon_hours.max(1);
+        MicroUsd(share.0.max(repaid + 1))
     }
 
     /// Returns the hours after which a saving has paid for the moves.
@@ -142,7 +146,8 @@ pub fn solve(input: &Input) -> Solution {
     let mut launches = assembly.new_nodes();
     let (keeps, retires) = assembly.fates(&places, &mut launches);
     let inquest = unplaced::Inquest { input, offers: &offers };
-    let unplaced = places.unplaced.iter().map(|(g, n)| inquest.explain(*g, &groups[*g], *n)).collect();
+    let unplaced =
+        places.unplaced.iter().map(|(g, n)| inquest.explain(*g, &groups[*g], *n)).collect();
     let refusals = offers.refusals.iter().map(|(p, r)| unplaced::refusal_text(p, r)).collect();
     let target = Target {
         launches,
@@ -157,14 +162,11 @@ pub fn solve(input: &Input) -> Solution {
 }
 
 /// A bound on every fleet that holds the placed pods and keeps the nodes that stay in any case.
-fn bound_of(
-    model: &Model,
-    standing: &[Standing],
-    outcome: &consolidate::Consolidated,
-) -> MicroUsd {
+fn bound_of(model: &Model, standing: &[Standing], outcome: &consolidate::Consolidated) -> MicroUsd {
     let layout = &outcome.layout;
     let left = &layout.packing.left;
-    let placed: Vec<u32> = model.classes.iter().zip(left).map(|(c, left)| c.planned - left).collect();
+    let placed: Vec<u32> =
+        model.classes.iter().zip(left).map(|(c, left)| c.planned - left).collect();
     let stays = |(node, kept): (&Standing, &bool)| *kept && !matches!(node.fate, Fate::Free);
     let fixed: Vec<usize> = standing
         .iter()

@@ -196,7 +196,7 @@ fn total(steps: &[AllocationStep]) -> Allocation {
     }
     let kept = sum.kube_reserved.plus(&sum.system_reserved).plus(&sum.eviction);
     // By its path: on a value, `.max` would be the one of `Ord`.
-    sum.allocatable = Resources::max(&sum.capacity.minus(&kept), &Resources::default());
+    sum.allocatable = Resources::at_least(&sum.capacity.minus(&kept), &Resources::default());
     sum
 }
 

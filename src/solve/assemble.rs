@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::consolidate::Consolidated;
+use super::layout::Counts;
 use super::model::{Column, Model, copies, take};
 use super::offer::Offer;
 use super::pack::Opened;
@@ -50,7 +51,8 @@ impl Assembly<'_> {
             }
         }
         let opened = &self.outcome.layout.packing.opened;
-        let mut memo: BTreeMap<(usize, Vec<(usize, u32)>), (Vec<Alternative>, Vec<Rejection>)> = BTreeMap::new();
+        let mut memo: BTreeMap<(usize, &Counts), (Vec<Alternative>, Vec<Rejection>)> =
+            BTreeMap::new();
         let mut launches = Vec::with_capacity(opened.len());
         for node in opened {
             let column = &self.model.columns[node.column];
@@ -62,12 +64,13 @@ impl Assembly<'_> {
             let chosen = &self.offers[chosen.expect("a column has at least one offer")];
             let key = (chosen.node.pool.to_string(), chosen.node.zone.clone());
             *zones.entry(key).or_insert(0) += 1;
-            let pods = node.pods.iter().map(|(class, n)| (*class, *n)).collect();
             let (alternatives, rejected) =
-                memo.entry((node.column, pods)).or_insert_with(|| self.others(node)).clone();
+                memo.entry((node.column, &node.pods)).or_insert_with(|| self.others(node)).clone();
             let mut new = chosen.node.clone();
             let itself = |a: &Alternative| {
-                a.instance_type == new.instance_type && a.zone == new.zone && a.capacity_type == new.capacity_type
+                a.instance_type == new.instance_type
+                    && a.zone == new.zone
+                    && a.capacity_type == new.capacity_type
             };
             new.alternatives = alternatives.into_iter().filter(|a| !itself(a)).collect();
             let reason = LaunchReason::Demand { pods: BTreeMap::new() };
@@ -96,7 +99,9 @@ impl Assembly<'_> {
                 alternatives.extend(column.offers.iter().map(|i| self.alternative(*i)));
             }
         }
-        alternatives.sort_by(|a, b| (a.hourly, &a.instance_type, &a.zone).cmp(&(b.hourly, &b.instance_type, &b.zone)));
+        alternatives.sort_by(|a, b| {
+            (a.hourly, &a.instance_type, &a.zone).cmp(&(b.hourly, &b.instance_type, &b.zone))
+        });
         alternatives.truncate(ALTERNATIVES_MAX);
         (alternatives, self.rejections(&dearer, too_small))
     }
@@ -117,7 +122,11 @@ impl Assembly<'_> {
             let next = &self.offers[self.model.columns[*next].offers[0]].node;
             rejections.push(Rejection {
                 reason: "dearer".to_owned(),
-                detail: format!("holds the same pods, from {} at ${}/h", next.instance_type, next.price.rounded(4)),
+                detail: format!(
+                    "holds the same pods, from {} at ${}/h",
+                    next.instance_type,
+                    next.price.rounded(4)
+                ),
                 count: u32::try_from(dearer.len()).unwrap_or(u32::MAX),
             });
         }
@@ -144,11 +153,13 @@ impl Assembly<'_> {
         let mut placements: BTreeMap<usize, BTreeMap<Place, u32>> = BTreeMap::new();
         let mut unplaced = BTreeMap::new();
         for (index, class) in self.model.classes.iter().enumerate() {
-            let on_nodes = self.standing.iter().zip(&layout.on).filter_map(|(node, on)| {
-                Some((Place::Node(node.name.clone()), *on.get(&index)?))
-            });
+            let on_nodes =
+                self.standing.iter().zip(&layout.on).filter_map(|(node, on)| {
+                    Some((Place::Node(node.name.clone()), *on.get(&index)?))
+                });
             let on_new = layout.packing.opened.iter().enumerate();
-            let on_new = on_new.filter_map(|(at, node)| Some((Place::Launch(at), *node.pods.get(&index)?)));
+            let on_new =
+                on_new.filter_map(|(at, node)| Some((Place::Launch(at), *node.pods.get(&index)?)));
             let mut free: BTreeMap<Place, u32> = on_nodes.chain(on_new).collect();
             let mut open: Vec<(usize, u32)> = Vec::new();
             for group in &class.groups {
@@ -184,7 +195,8 @@ impl Assembly<'_> {
         placements: &mut BTreeMap<usize, BTreeMap<Place, u32>>,
         unplaced: &mut BTreeMap<usize, u32>,
     ) {
-        let groups = self.groups.iter().enumerate().filter(|(_, g)| !g.shape.unsupported.is_empty());
+        let groups =
+            self.groups.iter().enumerate().filter(|(_, g)| !g.shape.unsupported.is_empty());
         for (index, group) in groups {
             let mut wanted = group.counts.planned;
             let kept = |name: &NodeName| {
@@ -229,16 +241,20 @@ impl Assembly<'_> {
         let blocked = |by: BlockReason| KeepReason::Blocked { by };
         match &node.fate {
             Fate::Stays(reason) => reason.clone(),
-            Fate::OnlyWhenEmpty(by) if pods > 0 && self.outcome.stuck.contains(&index) => blocked(by.clone()),
+            Fate::OnlyWhenEmpty(by) if pods > 0 && self.outcome.stuck.contains(&index) => {
+                blocked(by.clone())
+            }
             Fate::Leaves(_) => blocked(BlockReason::Unknown {
                 what: "its pods would have no other place".to_owned(),
             }),
             Fate::Free | Fate::OnlyWhenEmpty(_) => match self.outcome.declined.get(&node.name) {
-                Some((saves, needed, moves)) if *saves > MicroUsd::ZERO => KeepReason::NotWorthMoving {
-                    saves_hourly: *saves,
-                    needed_hourly: *needed,
-                    moves: *moves,
-                },
+                Some((saves, needed, moves)) if *saves > MicroUsd::ZERO => {
+                    KeepReason::NotWorthMoving {
+                        saves_hourly: *saves,
+                        needed_hourly: *needed,
+                        moves: *moves,
+                    }
+                }
                 _ => KeepReason::Needed { pods },
             },
         }
@@ -294,7 +310,10 @@ impl Assembly<'_> {
         ledger: &Ledger,
     ) {
         let leaving = retires.iter().find(|(_, retire)| {
-            !matches!(retire.reason, RetireReason::Empty { .. } | RetireReason::Underutilized { .. })
+            !matches!(
+                retire.reason,
+                RetireReason::Empty { .. } | RetireReason::Underutilized { .. }
+            )
         });
         for (index, launch) in launches.iter_mut().enumerate() {
             launch.batch = ledger.batch;
@@ -312,7 +331,8 @@ impl Assembly<'_> {
     }
 
     fn pods_on(&self, places: &Places, place: &Place) -> BTreeMap<String, u32> {
-        let here = places.placements.iter().filter_map(|(group, on)| Some((*group, *on.get(place)?)));
+        let here =
+            places.placements.iter().filter_map(|(group, on)| Some((*group, *on.get(place)?)));
         here.map(|(group, n)| (workload_key(&self.groups[group].workload), n)).collect()
     }
 }

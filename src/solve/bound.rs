@@ -22,7 +22,8 @@ type UnitPrices = Vec<i128>;
 /// Returns a bound on the price of holding `placed` pods (by class), of which the `fixed` bins,
 /// already paid for, may take as many as they can.
 pub(super) fn lower_bound(model: &Model, placed: &[u32], fixed: &[&Bin]) -> MicroUsd {
-    let columns: Vec<UnitPrices> = model.undominated.iter().map(|c| unit_prices(model, *c)).collect();
+    let columns: Vec<UnitPrices> =
+        model.undominated.iter().map(|c| unit_prices(model, *c)).collect();
     let value = |split: [i64; 4]| {
         let worth = worth_at(model, &columns, split);
         let all: i128 = worth.iter().zip(placed).map(|(worth, n)| worth * i128::from(*n)).sum();
@@ -46,7 +47,12 @@ fn proportions() -> impl Iterator<Item = [i64; 4]> {
 fn unit_prices(model: &Model, column: usize) -> UnitPrices {
     let column = &model.columns[column];
     let price = i128::from(column.price.0) << FRACTION;
-    column.room.iter().take(4).map(|room| price / (i128::from((*room).max(1)) * i128::from(STEPS))).collect()
+    column
+        .room
+        .iter()
+        .take(4)
+        .map(|room| price / (i128::from((*room).max(1)) * i128::from(STEPS)))
+        .collect()
 }
 
 /// What a pod of each class is worth at these prices.
@@ -74,7 +80,8 @@ fn absorbed(model: &Model, worth: &[i128], placed: &[u32], bin: &Bin) -> i128 {
     let by_resource = bin.room.iter().enumerate().filter_map(|(d, room)| {
         let asks = (0..worth.len()).filter(taken).map(|class| (class, model.classes[class].ask[d]));
         // A class that asks for nothing of it is not limited by it.
-        let per_unit = asks.map(|(class, ask)| (ask > 0).then(|| worth[class] / i128::from(ask) + 1));
+        let per_unit =
+            asks.map(|(class, ask)| (ask > 0).then(|| worth[class] / i128::from(ask) + 1));
         let highest = per_unit.collect::<Option<Vec<_>>>()?.into_iter().max()?;
         highest.checked_mul(i128::from((*room).max(0)))
     });

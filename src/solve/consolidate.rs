@@ -122,7 +122,8 @@ fn improve(
 fn candidates(ground: &Ground, layout: &Layout) -> Vec<usize> {
     let wasted = |i: usize| {
         let node = &ground.standing[i];
-        let worth = |(class, n): (&usize, &u32)| ground.model.classes[*class].worth * i128::from(*n);
+        let worth =
+            |(class, n): (&usize, &u32)| ground.model.classes[*class].worth * i128::from(*n);
         let used: i128 = layout.on[i].iter().map(worth).sum();
         i128::from(node.price.unwrap_or_default().0) * 1000 - used
     };
@@ -140,9 +141,10 @@ fn candidates(ground: &Ground, layout: &Layout) -> Vec<usize> {
 fn sets(candidates: &[usize]) -> Vec<Vec<usize>> {
     let mut sets: Vec<Vec<usize>> = candidates.iter().map(|i| vec![*i]).collect();
     if candidates.len() <= PAIRS_MAX {
-        let pairs = candidates.iter().enumerate().flat_map(|(at, a)| {
-            candidates[at + 1..].iter().map(move |b| vec![*a, *b])
-        });
+        let pairs = candidates
+            .iter()
+            .enumerate()
+            .flat_map(|(at, a)| candidates[at + 1..].iter().map(move |b| vec![*a, *b]));
         sets.extend(pairs);
     }
     let mut size = 2;
@@ -158,9 +160,12 @@ fn sets(candidates: &[usize]) -> Vec<Vec<usize>> {
 
 fn try_without(ground: &Ground, settings: &Settings, layout: &Layout, set: &[usize]) -> Trial {
     let mut kept = layout.kept.clone();
-    set.iter().for_each(|i| kept[*i] = false);
+    for index in set {
+        kept[*index] = false;
+    }
     let trial = ground.layout(kept);
-    let affected: MicroUsd = set.iter().map(|i| ground.standing[*i].price.unwrap_or_default()).sum();
+    let affected: MicroUsd =
+        set.iter().map(|i| ground.standing[*i].price.unwrap_or_default()).sum();
     let moves = set.iter().map(|i| layout.staying[*i]).sum();
     let saves = layout.price - trial.price;
     Trial { saves, needed: settings.needed_saving(affected, moves), moves, layout: trial }

@@ -1,5 +1,7 @@
 //! What makes a node differ from what its pool declares.
 
+use std::fmt::Write as _;
+
 use sha2::{Digest as _, Sha256};
 
 use crate::manifest::{NodeClass, Pool};
@@ -8,12 +10,15 @@ use crate::manifest::{NodeClass, Pool};
 /// another version say nothing, so that an upgrade replaces no node.
 const VERSION: &str = "v1";
 
+/// Bytes of the hash that are kept: enough to tell specifications apart, short enough for a tag.
+const DIGEST_BYTES: usize = 16;
+
 /// Returns a digest of everything in pool and node class that a running node cannot take over.
 ///
 /// Requirements are left out: a node stays as long as its labels satisfy them. Limits, weight and
 /// disruption settings never concern a running node.
 #[must_use]
-pub fn spec_digest(pool: &Pool, class: &NodeClass) -> String {
+pub(super) fn spec_digest(pool: &Pool, class: &NodeClass) -> String {
     let taints = |list: &[crate::pod::Taint]| {
         let mut sorted: Vec<String> =
             list.iter().map(|t| format!("{}={}:{:?}", t.key, t.value, t.effect)).collect();
@@ -28,14 +33,17 @@ pub fn spec_digest(pool: &Pool, class: &NodeClass) -> String {
         "node_class": class.name,
         "class_spec": class.spec_digest,
     });
-    let hash = Sha256::digest(parts.to_string().as_bytes());
-    let hex: String = hash.iter().take(16).map(|byte| format!("{byte:02x}")).collect();
-    format!("{VERSION}:{hex}")
+    let mut digest = format!("{VERSION}:");
+    for byte in Sha256::digest(parts.to_string().as_bytes()).iter().take(DIGEST_BYTES) {
+        // Writing to a string cannot fail.
+        let _ = write!(digest, "{byte:02x}");
+    }
+    digest
 }
 
 /// Returns whether two digests say that the specification changed.
 #[must_use]
-pub fn changed(running: &str, declared: &str) -> bool {
+pub(super) fn changed(running: &str, declared: &str) -> bool {
     let version = |text: &str| text.split_once(':').map(|(version, _)| version.to_owned());
     version(running) == version(declared) && running != declared
 }

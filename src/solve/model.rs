@@ -91,7 +91,8 @@ impl Model {
         let mut keyed: BTreeMap<ClassKey, Vec<usize>> = BTreeMap::new();
         for (index, group) in groups.iter().enumerate().filter(placeable) {
             let shape = &group.shape;
-            let (requests, nodes, tolerations) = (&shape.requests, &shape.nodes, &shape.tolerations);
+            let (requests, nodes, tolerations) =
+                (&shape.requests, &shape.nodes, &shape.tolerations);
             keyed.entry(ClassKey { requests, nodes, tolerations }).or_default().push(index);
         }
         let members: Vec<Vec<usize>> = keyed.into_values().collect();
@@ -154,7 +155,8 @@ fn extended_names(groups: &[PodGroup]) -> Vec<ResourceName> {
 }
 
 fn vector(resources: &Resources, names: &[ResourceName]) -> Vector {
-    let plain = [resources.cpu.0, resources.memory.0, resources.ephemeral_storage.0, resources.pods];
+    let plain =
+        [resources.cpu.0, resources.memory.0, resources.ephemeral_storage.0, resources.pods];
     plain.into_iter().chain(names.iter().map(|name| resources.extended(name))).collect()
 }
 

@@ -3,9 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::target::NewNode;
-use crate::catalog::{
-    Allocation, Catalog, InstanceType, NodeSettings, Offering, allocation,
-};
+use crate::catalog::{Allocation, Catalog, InstanceType, NodeSettings, Offering, allocation};
 use crate::demand::{Daemon, PodShape};
 use crate::ids::{LabelKey, LabelValue, Labels, PoolName};
 use crate::manifest::{AmiFamily, Desired, Generation, NodeClass, Pool};
@@ -180,9 +178,10 @@ impl<'a> Template<'a> {
     /// A label whose value the pool decides has one state. One that the pool leaves open is split:
     /// each value some pod asks for, and one further state for the rest.
     fn splits(&self, asked: &BTreeMap<LabelKey, BTreeSet<LabelValue>>) -> Vec<Labels> {
-        let open = self.requirements.iter().filter(|(key, _)| {
-            !is_well_known(key.as_str()) && !self.labels.contains_key(*key)
-        });
+        let open = self
+            .requirements
+            .iter()
+            .filter(|(key, _)| !is_well_known(key.as_str()) && !self.labels.contains_key(*key));
         let mut splits = vec![Labels::new()];
         for (key, set) in open {
             let states = open_states(set, asked.get(key));
@@ -291,10 +290,12 @@ fn asked_values<'a>(
     let mut asked: BTreeMap<LabelKey, BTreeSet<LabelValue>> = BTreeMap::new();
     let alternatives = shapes.into_iter().flat_map(|shape| &shape.nodes.any_of);
     for (key, set) in alternatives.flat_map(Requirements::iter) {
-        if is_well_known(key.as_str()) || asked.get(key).is_some_and(|held| held.len() > SPLITS_MAX) {
+        if is_well_known(key.as_str()) || asked.get(key).is_some_and(|held| held.len() > SPLITS_MAX)
+        {
             continue;
         }
-        let values = set.values().finite(64).unwrap_or_else(|| set.values().any().into_iter().collect());
+        let values =
+            set.values().finite(64).unwrap_or_else(|| set.values().any().into_iter().collect());
         asked.entry(key.clone()).or_default().extend(values);
     }
     asked
@@ -306,7 +307,11 @@ fn check_min_values(pool: &Pool, offers: &[Offer]) -> Result<(), PoolRefusal> {
         let values = offers.iter().filter_map(|offer| offer.node.labels.get(&requirement.key));
         let remain = values.collect::<BTreeSet<_>>().len();
         if usize::try_from(demanded).is_ok_and(|demanded| remain < demanded) {
-            return Err(PoolRefusal::TooFewValues { key: requirement.key.clone(), demanded, remain });
+            return Err(PoolRefusal::TooFewValues {
+                key: requirement.key.clone(),
+                demanded,
+                remain,
+            });
         }
     }
     Ok(())

@@ -103,7 +103,8 @@ impl Tier<'_> {
             if let Some(end) = self.one_for_all(candidates, left) {
                 let total = spent + self.model.columns[end.column].price;
                 if best_end.as_ref().is_none_or(|(_, price)| total < *price) {
-                    best_end = Some((opened[start..].iter().cloned().chain([end]).collect(), total));
+                    best_end =
+                        Some((opened[start..].iter().cloned().chain([end]).collect(), total));
                 }
             }
             let next = if remaining <= look_ahead {
@@ -111,10 +112,11 @@ impl Tier<'_> {
             } else {
                 first
             };
-            spent += self.open_copies(next, left, opened, remaining > look_ahead);
+            spent += self.open_copies(&next, left, opened, remaining > look_ahead);
         }
         self.shrink(&mut opened[start..]);
-        let total: MicroUsd = opened[start..].iter().map(|n| self.model.columns[n.column].price).sum();
+        let total: MicroUsd =
+            opened[start..].iter().map(|n| self.model.columns[n.column].price).sum();
         if let Some((nodes, _)) = best_end.filter(|(_, price)| *price < total) {
             self.replace_end(opened, start, nodes, left);
         }
@@ -142,7 +144,10 @@ impl Tier<'_> {
     /// Pods that some candidate takes.
     fn placeable(&self, candidates: &[usize], left: &[u32]) -> Vec<u32> {
         let takes = |class: usize| candidates.iter().any(|c| self.model.columns[*c].takes[class]);
-        left.iter().enumerate().map(|(class, n)| if *n > 0 && takes(class) { *n } else { 0 }).collect()
+        left.iter()
+            .enumerate()
+            .map(|(class, n)| if *n > 0 && takes(class) { *n } else { 0 })
+            .collect()
     }
 
     /// Returns the candidate, filled, whose price is least for what its pods are worth.
@@ -157,7 +162,8 @@ impl Tier<'_> {
     }
 
     fn worth(&self, node: &Opened) -> i128 {
-        let worth = |(class, count): (&usize, &u32)| self.model.classes[*class].worth * i128::from(*count);
+        let worth =
+            |(class, count): (&usize, &u32)| self.model.classes[*class].worth * i128::from(*count);
         node.pods.iter().map(worth).sum::<i128>().max(1)
     }
 
@@ -193,11 +199,11 @@ impl Tier<'_> {
         let mut classes: Vec<usize> = self.model.order.iter().copied().filter(usable).collect();
         while !classes.is_empty() {
             let placed = |c: usize, pods: &BTreeMap<usize, u32>| pods.get(&c).copied().unwrap_or(0);
-            classes.retain(|c| {
-                left[*c] > placed(*c, &pods) && self.model.copies(*c, &room, 1) == 1
-            });
+            classes
+                .retain(|c| left[*c] > placed(*c, &pods) && self.model.copies(*c, &room, 1) == 1);
             let score = |c: &usize| alignment(&self.model.classes[*c].ask, &room, &target.room);
-            let Some(best) = classes.iter().copied().reduce(|a, b| if score(&b) > score(&a) { b } else { a })
+            let Some(best) =
+                classes.iter().copied().reduce(|a, b| if score(&b) > score(&a) { b } else { a })
             else {
                 break;
             };
@@ -235,7 +241,8 @@ impl Tier<'_> {
     /// node of the cheapest end.
     fn looked_ahead(&self, candidates: &[usize], left: &[u32]) -> Option<Opened> {
         let pods: u32 = left.iter().sum();
-        let work = candidates.len() * candidates.len() * usize::try_from(pods).unwrap_or(usize::MAX);
+        let work =
+            candidates.len() * candidates.len() * usize::try_from(pods).unwrap_or(usize::MAX);
         if work > LOOK_AHEAD_WORK * 64 {
             return None;
         }
@@ -246,7 +253,8 @@ impl Tier<'_> {
             let mut limits = self.limits.clone();
             limits.take(*c);
             next.pods.iter().for_each(|(class, count)| rest[*class] -= count);
-            let mut tier = Tier { model: self.model, lean: Vec::new(), all: self.all.clone(), limits };
+            let mut tier =
+                Tier { model: self.model, lean: Vec::new(), all: self.all.clone(), limits };
             let mut opened = vec![next.clone()];
             tier.greedy(candidates, &mut rest, &mut opened, 0);
             tier.shrink(&mut opened);
@@ -260,7 +268,7 @@ impl Tier<'_> {
     /// price of all of them.
     fn open_copies(
         &mut self,
-        node: Opened,
+        node: &Opened,
         left: &mut [u32],
         opened: &mut Vec<Opened>,
         many: bool,
@@ -282,7 +290,8 @@ impl Tier<'_> {
     /// Gives each node the cheapest column that holds its pods.
     fn shrink(&mut self, opened: &mut [Opened]) {
         for node in opened {
-            let dearer = |c: &&usize| self.model.columns[**c].price < self.model.columns[node.column].price;
+            let dearer =
+                |c: &&usize| self.model.columns[**c].price < self.model.columns[node.column].price;
             let allowed = |c: &&usize| self.limits.allows_swap(node.column, **c);
             let cheaper = self.all.iter().take_while(|c| dearer(c)).filter(allowed);
             let found = cheaper.copied().find(|c| self.holds(*c, &node.pods));

@@ -70,13 +70,19 @@ pub struct Circumstances<'a> {
 
 /// Returns every node that pods may be on, by name.
 #[must_use]
-pub fn standing_nodes(
+pub(super) fn standing_nodes(
     observed: &Observed,
     catalog: &Catalog,
     offers: &[Offer],
     circumstances: &Circumstances,
 ) -> Vec<Standing> {
-    let survey = Survey { observed, catalog, offers, circumstances, fixed: fixed_requests(observed, circumstances) };
+    let survey = Survey {
+        observed,
+        catalog,
+        offers,
+        circumstances,
+        fixed: fixed_requests(observed, circumstances),
+    };
     let by_instance: BTreeMap<_, _> =
         observed.nodes.values().filter_map(|n| Some((n.instance.as_ref()?, n))).collect();
     let joining = observed
@@ -84,7 +90,8 @@ pub fn standing_nodes(
         .values()
         .filter(|i| i.is_active() && i.is_ours(&observed.cluster.name))
         .filter(|i| !by_instance.contains_key(&i.id));
-    let mut nodes: Vec<Standing> = observed.nodes.values().filter_map(|node| survey.node(node)).collect();
+    let mut nodes: Vec<Standing> =
+        observed.nodes.values().filter_map(|node| survey.node(node)).collect();
     nodes.extend(joining.filter_map(|instance| survey.joining(instance)));
     nodes.sort_by(|a, b| a.name.cmp(&b.name));
     nodes
@@ -202,9 +209,12 @@ impl Survey<'_> {
         if node.annotations.get("karpenter.sh/do-not-disrupt").is_some_and(|v| v == "true") {
             return Some(BlockReason::DoNotDisrupt);
         }
-        let mut here = self.circumstances.demand.groups.iter().filter(|group| {
-            group.counts.planned > 0 && group.running.contains_key(&node.name)
-        });
+        let mut here = self
+            .circumstances
+            .demand
+            .groups
+            .iter()
+            .filter(|group| group.counts.planned > 0 && group.running.contains_key(&node.name));
         here.find_map(|group| {
             let workload = super::workload_key(&group.workload);
             if group.shape.pinned {
@@ -219,8 +229,12 @@ impl Survey<'_> {
         if let Expiry::After(limit) = pool.expire_after {
             let age = self.circumstances.at.duration_since(instance.launched_at);
             if age >= limit {
-                let hours = |d: jiff::SignedDuration| u32::try_from(d.as_hours()).unwrap_or(u32::MAX);
-                return Some(RetireReason::Expired { age_hours: hours(age), limit_hours: hours(limit) });
+                let hours =
+                    |d: jiff::SignedDuration| u32::try_from(d.as_hours()).unwrap_or(u32::MAX);
+                return Some(RetireReason::Expired {
+                    age_hours: hours(age),
+                    limit_hours: hours(limit),
+                });
             }
         }
         let requirements = super::offer::pool_requirements(pool);
@@ -250,7 +264,10 @@ fn pool_of(instance: &Instance) -> Option<PoolName> {
 
 /// What pods take of nodes without being placed: static pods, and pods of DaemonSets that are not
 /// expected there.
-fn fixed_requests(observed: &Observed, circumstances: &Circumstances) -> BTreeMap<NodeName, Resources> {
+fn fixed_requests(
+    observed: &Observed,
+    circumstances: &Circumstances,
+) -> BTreeMap<NodeName, Resources> {
     let context = ShapeContext::of(circumstances.desired);
     let expected = |pod: &crate::fleet::Pod, node: &Node| {
         let daemons = &circumstances.demand.daemons;
@@ -259,7 +276,9 @@ fn fixed_requests(observed: &Observed, circumstances: &Circumstances) -> BTreeMa
     };
     let mut fixed: BTreeMap<NodeName, Resources> = BTreeMap::new();
     for pod in observed.pods.iter().filter(|pod| pod.is_active()) {
-        let Some(node) = pod.node.as_ref().and_then(|name| observed.nodes.get(name)) else { continue };
+        let Some(node) = pod.node.as_ref().and_then(|name| observed.nodes.get(name)) else {
+            continue;
+        };
         let daemon = pod.owner.as_ref().is_some_and(|o| o.kind == WorkloadKind::DaemonSet);
         if !(pod.mirror || daemon && !expected(pod, node)) {
             continue;
@@ -274,6 +293,6 @@ fn fixed_requests(observed: &Observed, circumstances: &Circumstances) -> BTreeMa
 
 /// Returns the node label that names the zone, where it has one.
 #[must_use]
-pub fn zone_of(labels: &Labels) -> Option<&str> {
+pub(super) fn zone_of(labels: &Labels) -> Option<&str> {
     labels.get(key::ZONE).map(crate::ids::LabelValue::as_str)
 }

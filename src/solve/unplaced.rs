@@ -41,7 +41,13 @@ impl Inquest<'_> {
                 detail: format!("the pod uses {}, which is not supported yet", feature.as_str()),
                 count: offerings,
             };
-            return Unplaced { group: index, pods, rejections: vec![rejection], offerings, nearest: None };
+            return Unplaced {
+                group: index,
+                pods,
+                rejections: vec![rejection],
+                offerings,
+                nearest: None,
+            };
         }
         let mut counts: BTreeMap<(String, String), u32> = BTreeMap::new();
         for offer in &self.offers.list {
@@ -61,19 +67,24 @@ impl Inquest<'_> {
     fn describe(&self, shape: &PodShape, offer: &Offer, obstacle: &Obstacle) -> (String, String) {
         let pool = &offer.node.pool;
         match obstacle {
-            Obstacle::Taint(taint) => {
-                ("taint".to_owned(), format!("pool {pool} has taint {taint}, which the pod does not tolerate"))
-            }
+            Obstacle::Taint(taint) => (
+                "taint".to_owned(),
+                format!("pool {pool} has taint {taint}, which the pod does not tolerate"),
+            ),
             Obstacle::Label { key, asked } if key == key::ZONE => {
                 ("wrong-zone".to_owned(), format!("the pod asks for zone {asked}"))
             }
-            Obstacle::Label { key, asked } => {
-                ("wrong-label".to_owned(), format!("the pod asks for {key} {asked}; pool {pool} does not make such nodes"))
-            }
+            Obstacle::Label { key, asked } => (
+                "wrong-label".to_owned(),
+                format!("the pod asks for {key} {asked}; pool {pool} does not make such nodes"),
+            ),
             Obstacle::TooSmall { resource } => {
                 let largest = self.largest(pool, resource);
                 let asked = show(resource, amount(&shape.requests, resource));
-                let detail = format!("{resource}: needs {asked}, the largest of pool {pool} leaves {}", show(resource, largest));
+                let detail = format!(
+                    "{resource}: needs {asked}, the largest of pool {pool} leaves {}",
+                    show(resource, largest)
+                );
                 ("too-small".to_owned(), detail)
             }
             Obstacle::Limit => ("limit-reached".to_owned(), self.limit_detail(pool)),
@@ -88,7 +99,8 @@ impl Inquest<'_> {
     fn limit_detail(&self, pool: &PoolName) -> String {
         let limits = self.input.desired.pools.get(pool).map(|pool| pool.limits.clone());
         let PoolLimits { resources, nodes } = limits.unwrap_or_default();
-        let amounts = resources.iter().map(|(name, n)| format!("{name} {}", show(name.as_str(), *n)));
+        let amounts =
+            resources.iter().map(|(name, n)| format!("{name} {}", show(name.as_str(), *n)));
         let nodes = nodes.map(|n| format!("nodes {n}"));
         let list: Vec<String> = amounts.chain(nodes).collect();
         format!("pool {pool} has reached its limits ({})", list.join(", "))
@@ -123,11 +135,18 @@ impl Inquest<'_> {
             let change = match obstacle {
                 Obstacle::Taint(taint) => format!("tolerate taint {taint}"),
                 Obstacle::Label { key, asked } => {
-                    format!("let pool {} make nodes with {key} {asked}, or drop the wish", offer.node.pool)
+                    format!(
+                        "let pool {} make nodes with {key} {asked}, or drop the wish",
+                        offer.node.pool
+                    )
                 }
                 Obstacle::TooSmall { .. } | Obstacle::Limit => return None,
             };
-            return Some(format!("{change}: {} at ${}/h would hold it", offer.node.instance_type, offer.node.price.rounded(4)));
+            return Some(format!(
+                "{change}: {} at ${}/h would hold it",
+                offer.node.instance_type,
+                offer.node.price.rounded(4)
+            ));
         }
         self.nearest_type(shape)
     }
@@ -135,24 +154,33 @@ impl Inquest<'_> {
     /// The cheapest type of the region, outside what the pools allow, that would hold the pod.
     fn nearest_type(&self, shape: &PodShape) -> Option<String> {
         let (pool, settings) = self.first_pool()?;
-        let daemons = self.offers.list.first().map(|offer| offer.daemons.clone()).unwrap_or_default();
+        let daemons =
+            self.offers.list.first().map(|offer| offer.daemons.clone()).unwrap_or_default();
         let types = self.input.catalog.types.values();
         let holding = types.filter_map(|kind| {
             let room = allocation(kind, &settings).allocatable.minus(&daemons);
-            let offering = kind.offerings.iter().filter(|o| o.capacity_type == CapacityType::OnDemand);
+            let offering =
+                kind.offerings.iter().filter(|o| o.capacity_type == CapacityType::OnDemand);
             let price = offering.filter_map(|o| o.price).min()?;
             (shape.requests.fits(&room) && !kind.bare_metal).then_some((price, kind, room))
         });
         match holding.min_by(|a, b| (a.0, &a.1.name).cmp(&(b.0, &b.1.name))) {
             Some((price, kind, _)) => {
                 let requirements = pool_requirements(&self.input.desired.pools[&pool]);
-                let missing = requirements
-                    .iter()
-                    .find(|(key, set)| kind.labels.get(*key).is_some_and(|v| !set.contains(Some(v))));
-                let why = missing.map_or(String::new(), |(key, set)| format!(" (it allows {key} {set})"));
-                Some(format!("let pool {pool} use {}{why}: ${}/h on demand", kind.name, price.rounded(4)))
+                let missing = requirements.iter().find(|(key, set)| {
+                    kind.labels.get(*key).is_some_and(|v| !set.contains(Some(v)))
+                });
+                let why =
+                    missing.map_or(String::new(), |(key, set)| format!(" (it allows {key} {set})"));
+                Some(format!(
+                    "let pool {pool} use {}{why}: ${}/h on demand",
+                    kind.name,
+                    price.rounded(4)
+                ))
             }
-            None => Some("lower the requests: no instance type of the region holds such a pod".to_owned()),
+            None => Some(
+                "lower the requests: no instance type of the region holds such a pod".to_owned(),
+            ),
         }
     }
 
@@ -178,7 +206,10 @@ fn obstacle(shape: &PodShape, offer: &Offer) -> Obstacle {
     let verdicts: Vec<Option<Obstacle>> = shape.nodes.any_of.iter().map(unmatched).collect();
     if verdicts.iter().all(Option::is_some) {
         let first = verdicts.into_iter().flatten().next();
-        return first.unwrap_or(Obstacle::Label { key: "node affinity".into(), asked: "impossible".into() });
+        return first.unwrap_or(Obstacle::Label {
+            key: "node affinity".into(),
+            asked: "impossible".into(),
+        });
     }
     match shape.requests.exceeding(&offer.room).into_iter().next() {
         Some(resource) => Obstacle::TooSmall { resource },
@@ -201,7 +232,9 @@ pub(super) fn refusal_text(pool: &PoolName, refusal: &PoolRefusal) -> String {
         PoolRefusal::NoNodeClass => format!("pool {pool} has no node class"),
         PoolRefusal::NoOffering => format!("no offering satisfies the requirements of pool {pool}"),
         PoolRefusal::TooFewValues { key, demanded, remain } => {
-            format!("pool {pool} demands {demanded} distinct values of {key}; {remain} remain possible")
+            format!(
+                "pool {pool} demands {demanded} distinct values of {key}; {remain} remain possible"
+            )
         }
     }
 }
