@@ -106,7 +106,17 @@ impl NodeResource {
         }
     }
 
-    fn of<'a>(&self, resources: &'a mut Resources) -> &'a mut i64 {
+    fn amount_in(&self, resources: &Resources) -> i64 {
+        match self {
+            Self::Cpu => resources.cpu.0,
+            Self::Memory => resources.memory.0,
+            Self::EphemeralStorage => resources.ephemeral_storage.0,
+            Self::Pods => resources.pods,
+            Self::Extended(name) => resources.extended(name),
+        }
+    }
+
+    fn amount_mut<'a>(&self, resources: &'a mut Resources) -> &'a mut i64 {
         match self {
             Self::Cpu => &mut resources.cpu.0,
             Self::Memory => &mut resources.memory.0,
@@ -151,33 +161,35 @@ pub fn allocation(kind: &InstanceType, settings: &NodeSettings) -> Allocation {
 #[must_use]
 pub fn explain(kind: &InstanceType, settings: &NodeSettings) -> Vec<AllocationStep> {
     let mut steps = steps(kind, settings);
-    let Allocation {
-        mut capacity,
-        mut kube_reserved,
-        mut system_reserved,
-        mut eviction,
-        mut allocatable,
-    } = total(&steps);
-    let mut resources: Vec<NodeResource> = vec![
+    let allocation = total(&steps);
+    let mut resources = vec![
         NodeResource::Cpu,
         NodeResource::Memory,
         NodeResource::EphemeralStorage,
         NodeResource::Pods,
     ];
-    resources.extend(capacity.extended.keys().cloned().map(NodeResource::Extended));
-    steps.extend(resources.into_iter().map(|resource| {
-        AllocationStep {
-            part: Part::Allocatable,
-            amount: *resource.of(&mut allocatable),
-            formula: Formula::Remainder {
-                capacity: resource.show(*resource.of(&mut capacity)),
-                kept: [&mut kube_reserved, &mut system_reserved, &mut eviction]
-                    .map(|kept| resource.show(*resource.of(kept))),
-            },
-            resource,
-        }
-    }));
+    resources.extend(allocation.capacity.extended.keys().cloned().map(NodeResource::Extended));
+    steps.extend(resources.into_iter().map(|resource| remainder(&allocation, resource)));
     steps
+}
+
+/// Returns the last step of a resource: what remains of it.
+fn remainder(allocation: &Allocation, resource: NodeResource) -> AllocationStep {
+    let Allocation { capacity, kube_reserved, system_reserved, eviction, allocatable } = allocation;
+    let (capacity, amount) = (resource.amount_in(capacity), resource.amount_in(allocatable));
+    let kept = [
+        (Part::KubeReserved, resource.amount_in(kube_reserved)),
+        (Part::SystemReserved, resource.amount_in(system_reserved)),
+        (Part::Eviction, resource.amount_in(eviction)),
+    ];
+    let sum = kept.iter().fold(0_i64, |sum, (_, amount)| sum.saturating_add(*amount));
+    let shown = |(part, amount): (Part, i64)| (part, resource.show(amount));
+    let formula = Formula::Remainder {
+        capacity: resource.show(capacity),
+        kept: kept.into_iter().filter(|(_, amount)| *amount != 0).map(shown).collect(),
+        overdrawn: sum > capacity,
+    };
+    AllocationStep { part: Part::Allocatable, resource, amount, formula }
 }
 
 /// Adds up the steps; what remains for pods is never below zero, as the kubelet has it.
@@ -191,7 +203,7 @@ fn total(steps: &[AllocationStep]) -> Allocation {
             Part::Eviction => &mut sum.eviction,
             Part::Allocatable => &mut sum.allocatable,
         };
-        let held = step.resource.of(part);
+        let held = step.resource.amount_mut(part);
         *held = held.saturating_add(step.amount);
     }
     let kept = sum.kube_reserved.plus(&sum.system_reserved).plus(&sum.eviction);
@@ -415,3 +427,6 @@ fn share(milli_percent: u32, of: i64) -> i64 {
 fn ceil_div(numerator: i64, denominator: i64) -> i64 {
     numerator.div_euclid(denominator) + i64::from(numerator.rem_euclid(denominator) != 0)
 }
+
+#[cfg(test)]
+mod tests;

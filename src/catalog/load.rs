@@ -237,3 +237,6 @@ fn warnings(
     }
     warnings
 }
+
+#[cfg(test)]
+mod tests;
