@@ -20,7 +20,7 @@ use crate::fleet::Observed;
 use crate::ids::{Address, NodeName};
 use crate::manifest::{Desired, Problem, Severity};
 use crate::plan::wire::{Action, Base, Diagnostic, Plan, ResourceChange};
-use crate::plan::{Facts, Parts, check, diff, digest, plan_id, Source};
+use crate::plan::{Facts, Parts, Source, check, diff, digest, plan_id};
 use crate::solve::{Input, Settings, Solution, solve};
 
 /// Rounds in which a limited plan is made again with more nodes left untouched.
@@ -68,7 +68,8 @@ impl Scope {
         let covers = |pattern: &String| {
             address.as_str() == pattern || address.as_str().starts_with(&format!("{pattern}["))
         };
-        (self.target.is_empty() || self.target.iter().any(covers)) && !self.exclude.iter().any(covers)
+        (self.target.is_empty() || self.target.iter().any(covers))
+            && !self.exclude.iter().any(covers)
     }
 }
 
@@ -217,7 +218,9 @@ fn finish(inputs: &Inputs, demand: &Demand, mut plan: Plan) -> Plan {
             origin: None,
             object: violation.address.as_ref().map(ToString::to_string).unwrap_or_default(),
             message: format!("the plan breaks rule {}: {}", violation.rule, violation.message),
-            hint: Some("this is a defect of fleetwright; please report it with the plan".to_owned()),
+            hint: Some(
+                "this is a defect of fleetwright; please report it with the plan".to_owned(),
+            ),
         }));
         identify(&mut plan);
     }

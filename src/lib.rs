@@ -9,7 +9,7 @@ pub mod apply;
 pub mod catalog;
 pub mod cli;
 pub mod demand;
-//pub mod engine;
+pub mod engine;
 pub mod fleet;
 pub mod git;
 pub mod ids;
