@@ -10,6 +10,9 @@
 //! inputs give the same bytes. What it does not decide: what to read, how to show it, whether it
 //! may be applied by whom.
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::BTreeSet;
 
 use jiff::Timestamp;

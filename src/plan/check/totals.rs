@@ -93,8 +93,9 @@ fn pods(case: &Case<'_>, verdict: &mut Verdict) {
     }
 }
 
-/// Returns the least and the most pods that retirements move: those that run on nodes that go,
-/// without or with those of their workload that find no place.
+/// Returns the least and the most pods that retirements move: of the pods that run on nodes that
+/// go, those that are planned at all; fewer where the workload shrinks and the surplus is taken
+/// from those nodes, or where pods find no place.
 fn moves(case: &Case<'_>) -> (u32, u32) {
     let going = case.rows.iter().filter(|row| row.deed.deletes());
     let going: Vec<_> = going.filter_map(|row| row.node).map(|node| &node.name).collect();
@@ -103,8 +104,12 @@ fn moves(case: &Case<'_>) -> (u32, u32) {
         let here = total(&going, |name| Case::running(group, Some(name)));
         let rows = case.plan.capacity.unschedulable.iter();
         let homeless = total(rows.filter(|row| workload_key(&row.workload) == *key), |r| r.pods);
-        least = least.saturating_add(here.saturating_sub(homeless));
-        most = most.saturating_add(here);
+        let running: u32 = group.running.values().sum();
+        let planned = group.counts.planned;
+        let elsewhere = running - here;
+        let must = planned.min(running).saturating_sub(elsewhere).min(here);
+        least = least.saturating_add(must.saturating_sub(homeless));
+        most = most.saturating_add(here.min(planned));
     }
     (least, most)
 }

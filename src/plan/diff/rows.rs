@@ -276,12 +276,18 @@ impl<'a> Naming<'a> {
             .collect();
         match (launches.as_slice(), retired.as_slice()) {
             ([launch], [standing])
-                if standing.pool.as_ref() == Some(&solution.target.launches[*launch].node.pool) =>
+                if self.can_hand_over(standing, &solution.target.launches[*launch].node) =>
             {
                 [(*launch, *standing)].into()
             }
             _ => BTreeMap::new(),
         }
+    }
+
+    /// A node of the same pool takes the key over, if the one that goes has a key.
+    fn can_hand_over(&self, standing: &Standing, node: &NewNode) -> bool {
+        standing.pool.as_ref() == Some(&node.pool)
+            && self.instance(standing).is_some_and(|instance| self.keys.has_number(&instance.id))
     }
 
     fn before(&self, standing: &Standing) -> NodeState {
