@@ -6,8 +6,9 @@
 use std::fmt;
 
 use super::allocation::{
-    GRAVITON_RESERVED_MIB, KUBE_MEMORY_BASE_MIB, KUBE_MEMORY_POD_MIB, Part, VM_OVERHEAD_PER_MILLE,
+    GRAVITON_RESERVED_MIB, KUBE_MEMORY_BASE_MIB, KUBE_MEMORY_POD_MIB, VM_OVERHEAD_PER_MILLE,
 };
+use super::step::Part;
 use crate::manifest::AmiFamily;
 use crate::units::Bytes;
 

@@ -9,6 +9,7 @@ use super::*;
 use crate::catalog::facts::{Interner, instance_type};
 use crate::catalog::snapshot;
 use crate::manifest::KubeletSettings;
+use crate::units::ResourceName;
 
 const MIB: i64 = Bytes::MIB;
 const GIB: i64 = Bytes::GIB;

@@ -46,6 +46,8 @@ fn zones_are_those_stated_and_else_all_of_the_region() {
             &["us-west-1a=usw1-az3", "us-west-1b=usw1-az1"],
         ),
         ("us-west-1", &["us-west-1b", "us-west-1b"], &["us-west-1b=usw1-az3?"]),
+        ("us-west-1", &["us-west-1b", "us-west-1b=usw1-az1"], &["us-west-1b=usw1-az1"]),
+        ("us-west-1", &["us-west-1b=usw1-az3", "us-west-1b"], &["us-west-1b=usw1-az3"]),
         ("ap-northeast-1", &["ap-northeast-1b=apne1-az1"], &["ap-northeast-1b=apne1-az1"]),
         (
             "il-central-1",
