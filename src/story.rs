@@ -109,8 +109,15 @@ impl Story {
     pub(crate) fn launch(&mut self, new: &NewNode) -> NodeName {
         self.launched += 1;
         let id = InstanceId::from(format!("i-{:04}", self.launched));
-        let tags =
-            [(tag::CLUSTER, "c"), (tag::POOL, new.pool.as_str()), (tag::SPEC, &new.spec_digest)];
+        let instances = self.observed.instances.values();
+        let used: Vec<u32> = instances.filter_map(|i| i.tags.get(tag::KEY)?.parse().ok()).collect();
+        let key = (0..).find(|n| !used.contains(n)).expect("a free number").to_string();
+        let tags = [
+            (tag::CLUSTER, "c"),
+            (tag::POOL, new.pool.as_str()),
+            (tag::KEY, key.as_str()),
+            (tag::SPEC, &new.spec_digest),
+        ];
         let instance = Instance {
             id: id.clone(),
             instance_type: new.instance_type.clone(),

@@ -67,7 +67,8 @@ pub(super) fn check(case: &Case<'_>, verdict: &mut Verdict) {
 }
 
 /// Returns the groups with pods on the node, and holds the pods that run there to stay there:
-/// nothing drains a node that is kept.
+/// nothing drains a node that is kept. A workload that shrinks may lose its surplus anywhere, and
+/// one whose pods may no longer run here is rolled by whoever delivers it.
 fn shares<'a>(case: &Case<'a>, row: &Row<'a>, verdict: &mut Verdict) -> Vec<Share<'a>> {
     let node = row.before.filter(|_| row.deed.stays()).and_then(|before| before.node.as_ref());
     let mut shares = Vec::new();
@@ -84,12 +85,18 @@ fn shares<'a>(case: &Case<'a>, row: &Row<'a>, verdict: &mut Verdict) -> Vec<Shar
     for (key, group) in &case.groups {
         let running = Case::running(group, node);
         let pods = planned.get(key.as_str()).copied().unwrap_or(0);
-        if running > pods {
+        let surplus = group.running.values().sum::<u32>().saturating_sub(group.counts.planned);
+        let admitted = || row.before.is_none_or(|b| admits_labels(&group.shape, &b.labels));
+        if running > pods.saturating_add(surplus) && admitted() {
             let fault = format!("{running} pods of {key} run here and stay, {pods} are planned");
             verdict.row("fit/stays", row.address, fault);
         }
     }
     shares
+}
+
+fn admits_labels(shape: &PodShape, labels: &crate::ids::Labels) -> bool {
+    shape.nodes.any_of.iter().any(|choice| choice.match_labels(labels))
 }
 
 /// Holds the pods that come to a node that admits them.
