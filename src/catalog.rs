@@ -22,13 +22,15 @@ mod lookup;
 mod model;
 mod near;
 mod snapshot;
+mod step;
 mod synthetic;
 
-pub use allocation::{AllocationStep, NodeResource, Part, allocation, explain};
+pub use allocation::{allocation, explain};
 pub use formula::{Formula, PodCount};
 pub use lookup::Absent;
 pub use model::{
     Allocation, CapacityType, Catalog, CatalogError, InstanceType, NodeSettings, Offering,
     PriceSource, Zone, ZoneSetting,
 };
+pub use step::{AllocationStep, NodeResource, Part};
 pub use synthetic::SyntheticType;

@@ -7,9 +7,10 @@
 use super::facts::resource;
 use super::formula::{Formula, PodCount};
 use super::model::{Allocation, InstanceType, NodeSettings};
+use super::step::{AllocationStep, NodeResource, Part};
 use crate::manifest::{AmiFamily, Reserved};
 use crate::pod::Amounts;
-use crate::units::{Bytes, MilliCpu, ResourceName, Resources};
+use crate::units::{Bytes, Resources};
 
 /// Thousandths of the memory that the hypervisor is taken to keep (Karpenter's default).
 pub(super) const VM_OVERHEAD_PER_MILLE: i64 = 75;
@@ -39,97 +40,6 @@ const WHOLE: u32 = 100_000;
 /// Pods on a node whose family does not count network addresses.
 const PODS_WITHOUT_ENI_LIMIT: i64 = 110;
 
-/// Which part of an [`Allocation`] a step belongs to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Part {
-    /// What the node reports as capacity.
-    Capacity,
-    /// Kept for Kubernetes.
-    KubeReserved,
-    /// Kept for the system.
-    SystemReserved,
-    /// Kept below the eviction threshold.
-    Eviction,
-    /// What remains.
-    Allocatable,
-}
-
-impl Part {
-    /// Returns the part in words.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Capacity => "capacity",
-            Self::KubeReserved => "kube-reserved",
-            Self::SystemReserved => "system-reserved",
-            Self::Eviction => "eviction threshold",
-            Self::Allocatable => "allocatable",
-        }
-    }
-}
-
-/// A resource that a step adds to or takes from.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub enum NodeResource {
-    /// CPU, in thousandths of a core.
-    Cpu,
-    /// Memory, in bytes.
-    Memory,
-    /// Ephemeral storage, in bytes.
-    EphemeralStorage,
-    /// Number of pods.
-    Pods,
-    /// An extended resource, in whole units.
-    Extended(ResourceName),
-}
-
-impl NodeResource {
-    /// Returns the name that Kubernetes gives the resource.
-    #[must_use]
-    pub fn name(&self) -> &str {
-        match self {
-            Self::Cpu => "cpu",
-            Self::Memory => "memory",
-            Self::EphemeralStorage => "ephemeral-storage",
-            Self::Pods => "pods",
-            Self::Extended(name) => name.as_str(),
-        }
-    }
-
-    /// Writes `amount` of the resource as Kubernetes does.
-    #[must_use]
-    pub fn show(&self, amount: i64) -> String {
-        match self {
-            Self::Cpu => MilliCpu(amount).to_string(),
-            Self::Memory | Self::EphemeralStorage => Bytes(amount).to_string(),
-            Self::Pods | Self::Extended(_) => amount.to_string(),
-        }
-    }
-
-    fn of<'a>(&self, resources: &'a mut Resources) -> &'a mut i64 {
-        match self {
-            Self::Cpu => &mut resources.cpu.0,
-            Self::Memory => &mut resources.memory.0,
-            Self::EphemeralStorage => &mut resources.ephemeral_storage.0,
-            Self::Pods => &mut resources.pods,
-            Self::Extended(name) => resources.extended.entry(name.clone()).or_default(),
-        }
-    }
-}
-
-/// One step of the arithmetic: an amount that one part of the allocation grows or shrinks by.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct AllocationStep {
-    /// The part.
-    pub part: Part,
-    /// The resource.
-    pub resource: NodeResource,
-    /// By how much; negative where an earlier step of the same part is cut.
-    pub amount: i64,
-    /// Where the amount comes from; shown in words with its numbers.
-    pub formula: Formula,
-}
-
 /// Returns what a node of `kind` offers under `settings`, and what of it pods may use.
 ///
 /// No amount is negative, and none of the allocatable exceeds the capacity.
@@ -151,33 +61,35 @@ pub fn allocation(kind: &InstanceType, settings: &NodeSettings) -> Allocation {
 #[must_use]
 pub fn explain(kind: &InstanceType, settings: &NodeSettings) -> Vec<AllocationStep> {
     let mut steps = steps(kind, settings);
-    let Allocation {
-        mut capacity,
-        mut kube_reserved,
-        mut system_reserved,
-        mut eviction,
-        mut allocatable,
-    } = total(&steps);
-    let mut resources: Vec<NodeResource> = vec![
+    let allocation = total(&steps);
+    let mut resources = vec![
         NodeResource::Cpu,
         NodeResource::Memory,
         NodeResource::EphemeralStorage,
         NodeResource::Pods,
     ];
-    resources.extend(capacity.extended.keys().cloned().map(NodeResource::Extended));
-    steps.extend(resources.into_iter().map(|resource| {
-        AllocationStep {
-            part: Part::Allocatable,
-            amount: *resource.of(&mut allocatable),
-            formula: Formula::Remainder {
-                capacity: resource.show(*resource.of(&mut capacity)),
-                kept: [&mut kube_reserved, &mut system_reserved, &mut eviction]
-                    .map(|kept| resource.show(*resource.of(kept))),
-            },
-            resource,
-        }
-    }));
+    resources.extend(allocation.capacity.extended.keys().cloned().map(NodeResource::Extended));
+    steps.extend(resources.into_iter().map(|resource| remainder(&allocation, resource)));
     steps
+}
+
+/// Returns the last step of a resource: what remains of it.
+fn remainder(allocation: &Allocation, resource: NodeResource) -> AllocationStep {
+    let Allocation { capacity, kube_reserved, system_reserved, eviction, allocatable } = allocation;
+    let (capacity, amount) = (resource.amount_in(capacity), resource.amount_in(allocatable));
+    let kept = [
+        (Part::KubeReserved, resource.amount_in(kube_reserved)),
+        (Part::SystemReserved, resource.amount_in(system_reserved)),
+        (Part::Eviction, resource.amount_in(eviction)),
+    ];
+    let sum = kept.iter().fold(0_i64, |sum, (_, amount)| sum.saturating_add(*amount));
+    let shown = |(part, amount): (Part, i64)| (part, resource.show(amount));
+    let formula = Formula::Remainder {
+        capacity: resource.show(capacity),
+        kept: kept.into_iter().filter(|(_, amount)| *amount != 0).map(shown).collect(),
+        overdrawn: sum > capacity,
+    };
+    AllocationStep { part: Part::Allocatable, resource, amount, formula }
 }
 
 /// Adds up the steps; what remains for pods is never below zero, as the kubelet has it.
@@ -191,12 +103,12 @@ fn total(steps: &[AllocationStep]) -> Allocation {
             Part::Eviction => &mut sum.eviction,
             Part::Allocatable => &mut sum.allocatable,
         };
-        let held = step.resource.of(part);
+        let held = step.resource.amount_mut(part);
         *held = held.saturating_add(step.amount);
     }
     let kept = sum.kube_reserved.plus(&sum.system_reserved).plus(&sum.eviction);
     // By its path: on a value, `.max` would be the one of `Ord`.
-    sum.allocatable = Resources::max(&sum.capacity.minus(&kept), &Resources::default());
+    sum.allocatable = Resources::at_least(&sum.capacity.minus(&kept), &Resources::default());
     sum
 }
 
@@ -415,3 +327,6 @@ fn share(milli_percent: u32, of: i64) -> i64 {
 fn ceil_div(numerator: i64, denominator: i64) -> i64 {
     numerator.div_euclid(denominator) + i64::from(numerator.rem_euclid(denominator) != 0)
 }
+
+#[cfg(test)]
+mod tests;

@@ -42,9 +42,12 @@ pub(super) struct Interner {
 impl Interner {
     fn key(&mut self, suffix: &'static str) -> LabelKey {
         // Suffixes of instance labels hold no slash, so the two kinds of key cannot be confused.
-        let full = |key: &str| match key.contains('/') {
-            true => LabelKey::from(key),
-            false => LabelKey::from(format!("{}{key}", key::INSTANCE_PREFIX)),
+        let full = |key: &str| {
+            if key.contains('/') {
+                key.into()
+            } else {
+                format!("{}{key}", key::INSTANCE_PREFIX).into()
+            }
         };
         self.keys.entry(suffix).or_insert_with(|| full(suffix)).clone()
     }
@@ -159,4 +162,116 @@ fn extended(row: &Row<'_>) -> BTreeMap<ResourceName, i64> {
 
 fn kebab(name: &str) -> String {
     name.to_lowercase().replace(' ', "-")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::snapshot;
+    use super::*;
+    use crate::requirement::is_well_known;
+
+    /// Returns the labels of the type `name`, instance labels without their prefix.
+    fn labels_of(name: &str) -> BTreeMap<String, String> {
+        let text = snapshot::types_text().expect("inflates");
+        let rows = snapshot::parse_types(&text).expect("parses");
+        let row = rows.iter().find(|row| row.name == name).expect("known");
+        let labels = instance_type(row, &mut Interner::default()).labels;
+        let short = |k: &LabelKey| k.as_str().trim_start_matches(key::INSTANCE_PREFIX).to_owned();
+        labels.iter().map(|(k, v)| (short(k), v.to_string())).collect()
+    }
+
+    #[test]
+    fn labels_are_those_that_karpenter_gives() {
+        for (name, expected) in [
+            (
+                "m5.large",
+                "capability-flex=false category=m cpu=2 cpu-manufacturer=intel \
+                 cpu-sustained-clock-speed-mhz=3100 ebs-bandwidth=4750 \
+                 encryption-in-transit-supported=false family=m5 generation=5 hypervisor=nitro \
+                 karpenter.k8s.aws/nitro-sandbox=false kubernetes.io/arch=amd64 \
+                 kubernetes.io/os=linux memory=8192 network-bandwidth=750 \
+                 node.kubernetes.io/instance-type=m5.large size=large tenancy=default",
+            ),
+            (
+                "c1.medium",
+                "capability-flex=false category=c cpu=2 cpu-manufacturer=intel \
+                 cpu-sustained-clock-speed-mhz=0 encryption-in-transit-supported=false family=c1 \
+                 generation=1 hypervisor=xen karpenter.k8s.aws/nitro-sandbox=false \
+                 kubernetes.io/arch=amd64 kubernetes.io/os=linux memory=1740 \
+                 node.kubernetes.io/instance-type=c1.medium size=medium tenancy=default",
+            ),
+            (
+                "g6f.large",
+                "capability-flex=false category=g cpu=2 cpu-manufacturer=amd \
+                 cpu-sustained-clock-speed-mhz=3400 ebs-bandwidth=5000 \
+                 encryption-in-transit-supported=true family=g6f generation=6 gpu-count=0 \
+                 gpu-manufacturer=nvidia gpu-memory=2861 gpu-name=l4 hypervisor=nitro \
+                 karpenter.k8s.aws/nitro-sandbox=false kubernetes.io/arch=amd64 \
+                 kubernetes.io/os=linux local-nvme=100 memory=8192 network-bandwidth=1500 \
+                 node.kubernetes.io/instance-type=g6f.large size=large tenancy=default",
+            ),
+        ] {
+            let found: Vec<String> =
+                labels_of(name).iter().map(|(key, value)| format!("{key}={value}")).collect();
+            assert_eq!(found.join(" "), expected);
+        }
+    }
+
+    #[test]
+    fn unusual_names_and_devices_have_their_labels() {
+        for (name, key, expected) in [
+            ("inf2.xlarge", "category", Some("inf")),
+            ("inf2.xlarge", "accelerator-name", Some("inferentia2")),
+            ("inf2.xlarge", "accelerator-manufacturer", Some("aws")),
+            ("trn2.48xlarge", "accelerator-count", Some("16")),
+            ("dl2q.24xlarge", "accelerator-name", Some("qualcomm-ai100")),
+            ("dl2q.24xlarge", "accelerator-manufacturer", Some("qualcomm")),
+            ("g7e.2xlarge", "gpu-name", Some("rtx-pro-server-6000")),
+            ("u-3tb1.56xlarge", "category", Some("u")),
+            ("u-3tb1.56xlarge", "generation", Some("1")),
+            ("m7i-flex.large", "capability-flex", Some("true")),
+            ("m7i-flex.large", "family", Some("m7i-flex")),
+            ("m7i-flex.large", "generation", Some("7")),
+            ("a1.metal", "hypervisor", Some("")),
+            ("f2.6xlarge", "accelerator-name", None),
+            ("m5.large", "gpu-name", None),
+            ("m5.large", "local-nvme", None),
+            ("d2.xlarge", "local-nvme", None),
+            ("m1.small", "ebs-bandwidth", None),
+        ] {
+            let labels = labels_of(name);
+            assert_eq!(labels.get(key).map(String::as_str), expected, "{name} {key}");
+        }
+    }
+
+    #[test]
+    fn every_label_is_well_known_and_every_value_can_be_one() {
+        let text = snapshot::types_text().expect("inflates");
+        let mut interner = Interner::default();
+        for row in snapshot::parse_types(&text).expect("parses").iter().filter(|r| !r.partial) {
+            for (key, value) in instance_type(row, &mut interner).labels {
+                assert!(is_well_known(key.as_str()), "{key}");
+                let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
+                assert!(value.as_str().len() <= 63 && value.as_str().chars().all(fits), "{value}");
+            }
+        }
+    }
+
+    #[test]
+    fn devices_mark_a_type_as_accelerated() {
+        let text = snapshot::types_text().expect("inflates");
+        let rows = snapshot::parse_types(&text).expect("parses");
+        for (name, expected) in [
+            ("m5.large", false),
+            ("g6f.large", true),
+            ("inf2.xlarge", true),
+            ("f2.6xlarge", true),
+            ("vt1.3xlarge", true),
+            ("dl2q.24xlarge", true),
+        ] {
+            let row = rows.iter().find(|row| row.name == name).expect("known");
+            let kind = instance_type(row, &mut Interner::default());
+            assert_eq!(kind.has_accelerator, expected, "{name}");
+        }
+    }
 }

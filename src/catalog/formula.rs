@@ -8,6 +8,7 @@ use std::fmt;
 use super::allocation::{
     GRAVITON_RESERVED_MIB, KUBE_MEMORY_BASE_MIB, KUBE_MEMORY_POD_MIB, VM_OVERHEAD_PER_MILLE,
 };
+use super::step::Part;
 use crate::manifest::AmiFamily;
 use crate::units::Bytes;
 
@@ -113,8 +114,10 @@ pub enum Formula {
     Remainder {
         /// Capacity.
         capacity: String,
-        /// Kept for Kubernetes, for the system, and below the eviction threshold.
-        kept: [String; 3],
+        /// What is kept, by part, where it is not nothing.
+        kept: Vec<(Part, String)>,
+        /// Whether more is kept than there is.
+        overdrawn: bool,
     },
 }
 
@@ -168,12 +171,20 @@ impl fmt::Display for Formula {
             Self::PodsPerCore { per_core, vcpus } => {
                 write!(f, "cut to podsPerCore: {per_core} × {vcpus} vCPU")
             }
-            Self::Devices(n) => write!(f, "{n} of the type"),
+            Self::Devices(n) => write!(f, "the type has {n}"),
             Self::PrivateIpv4 { ips_per_eni } => write!(f, "{ips_per_eni} addresses − 1"),
-            Self::KubeCpu([first, second, next, rest]) => write!(
-                f,
-                "6 % of core 1 ({first}m) + 1 % of core 2 ({second}m) + 0.5 % of cores 3 and 4 ({next}m) + 0.25 % of the rest ({rest}m)"
-            ),
+            Self::KubeCpu(bands) => {
+                let shares = [
+                    "6 % of core 1",
+                    "1 % of core 2",
+                    "0.5 % of cores 3 and 4",
+                    "0.25 % of the rest",
+                ];
+                let kept = shares.iter().zip(bands).filter(|(_, milli)| **milli > 0);
+                let words: Vec<String> =
+                    kept.map(|(share, milli)| format!("{share} ({milli}m)")).collect();
+                f.write_str(&words.join(" + "))
+            }
             Self::KubeMemory(count) => {
                 let (pods, why) = match count {
                     PodCount::Eni(pods) => (pods, "that have an address"),
@@ -199,8 +210,12 @@ impl fmt::Display for Formula {
                 Bytes(*of)
             ),
             Self::EvictionDisabled => f.write_str("evictionHard: 100 %, which means never"),
-            Self::Remainder { capacity, kept: [kube, system, eviction] } => {
-                write!(f, "{capacity} − {kube} kube − {system} system − {eviction} eviction")
+            Self::Remainder { capacity, kept, overdrawn } => {
+                write!(f, "capacity {capacity}")?;
+                for (part, amount) in kept {
+                    write!(f, " − {} {amount}", part.as_str())?;
+                }
+                if *overdrawn { f.write_str(", which leaves nothing") } else { Ok(()) }
             }
         }
     }

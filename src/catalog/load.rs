@@ -1,6 +1,6 @@
 //! From the snapshot to the catalogue of one region: zones, offerings, prices, and what to warn of.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::facts::{Interner, instance_type, runs_kubernetes};
 use super::model::{
@@ -82,25 +82,14 @@ impl<'a> KnownZones<'a> {
             let zone = |(name, id): (&ZoneName, &ZoneId)| zone(name, id, true);
             return Ok(self.ids.iter().map(zone).collect());
         }
-        let mut problems = Vec::new();
-        let mut zones: BTreeMap<&ZoneName, Zone> = BTreeMap::new();
-        for setting in settings {
+        let (mut zones, mut problems) = (Vec::new(), Vec::new());
+        for setting in without_repeats(settings) {
             match self.one(setting) {
-                Ok(found) => match zones.get(&setting.name) {
-                    Some(earlier) if earlier.id != found.id => {
-                        problems.push(CatalogError::ZoneTwice {
-                            zone: setting.name.clone(),
-                            first: earlier.id.clone(),
-                            second: found.id,
-                        });
-                    }
-                    _ => drop(zones.insert(&setting.name, found)),
-                },
+                Ok(zone) => zones.push(zone),
                 Err(problem) => problems.push(problem),
             }
         }
-        let zones: Vec<Zone> = zones.into_values().collect();
-        problems.extend(shared_ids(&zones));
+        problems.extend(contradictions(&zones));
         match problems.len() {
             0 => Ok(zones),
             1 => Err(problems.remove(0)),
@@ -145,14 +134,32 @@ fn zone(name: &ZoneName, id: &ZoneId, assumed: bool) -> Zone {
     Zone { name: name.clone(), id: id.clone(), assumed }
 }
 
-fn shared_ids(zones: &[Zone]) -> Vec<CatalogError> {
-    let mut first: BTreeMap<&ZoneId, &ZoneName> = BTreeMap::new();
+/// Returns the settings by name, without those that a setting of the same name says more than.
+fn without_repeats(settings: &[ZoneSetting]) -> impl Iterator<Item = &ZoneSetting> {
+    let all: BTreeSet<&ZoneSetting> = settings.iter().collect();
+    let stated: BTreeSet<&ZoneName> =
+        all.iter().filter(|setting| setting.id.is_some()).map(|setting| &setting.name).collect();
+    all.into_iter().filter(move |setting| setting.id.is_some() || !stated.contains(&setting.name))
+}
+
+/// Returns the pairs of `zones`, which are by name, that have the same name or the same id.
+fn contradictions(zones: &[Zone]) -> Vec<CatalogError> {
     let mut problems = Vec::new();
-    for Zone { name, id, .. } in zones {
-        if let Some(earlier) = first.insert(id, name) {
-            let (first, second) = (earlier.clone(), name.clone());
-            problems.push(CatalogError::SharedZoneId { first, second, id: id.clone() });
+    let mut first: BTreeMap<&ZoneId, &ZoneName> = BTreeMap::new();
+    let mut before: Option<&Zone> = None;
+    for zone in zones {
+        if let Some(earlier) = before.filter(|earlier| earlier.name == zone.name) {
+            problems.push(CatalogError::ZoneTwice {
+                zone: zone.name.clone(),
+                first: earlier.id.clone(),
+                second: zone.id.clone(),
+            });
         }
+        if let Some(earlier) = first.insert(&zone.id, &zone.name) {
+            let (first, second) = (earlier.clone(), zone.name.clone());
+            problems.push(CatalogError::SharedZoneId { first, second, id: zone.id.clone() });
+        }
+        before = Some(zone);
     }
     problems
 }
@@ -237,3 +244,6 @@ fn warnings(
     }
     warnings
 }
+
+#[cfg(test)]
+mod tests;

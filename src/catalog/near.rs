@@ -71,7 +71,8 @@ mod tests {
     #[test]
     fn the_nearest_come_first_and_the_far_never() {
         let known = ["c5.large", "m5.large", "m5.xlarge", "m5.metal"];
-        assert_eq!(nearest("M5.lrage", known), ["m5.large", "c5.large"]);
+        assert_eq!(nearest("M5.lrage", known), ["m5.large", "c5.large", "m5.xlarge"]);
+        assert_eq!(nearest("m5.mtal", known), ["m5.metal"]);
         assert_eq!(nearest("worker", known), Vec::<&str>::new());
         assert_eq!(nearest(&"m".repeat(1_000_000), known), Vec::<&str>::new());
     }

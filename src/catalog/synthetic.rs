@@ -160,7 +160,7 @@ mod tests {
         let spec =
             SyntheticType { gpus: 2, ..SyntheticType::new("m5.large", 2, 8192, MicroUsd(1)) };
         let catalog = Catalog::synthetic("r", &["r-b", "r-a"], &[spec]);
-        let kind = &catalog.types[&"m5.large".into()];
+        let kind = &catalog.types["m5.large"];
         for key in ["category", "family", "generation", "size", "cpu", "memory"] {
             let key = format!("karpenter.k8s.aws/instance-{key}");
             assert_eq!(kind.labels.get(key.as_str()), real.labels.get(key.as_str()), "{key}");
@@ -178,7 +178,7 @@ mod tests {
             ..SyntheticType::new("x", 1, 1024, MicroUsd(9))
         };
         let catalog = Catalog::synthetic("r", &["r-a", "r-b"], &[spec]);
-        let offerings = &catalog.types[&"x".into()].offerings;
+        let offerings = &catalog.types["x"].offerings;
         let sold: Vec<_> =
             offerings.iter().map(|o| (o.zone.as_str(), o.capacity_type, o.price)).collect();
         assert_eq!(

@@ -15,6 +15,28 @@ use miniz_oxide::deflate::compress_to_vec_zlib;
 
 const SNAPSHOT: &str = "src/catalog/snapshot";
 
+/// Fields of a type that nothing reads yet: inflating and parsing them would cost every run.
+const UNREAD: [&str; 18] = [
+    "boot",
+    "burstable",
+    "cards",
+    "cores",
+    "current",
+    "disk",
+    "ebs_base_mbps",
+    "ebs_max_iops",
+    "enis_total",
+    "gpu_count",
+    "ipv6",
+    "max_pods",
+    "net",
+    "net_base_mbps",
+    "net_peak_mbps",
+    "src",
+    "threads_per_core",
+    "virt",
+];
+
 /// Highest level that zlib knows; the cost is paid once a build.
 const LEVEL: u8 = 9;
 
@@ -24,7 +46,8 @@ fn main() -> io::Result<()> {
     }
     let out = PathBuf::from(env::var_os("OUT_DIR").ok_or(io::ErrorKind::NotFound)?);
     let mut code = String::new();
-    pack(&out, &mut code, "TYPES", &[("types".to_owned(), read("instance-types.json")?)])?;
+    let types = keep_read_fields(&read("instance-types.json")?);
+    pack(&out, &mut code, "TYPES", &[("types".to_owned(), types)])?;
     pack(&out, &mut code, "OFFERINGS", &by_region(&read("offerings.json")?)?)?;
     let mut prices = by_region(&read("on-demand-prices.json")?)?;
     for (_, list) in &mut prices {
@@ -66,6 +89,37 @@ fn by_region(text: &str) -> io::Result<Vec<(String, String)>> {
         object.truncate(object.trim_end_matches(',').len());
     }
     Ok(regions)
+}
+
+/// Drops the [`UNREAD`] fields of each line's object.
+fn keep_read_fields(text: &str) -> String {
+    let name = |field: &str| field.split('"').nth(1).unwrap_or_default().to_owned();
+    let keep = |line: &str| {
+        let Some(object) = line.trim_end_matches(',').strip_prefix('{') else {
+            return line.to_owned();
+        };
+        let comma = if line.ends_with(',') { "," } else { "" };
+        let fields = split_fields(object.strip_suffix('}').unwrap_or(object)).into_iter();
+        let kept: Vec<&str> =
+            fields.filter(|field| !UNREAD.contains(&name(field).as_str())).collect();
+        format!("{{{}}}{comma}", kept.join(","))
+    };
+    text.lines().map(keep).collect::<Vec<_>>().join("\n")
+}
+
+/// Splits at the commas that are in no text, list or object.
+fn split_fields(object: &str) -> Vec<&str> {
+    let (mut depth, mut quoted) = (0_u32, false);
+    let at_comma = |c: char| {
+        match c {
+            '"' => quoted = !quoted,
+            '[' | '{' if !quoted => depth += 1,
+            ']' | '}' if !quoted => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        c == ',' && depth == 0 && !quoted
+    };
+    object.split(at_comma).collect()
 }
 
 /// Turns `{"m5.large":0.096,…}` into `{"m5.large":"0.096",…}`.
