@@ -9,9 +9,9 @@ use super::row::{Row, Symbol};
 use crate::ids::Address;
 use crate::plan::Plan;
 use crate::plan::wire::{
-    AlternativesRow, Amount, Change, ExplainRow, KEY_LABEL, NodeState, Reason,
+    Alternative, AlternativesRow, Amount, Change, ExplainRow, KEY_LABEL, LaunchReason, NodeState,
+    Reason, Taint,
 };
-use crate::pod::Taint;
 use crate::requirement::is_well_known;
 
 /// Most workloads, addresses and offerings that one line names.
@@ -81,8 +81,7 @@ fn reasons(row: &Row<'_>) -> Vec<String> {
         return row.resource.action_reason.iter().cloned().collect();
     };
     // A replacement for another reason has the same words inside its launch reason.
-    let told =
-        matches!(first, Reason::Launch { because: crate::solve::LaunchReason::Replacement { .. } });
+    let told = matches!(first, Reason::Launch { because: LaunchReason::Replacement { .. } });
     let second = retire_reason.as_ref().filter(|_| !told).map(retire);
     std::iter::once(reason(first)).chain(second).collect()
 }
@@ -262,7 +261,7 @@ fn companions(plan: &Plan, group: &str, address: &Address) -> String {
 fn alternatives(plan: &Plan, address: &Address) -> Option<String> {
     let AlternativesRow { offerings, .. } =
         plan.capacity.alternatives.iter().find(|row| &row.address == address)?;
-    let one = |o: &crate::solve::Alternative| {
+    let one = |o: &Alternative| {
         format!("{} {} {} {}", o.instance_type, o.zone, o.capacity_type, hourly(o.hourly))
     };
     Some(list(&offerings.iter().map(one).collect::<Vec<_>>(), OFFERINGS_MAX))

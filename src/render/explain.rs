@@ -13,8 +13,9 @@ use super::reason::{decider, reason, wave, workloads};
 use super::row::{Row, rows};
 use crate::ids::{InstanceId, NodeName, Origin, WorkloadId};
 use crate::plan::Plan;
-use crate::plan::wire::{DaemonRow, DemandRow, NodeState, ResourceChange, UnschedulableRow, Wave};
-use crate::solve::workload_key;
+use crate::plan::wire::{
+    DaemonRow, DemandRow, NodeState, ResourceChange, UnschedulableRow, Wave, workload_key,
+};
 
 /// Most names that an error suggests.
 const SUGGESTIONS_MAX: usize = 5;

@@ -5,8 +5,7 @@ use super::page::{Page, Span, Tone, Verbosity, plain};
 use super::problems::{Line, write_line};
 use super::reason::rejection;
 use crate::plan::Plan;
-use crate::plan::wire::{Amount, UnschedulableRow};
-use crate::solve::workload_key;
+use crate::plan::wire::{Amount, UnschedulableRow, workload_key};
 
 /// Writes unschedulable pods, unresolved sources, findings of policies, diagnostics and prices.
 pub(super) fn write(page: &mut Page, plan: &Plan, verbosity: Verbosity) {

@@ -6,9 +6,10 @@
 use std::collections::BTreeMap;
 
 use super::amount::{count, hourly, list};
-use crate::demand::Decider;
-use crate::plan::wire::{Condition, Reason, WaveStep};
-use crate::solve::{BlockReason, KeepReason, LaunchReason, Rejection, RetireReason};
+use crate::plan::wire::{
+    BlockReason, Condition, Decider, KeepReason, LaunchReason, Reason, Rejection, RetireReason,
+    WaveStep,
+};
 
 /// Most workloads that one sentence names.
 const WORKLOADS_MAX: usize = 2;

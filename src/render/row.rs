@@ -5,8 +5,7 @@ use std::collections::BTreeMap;
 use super::page::{Span, Tone};
 use crate::ids::Address;
 use crate::plan::Plan;
-use crate::plan::wire::{Action, ExplainRow, Reason, ResourceChange, ResourceKind};
-use crate::solve::KeepReason;
+use crate::plan::wire::{Action, ExplainRow, KeepReason, Reason, ResourceChange, ResourceKind};
 
 /// What happens to a row, in the order in which rows are listed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
