@@ -1,1 +1,96 @@
-//! The command line.
+//! The command line: from arguments to settings, from settings to one command, from its end to an
+//! exit code.
+//!
+//! Arguments are read in two stages, as ripgrep does: [`args`] is what was typed, [`settings`] is
+//! what it means. Each command is a file with one `run`. This is the only module that wires others
+//! together, reads the clock, and talks to the terminal. Invariants: results go to stdout and
+//! nothing else does; nothing asks a question without a terminal; every end has a documented code,
+//! see [`Exit`].
+
+mod apply;
+mod args;
+mod catalog;
+mod completions;
+mod console;
+mod error;
+mod exit;
+mod explain;
+mod files;
+mod observe;
+mod plan;
+mod planning;
+mod settings;
+mod show;
+mod validate;
+mod wire;
+mod world;
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+use clap::{CommandFactory, Parser};
+
+pub use console::Console;
+pub use exit::Exit;
+
+use crate::telemetry;
+use args::Typed;
+use error::CliError;
+use settings::{Common, Task};
+
+/// Runs the command that `arguments` (the program's name first) ask for, on the real terminal.
+#[must_use]
+pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
+    run(arguments, &mut Console::real()).into()
+}
+
+/// Runs the command that `arguments` (the program's name first) ask for.
+pub fn run(arguments: impl IntoIterator<Item = OsString>, console: &mut Console) -> Exit {
+    let typed = match Typed::try_parse_from(arguments) {
+        Ok(typed) => typed,
+        Err(error) => return usage(&error, console),
+    };
+    let end = settings::meaning(typed).and_then(|(common, task)| start(common, task, console));
+    end.unwrap_or_else(|error| {
+        error.write(console);
+        error.kind
+    })
+}
+
+/// Shows help and version as results, and usage errors as errors: with code 1, as 2 means changes.
+fn usage(error: &clap::Error, console: &mut Console) -> Exit {
+    if error.use_stderr() {
+        console.say_styled(&error.render());
+        return Exit::Failed;
+    }
+    match console.print_styled(&error.render()) {
+        Ok(()) => Exit::Done,
+        Err(error) => {
+            error.write(console);
+            Exit::Failed
+        }
+    }
+}
+
+fn start(common: Common, task: Task, console: &mut Console) -> Result<Exit, CliError> {
+    if common.no_color {
+        console.without_color();
+    }
+    if console.is_real() {
+        telemetry::init(common.loudness, console.is_terminal(), console.colors_messages())?;
+    }
+    match task {
+        Task::Plan(settings) => plan::run(&settings, console),
+        Task::Show(settings) => show::run(&settings, console),
+        Task::Apply(settings) => apply::run(&settings, console),
+        Task::Observe(settings) => observe::run(&settings, console),
+        Task::Validate(settings) => validate::run(&settings, console),
+        Task::CatalogList(settings) => catalog::list(&settings, console),
+        Task::CatalogExplain(settings) => catalog::explain(&settings, console),
+        Task::Explain(settings) => explain::run(&settings, console),
+        Task::Completions(shell) => completions::run(shell, &mut Typed::command(), console),
+    }
+}
+
+#[cfg(test)]
+mod tests;

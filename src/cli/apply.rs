@@ -1,0 +1,102 @@
+//! `apply`: carry a plan out, once it is approved.
+
+use super::error::CliError;
+use super::settings::{ApplySettings, Subject, View};
+use super::world::WorldChoice;
+use super::{Console, Exit, files, plan, planning, wire};
+use crate::plan::Plan;
+use crate::render::Verbosity;
+
+/// What a person must answer; anything else is a no.
+const YES: &str = "yes";
+const QUESTION: &str = "Do you want to apply these changes? Only \"yes\" is accepted.";
+
+pub(super) fn run(settings: &ApplySettings, console: &mut Console) -> Result<Exit, CliError> {
+    let plan = match &settings.subject {
+        Subject::Saved { plan, .. } => files::saved_plan(plan, console)?,
+        Subject::Fresh(planning) => planning::plan(planning, console)?,
+    };
+    carry_out(&plan, settings, console)
+}
+
+/// Shows a plan, has it approved, and carries it out.
+pub(super) fn carry_out(
+    plan: &Plan,
+    settings: &ApplySettings,
+    console: &mut Console,
+) -> Result<Exit, CliError> {
+    let world = world_of(plan, settings)?;
+    hold_to_digest(plan, settings)?;
+    plan::show(plan, View::Text(Verbosity::Full), console)?;
+    if planning::has_changes(plan) {
+        refuse_unapplyable(plan)?;
+        approve(plan, settings, console)?;
+    } else if plan.errored {
+        return Err(has_errors());
+    } else if !matches!(world, WorldChoice::Sim(_)) {
+        // An embedded world also plays the tools that deliver workloads, which may have to do
+        // something where nodes have not.
+        return Ok(Exit::Done);
+    }
+    wire::apply(plan, &world, console)
+}
+
+/// Returns the world that the plan was made over, which must be the one the caller means.
+fn world_of(plan: &Plan, settings: &ApplySettings) -> Result<WorldChoice, CliError> {
+    let recorded = WorldChoice::parse(&plan.capacity.base.world.name)?;
+    match &settings.subject {
+        Subject::Saved { world: Some(meant), .. } if *meant != recorded => {
+            Err(CliError::text(format!("the plan was made over world `{recorded}`, not `{meant}`"))
+                .hint("leave --world out, or plan again over the world you mean"))
+        }
+        Subject::Saved { .. } | Subject::Fresh(_) => Ok(recorded),
+    }
+}
+
+fn hold_to_digest(plan: &Plan, settings: &ApplySettings) -> Result<(), CliError> {
+    let digest = &plan.capacity.digest;
+    match &settings.approved_digest {
+        Some(approved) if approved != digest => Err(CliError::text(format!(
+            "digest {approved} was approved, and the plan has {digest}"
+        ))
+        .kind(Exit::Stale)
+        .hint("review the plan and have its digest approved")),
+        Some(_) | None => Ok(()),
+    }
+}
+
+fn refuse_unapplyable(plan: &Plan) -> Result<(), CliError> {
+    if plan.errored {
+        return Err(has_errors());
+    }
+    if planning::is_denied(plan) {
+        return Err(CliError::text("the plan is denied by policy").kind(Exit::Denied));
+    }
+    if !plan.applyable {
+        let world = &plan.capacity.base.world.name;
+        return Err(CliError::text(format!("a plan over world `{world}` cannot be applied"))
+            .kind(Exit::NotApproved)
+            .hint("plan against a world that can change: --world sim:DIRECTORY"));
+    }
+    Ok(())
+}
+
+fn has_errors() -> CliError {
+    CliError::text("the plan was made from inputs with errors, so it cannot be applied")
+        .hint("`fleetwright validate` lists them")
+}
+
+/// Has the plan approved: by its digest, by the option, or by somebody at the terminal.
+fn approve(plan: &Plan, settings: &ApplySettings, console: &mut Console) -> Result<(), CliError> {
+    if settings.auto_approve || settings.approved_digest.is_some() {
+        return Ok(());
+    }
+    match console.ask(QUESTION) {
+        Some(answer) if answer == YES => Ok(()),
+        Some(_) => Err(CliError::text("not approved; nothing was changed").kind(Exit::NotApproved)),
+        None => Err(CliError::text("nobody approved the plan, and there is no terminal to ask at")
+            .kind(Exit::NotApproved)
+            .hint(format!("pass --approved-digest {}", plan.capacity.digest))
+            .hint("or --auto-approve, which approves whatever the plan holds")),
+    }
+}

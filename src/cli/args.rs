@@ -1,0 +1,325 @@
+//! What was typed: options as text, with their help. What they mean is decided in `settings`.
+
+use std::path::PathBuf;
+
+use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum, ValueHint};
+
+const EXAMPLES: &str = "\
+Examples:
+  fleetwright plan                                  what this directory needs, from nothing
+  fleetwright plan --world sim:world --out p.json   against an embedded cluster, saved
+  fleetwright apply p.json                          carry exactly that plan out
+  fleetwright explain web/api --plan p.json         why these pods are where they are
+
+Exit codes:
+  0 done, nothing to do · 1 error · 2 changes (plan --detailed-exitcode) · 3 stale · 4 locked
+  5 approval missing · 6 denied by policy · 7 partly applied · 8 outside the window
+  9 plan unreadable · 10 other cluster · 11 expired · 130 interrupted";
+
+/// Node capacity as code: plan, review and apply the EC2 fleet that the workloads of a Git
+/// repository need.
+#[derive(Debug, Parser)]
+#[command(name = "fleetwright", version, after_help = EXAMPLES)]
+pub(super) struct Typed {
+    #[command(flatten)]
+    pub(super) global: GlobalArgs,
+    #[command(subcommand)]
+    pub(super) command: CommandArgs,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct GlobalArgs {
+    /// Log each step to stderr; twice: everything that helps to find a fault
+    #[arg(short, long, global = true, action = ArgAction::Count)]
+    pub(super) verbose: u8,
+    /// Log errors alone
+    #[arg(short, long, global = true, conflicts_with = "verbose")]
+    pub(super) quiet: bool,
+    /// Write no colours, whatever the terminal can do (as NO_COLOR does)
+    #[arg(long, global = true)]
+    pub(super) no_color: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum CommandArgs {
+    /// Compare what the repository asks for with what runs, and show or save the difference
+    Plan(PlanArgs),
+    /// Show a saved plan again
+    Show(ShowArgs),
+    /// Carry a plan out; without a saved one: plan, show, ask
+    Apply(ApplyArgs),
+    /// Save what runs as a world file
+    Observe(ObserveArgs),
+    /// Read everything and report every problem, with file and line
+    Validate(ValidateArgs),
+    /// Look at instance types, what their nodes offer to pods, and prices
+    #[command(subcommand)]
+    Catalog(CatalogArgs),
+    /// Say why a pod or a node of a plan is as it is
+    Explain(ExplainArgs),
+    /// Print completions for a shell
+    Completions(CompletionsArgs),
+}
+
+/// Where desired state is read.
+#[derive(Debug, Args)]
+pub(super) struct SourceArgs {
+    /// Read this commit, branch or tag instead of the files on disk, which are left alone
+    #[arg(long = "ref", value_name = "REV")]
+    pub(super) revision: Option<String>,
+}
+
+/// What a plan is made from, beside the files.
+#[derive(Debug, Args)]
+pub(super) struct PlanningArgs {
+    #[command(flatten)]
+    pub(super) source: SourceArgs,
+    /// What runs: `empty` (nothing), a world FILE that `observe` wrote, or `sim:DIR` (an embedded
+    /// cluster kept in DIR, which `apply` changes) [default: spec.world of fleetwright.yaml, else
+    /// empty]
+    #[arg(long, value_name = "empty|FILE|sim:DIR")]
+    pub(super) world: Option<String>,
+    /// Plan for this moment (RFC 3339, such as 2026-09-01T10:00:00Z) [default: now; in sim:DIR the
+    /// time of that world]
+    #[arg(long, value_name = "TIME")]
+    pub(super) at: Option<String>,
+    /// Which count of autoscaled workloads to plan for: the least, what runs, or the most [default:
+    /// spec.demand.autoscaled of fleetwright.yaml, else live]
+    #[arg(long, value_enum, value_name = "COUNT")]
+    pub(super) demand: Option<DemandArg>,
+    /// Change this address alone (repeatable): a row such as 'ec2_instance.web["0"]', or every row
+    /// of a pool as ec2_instance.web
+    #[arg(long, value_name = "ADDRESS")]
+    pub(super) target: Vec<String>,
+    /// Do not change this address (repeatable)
+    #[arg(long, value_name = "ADDRESS")]
+    pub(super) exclude: Vec<String>,
+    /// Replace the node at this address even if nothing else asks for it (repeatable)
+    #[arg(long, value_name = "ADDRESS")]
+    pub(super) replace: Vec<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum DemandArg {
+    /// The least an autoscaler may choose
+    Floor,
+    /// What runs now, or what Git says where nothing decides otherwise
+    Live,
+    /// The most an autoscaler may choose
+    Ceiling,
+}
+
+/// How a plan is shown.
+#[derive(Debug, Args)]
+pub(super) struct ViewArgs {
+    #[command(flatten)]
+    pub(super) format: FormatArgs,
+    /// Show head and table alone
+    #[arg(long, conflicts_with = "summary")]
+    pub(super) concise: bool,
+    /// Show the head alone
+    #[arg(long)]
+    pub(super) summary: bool,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct FormatArgs {
+    /// How to write the result
+    #[arg(long, value_enum, value_name = "FORMAT", default_value_t = FormatArg::Text)]
+    pub(super) format: FormatArg,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum FormatArg {
+    /// For people
+    Text,
+    /// For programs; stable
+    Json,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  fleetwright plan clusters/prod                        a directory of manifests
+  fleetwright plan --ref main --world prod.json         a commit, against an observed world
+  fleetwright plan --world sim:w --target ec2_instance.web --concise
+  fleetwright plan --detailed-exitcode --format json    for CI: 2 where there are changes")]
+pub(super) struct PlanArgs {
+    /// Directory or Git work tree of manifests; its fleetwright.yaml holds the settings
+    #[arg(default_value = ".", value_hint = ValueHint::DirPath)]
+    pub(super) path: PathBuf,
+    #[command(flatten)]
+    pub(super) planning: PlanningArgs,
+    /// Save the plan for `apply` and `show`
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(super) out: Option<PathBuf>,
+    #[command(flatten)]
+    pub(super) view: ViewArgs,
+    /// End with 2 where there are changes, and 0 where there are none
+    #[arg(long)]
+    pub(super) detailed_exitcode: bool,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct ShowArgs {
+    /// A plan that `plan --out` saved; - reads stdin
+    #[arg(value_hint = ValueHint::FilePath)]
+    pub(super) plan: PathBuf,
+    #[command(flatten)]
+    pub(super) view: ViewArgs,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  fleetwright apply p.json                                   ask, then carry the saved plan out
+  fleetwright apply p.json --approved-digest sha256:9b1e…    in CI: exactly what was approved
+  fleetwright apply . --world sim:world --auto-approve       plan and apply at once")]
+pub(super) struct ApplyArgs {
+    /// A plan that `plan --out` saved, or a directory to plan first
+    #[arg(value_name = "PLAN|PATH", default_value = ".", value_hint = ValueHint::AnyPath)]
+    pub(super) subject: PathBuf,
+    #[command(flatten)]
+    pub(super) planning: PlanningArgs,
+    /// Do not ask
+    #[arg(long)]
+    pub(super) auto_approve: bool,
+    /// Apply the plan only if it has this digest, which is then taken as approved
+    #[arg(long, value_name = "DIGEST")]
+    pub(super) approved_digest: Option<String>,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Example:
+  fleetwright observe --world sim:world --out prod.json")]
+pub(super) struct ObserveArgs {
+    /// Directory whose fleetwright.yaml names the cluster
+    #[arg(default_value = ".", value_hint = ValueHint::DirPath)]
+    pub(super) path: PathBuf,
+    #[command(flatten)]
+    pub(super) source: SourceArgs,
+    /// The world to observe: sim:DIR, or a world FILE [default: spec.world of fleetwright.yaml]
+    #[arg(long, value_name = "FILE|sim:DIR")]
+    pub(super) world: Option<String>,
+    /// Write the world file here instead of to stdout
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(super) out: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct ValidateArgs {
+    /// Directory or Git work tree of manifests
+    #[arg(default_value = ".", value_hint = ValueHint::DirPath)]
+    pub(super) path: PathBuf,
+    #[command(flatten)]
+    pub(super) source: SourceArgs,
+    #[command(flatten)]
+    pub(super) format: FormatArgs,
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum CatalogArgs {
+    /// List instance types, what their nodes offer to pods, and prices
+    List(CatalogListArgs),
+    /// Show where each number of an instance type comes from
+    Explain(CatalogExplainArgs),
+}
+
+/// Which catalogue to look at.
+#[derive(Debug, Args)]
+pub(super) struct RegionArgs {
+    /// AWS region
+    #[arg(long, default_value = "us-east-1")]
+    pub(super) region: String,
+    /// AMI family, which decides what is kept for the system
+    #[arg(long, value_enum, value_name = "FAMILY", default_value_t = FamilyArg::Al2023)]
+    pub(super) ami_family: FamilyArg,
+    #[command(flatten)]
+    pub(super) format: FormatArgs,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum FamilyArg {
+    /// Amazon Linux 2
+    Al2,
+    /// Amazon Linux 2023
+    Al2023,
+    /// Bottlerocket
+    Bottlerocket,
+    /// Windows Server
+    Windows,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  fleetwright catalog list -l 'karpenter.k8s.aws/instance-cpu>=8,kubernetes.io/arch=arm64' --limit 10
+  fleetwright catalog list -l 'topology.kubernetes.io/zone=eu-west-1a' --region eu-west-1")]
+pub(super) struct CatalogListArgs {
+    /// Requirements on labels: KEY=VALUE, KEY!=VALUE, KEY in (A,B), KEY notin (A,B), KEY>4, KEY,
+    /// !KEY; commas between them, repeatable
+    #[arg(short = 'l', long, value_name = "REQUIREMENTS")]
+    pub(super) selector: Vec<String>,
+    /// What comes first
+    #[arg(long, value_enum, value_name = "ORDER", default_value_t = SortArg::Price)]
+    pub(super) sort: SortArg,
+    /// List at most so many types
+    #[arg(long, value_name = "N")]
+    pub(super) limit: Option<usize>,
+    #[command(flatten)]
+    pub(super) region: RegionArgs,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum SortArg {
+    /// The cheapest
+    Price,
+    /// The first by name
+    Name,
+    /// The fewest vCPUs
+    Cpu,
+    /// The least memory
+    Memory,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct CatalogExplainArgs {
+    /// Instance type, such as m5.large
+    #[arg(value_name = "TYPE")]
+    pub(super) name: String,
+    #[command(flatten)]
+    pub(super) region: RegionArgs,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  fleetwright explain web/api --plan p.json
+  fleetwright explain 'ec2_instance.web[\"0\"]' --plan p.json
+  fleetwright explain i-0abc clusters/prod --world prod.json")]
+pub(super) struct ExplainArgs {
+    /// A workload as NAME, NAMESPACE/NAME or NAMESPACE/KIND/NAME; or a node by its address, name or
+    /// instance id
+    pub(super) what: String,
+    /// Directory or Git work tree to plan, where no saved plan is named
+    #[arg(default_value = ".", value_hint = ValueHint::DirPath)]
+    pub(super) path: PathBuf,
+    /// Explain this saved plan; - reads stdin
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(super) plan: Option<PathBuf>,
+    #[command(flatten)]
+    pub(super) planning: PlanningArgs,
+    #[command(flatten)]
+    pub(super) format: FormatArgs,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Example:
+  fleetwright completions bash > /etc/bash_completion.d/fleetwright")]
+pub(super) struct CompletionsArgs {
+    /// Shell
+    #[arg(value_enum)]
+    pub(super) shell: clap_complete::Shell,
+}

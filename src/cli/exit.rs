@@ -1,0 +1,64 @@
+//! How a command ends.
+
+use std::process::ExitCode;
+
+/// How a command ends; the codes are a contract with scripts and never change their meaning.
+///
+/// Where several hold for a plan, the order is 1, then 6, then 2, then 0.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Exit {
+    /// Done, or nothing to do (0).
+    Done,
+    /// An error, usage errors included (1).
+    Failed,
+    /// `plan --detailed-exitcode`: there are changes (2). Unschedulable pods alone are none.
+    Changes,
+    /// A precondition fails, a change is missing, or the digest is not the approved one (3).
+    Stale,
+    /// Another apply holds the lock (4).
+    Locked,
+    /// Approval or another requirement is missing (5).
+    NotApproved,
+    /// A policy denies the plan (6).
+    Denied,
+    /// Partly applied; run the same plan again (7).
+    Partly,
+    /// Outside the window in which changes are allowed (8).
+    OutsideWindow,
+    /// The plan cannot be read, or was altered (9).
+    UnreadablePlan,
+    /// The plan is of another cluster (10).
+    OtherCluster,
+    /// The plan has expired (11).
+    Expired,
+    /// Interrupted (130, as shells have it).
+    Interrupted,
+}
+
+impl Exit {
+    /// Returns the code that the process ends with.
+    #[must_use]
+    pub fn code(self) -> u8 {
+        match self {
+            Self::Done => 0,
+            Self::Failed => 1,
+            Self::Changes => 2,
+            Self::Stale => 3,
+            Self::Locked => 4,
+            Self::NotApproved => 5,
+            Self::Denied => 6,
+            Self::Partly => 7,
+            Self::OutsideWindow => 8,
+            Self::UnreadablePlan => 9,
+            Self::OtherCluster => 10,
+            Self::Expired => 11,
+            Self::Interrupted => 130,
+        }
+    }
+}
+
+impl From<Exit> for ExitCode {
+    fn from(exit: Exit) -> Self {
+        exit.code().into()
+    }
+}

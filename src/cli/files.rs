@@ -1,0 +1,88 @@
+//! Files that the user names: read with a bound, written whole or not at all.
+
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+
+use super::error::CliError;
+use super::{Console, Exit};
+use crate::plan::{PLAN_BYTES_MAX, Plan, read_plan};
+
+/// Most bytes of a world file: ten times a cluster of 5,000 nodes and 100,000 pods.
+pub(super) const WORLD_BYTES_MAX: u64 = 512 << 20;
+
+/// Reads a file of at most `limit` bytes.
+pub(super) fn read(path: &Path, limit: u64) -> Result<Vec<u8>, CliError> {
+    let failed = |error: io::Error| {
+        CliError::new(error).context(format!("cannot read `{}`", path.display()))
+    };
+    let file = File::open(path).map_err(failed)?;
+    if file.metadata().map_err(failed)?.is_dir() {
+        return Err(CliError::text(format!("cannot read `{}`: it is a directory", path.display())));
+    }
+    let mut bytes = Vec::new();
+    file.take(limit.saturating_add(1)).read_to_end(&mut bytes).map_err(failed)?;
+    if u64::try_from(bytes.len()).is_ok_and(|length| length <= limit) {
+        return Ok(bytes);
+    }
+    let path = path.display();
+    Err(CliError::text(format!("cannot read `{path}`: it has more than {limit} bytes")))
+}
+
+/// Reads a saved plan; `-` is stdin.
+pub(super) fn saved_plan(path: &Path, console: &mut Console) -> Result<Plan, CliError> {
+    let limit = u64::try_from(PLAN_BYTES_MAX).unwrap_or(u64::MAX);
+    let bytes = if path.as_os_str() == "-" {
+        let read = console.read_input(limit);
+        read.map_err(|error| CliError::new(error).context("cannot read stdin".to_owned()))
+    } else {
+        read(path, limit)
+    };
+    let context = || format!("cannot read plan `{}`", path.display());
+    let bytes = bytes.map_err(|error| error.kind(Exit::UnreadablePlan))?;
+    read_plan(&bytes).map_err(|error| CliError::from(error).context(context()))
+}
+
+/// Writes a file whole or not at all: whoever reads it meanwhile sees the old one or the new one.
+pub(super) fn write(path: &Path, text: &str) -> Result<(), CliError> {
+    let failed = |error: io::Error| {
+        CliError::new(error).context(format!("cannot write `{}`", path.display()))
+    };
+    // What is no regular file (`/dev/stdout`, a pipe) cannot be replaced by one.
+    if path.metadata().is_ok_and(|found| !found.is_file()) {
+        return std::fs::write(path, text).map_err(failed);
+    }
+    let beside = beside(path);
+    let written = File::create_new(&beside)
+        .and_then(|mut file| file.write_all(text.as_bytes()).and_then(|()| file.sync_all()))
+        .and_then(|()| std::fs::rename(&beside, path));
+    if written.is_err() {
+        // The error that matters is the first one.
+        let _ = std::fs::remove_file(&beside);
+    }
+    written.map_err(failed)
+}
+
+/// Returns a name beside `path` that no other run uses.
+fn beside(path: &Path) -> PathBuf {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    path.with_file_name(format!(".{name}.{}.tmp", std::process::id()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_is_replaced_whole_and_nothing_stays_beside_it() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("plan.json");
+        write(&path, "old, and longer").expect("written");
+        write(&path, "new").expect("written");
+        assert_eq!(read(&path, 3).expect("read"), b"new");
+        assert_eq!(std::fs::read_dir(directory.path()).expect("listed").count(), 1);
+        assert!(write(&directory.path().join("none/plan.json"), "x").is_err());
+        assert!(read(&path, 2).is_err(), "more than the limit is an error, not a part");
+        assert!(read(directory.path(), 2).is_err());
+    }
+}

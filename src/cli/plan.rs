@@ -1,0 +1,44 @@
+//! `plan`: compare what the repository asks for with what runs; show or save the difference.
+
+use super::error::CliError;
+use super::settings::{PlanSettings, View};
+use super::{Console, Exit, files, planning};
+use crate::plan::Plan;
+use crate::render;
+
+pub(super) fn run(settings: &PlanSettings, console: &mut Console) -> Result<Exit, CliError> {
+    let plan = planning::plan(&settings.planning, console)?;
+    finish(&plan, settings, console)
+}
+
+/// Saves and shows a plan, and says how it ends.
+pub(super) fn finish(
+    plan: &Plan,
+    settings: &PlanSettings,
+    console: &mut Console,
+) -> Result<Exit, CliError> {
+    // Saved first: a reader that stops reading the text must not cost the file.
+    if let Some(out) = &settings.out {
+        files::write(out, &plan.to_json())?;
+    }
+    show(plan, settings.view, console)?;
+    if let Some(out) = &settings.out {
+        let out = out.display();
+        console.say(&format!("Saved as {out}. To carry it out: fleetwright apply {out}"));
+    }
+    if plan.errored {
+        console.say("The inputs have errors; the plan shows what could be read.");
+    }
+    Ok(planning::exit(plan, settings.detailed_exitcode))
+}
+
+/// Writes a plan to stdout.
+pub(super) fn show(plan: &Plan, view: View, console: &mut Console) -> Result<(), CliError> {
+    match view {
+        View::Json => console.print(&plan.to_json()),
+        View::Text(verbosity) => {
+            let style = console.style(verbosity);
+            console.print(&render::text(plan, &style))
+        }
+    }
+}

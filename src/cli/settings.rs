@@ -1,0 +1,382 @@
+//! What was typed, understood: every text became a value, every contradiction an error.
+
+use std::path::PathBuf;
+
+use jiff::Timestamp;
+
+use super::args::{
+    ApplyArgs, CatalogArgs, CatalogExplainArgs, CatalogListArgs, CommandArgs, DemandArg,
+    ExplainArgs, FamilyArg, FormatArg, GlobalArgs, ObserveArgs, PlanArgs, PlanningArgs, RegionArgs,
+    ShowArgs, SortArg, SourceArgs, Typed, ValidateArgs, ViewArgs,
+};
+use super::error::CliError;
+use super::world::WorldChoice;
+use crate::catalog::NodeSettings;
+use crate::demand::DemandMode;
+use crate::engine::Scope;
+use crate::ids::{Digest, InstanceTypeName, Region};
+use crate::manifest::AmiFamily;
+use crate::plan::wire::ResourceKind;
+use crate::render::Verbosity;
+use crate::requirement::Requirements;
+use crate::telemetry::Loudness;
+
+/// What holds for every command.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Common {
+    pub(super) loudness: Loudness,
+    pub(super) no_color: bool,
+}
+
+/// One command with its settings.
+#[derive(Debug)]
+pub(super) enum Task {
+    Plan(PlanSettings),
+    Show(ShowSettings),
+    Apply(ApplySettings),
+    Observe(ObserveSettings),
+    Validate(ValidateSettings),
+    CatalogList(CatalogListSettings),
+    CatalogExplain(CatalogExplainSettings),
+    Explain(ExplainSettings),
+    Completions(clap_complete::Shell),
+}
+
+/// Where desired state is read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct SourceSettings {
+    pub(super) path: PathBuf,
+    /// The commit to read instead of the files on disk.
+    pub(super) revision: Option<String>,
+}
+
+/// What a plan is made from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct PlanningSettings {
+    pub(super) source: SourceSettings,
+    /// `None`: what `fleetwright.yaml` says.
+    pub(super) world: Option<WorldChoice>,
+    /// `None`: now, or the world's own time.
+    pub(super) at: Option<Timestamp>,
+    /// `None`: what `fleetwright.yaml` says.
+    pub(super) demand: Option<DemandMode>,
+    pub(super) scope: Scope,
+}
+
+/// How a result is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Format {
+    Text,
+    Json,
+}
+
+/// How a plan is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum View {
+    Text(Verbosity),
+    Json,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct PlanSettings {
+    pub(super) planning: PlanningSettings,
+    pub(super) out: Option<PathBuf>,
+    pub(super) view: View,
+    pub(super) detailed_exitcode: bool,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct ShowSettings {
+    pub(super) plan: PathBuf,
+    pub(super) view: View,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct ApplySettings {
+    pub(super) subject: Subject,
+    pub(super) auto_approve: bool,
+    pub(super) approved_digest: Option<Digest>,
+}
+
+/// What is applied.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Subject {
+    /// A saved plan.
+    Saved {
+        plan: PathBuf,
+        /// The world that the caller means; it must be the plan's.
+        world: Option<WorldChoice>,
+    },
+    /// A plan that is made first.
+    Fresh(PlanningSettings),
+}
+
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct ObserveSettings {
+    pub(super) source: SourceSettings,
+    pub(super) world: Option<WorldChoice>,
+    pub(super) out: Option<PathBuf>,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct ValidateSettings {
+    pub(super) source: SourceSettings,
+    pub(super) format: Format,
+}
+
+/// Which catalogue is looked at.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct RegionSettings {
+    pub(super) region: Region,
+    pub(super) node: NodeSettings,
+    pub(super) format: Format,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct CatalogListSettings {
+    pub(super) requirements: Requirements,
+    pub(super) sort: SortArg,
+    pub(super) limit: usize,
+    pub(super) region: RegionSettings,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct CatalogExplainSettings {
+    pub(super) name: InstanceTypeName,
+    pub(super) region: RegionSettings,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct ExplainSettings {
+    pub(super) what: String,
+    pub(super) plan: PlanSource,
+    pub(super) format: Format,
+}
+
+/// Where the plan comes from that is explained.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum PlanSource {
+    Saved(PathBuf),
+    Fresh(PlanningSettings),
+}
+
+/// Returns what was typed as settings.
+///
+/// # Errors
+/// When a text is not of the form its option needs, or options contradict each other.
+pub(super) fn meaning(typed: Typed) -> Result<(Common, Task), CliError> {
+    let GlobalArgs { verbose, quiet, no_color } = typed.global;
+    let loudness = match (quiet, verbose) {
+        (true, _) => Loudness::Quiet,
+        (false, 0) => Loudness::Normal,
+        (false, 1) => Loudness::Verbose,
+        (false, _) => Loudness::Debug,
+    };
+    let task = match typed.command {
+        CommandArgs::Plan(args) => Task::Plan(plan(args)?),
+        CommandArgs::Show(ShowArgs { plan, view: typed }) => {
+            Task::Show(ShowSettings { plan, view: view(&typed)? })
+        }
+        CommandArgs::Apply(args) => Task::Apply(apply(args)?),
+        CommandArgs::Observe(args) => Task::Observe(observe(args)?),
+        CommandArgs::Validate(ValidateArgs { path, source, format }) => {
+            let source = of_source(path, source);
+            Task::Validate(ValidateSettings { source, format: of_format(format.format) })
+        }
+        CommandArgs::Catalog(CatalogArgs::List(args)) => Task::CatalogList(catalog_list(args)?),
+        CommandArgs::Catalog(CatalogArgs::Explain(args)) => {
+            let CatalogExplainArgs { name, region: typed } = args;
+            let (name, region) = (name.into(), region(typed));
+            Task::CatalogExplain(CatalogExplainSettings { name, region })
+        }
+        CommandArgs::Explain(args) => Task::Explain(explain(args)?),
+        CommandArgs::Completions(args) => Task::Completions(args.shell),
+    };
+    Ok((Common { loudness, no_color }, task))
+}
+
+fn plan(args: PlanArgs) -> Result<PlanSettings, CliError> {
+    let PlanArgs { path, planning: typed, out, view: typed_view, detailed_exitcode } = args;
+    let planning = planning(path, typed)?;
+    Ok(PlanSettings { planning, out, view: view(&typed_view)?, detailed_exitcode })
+}
+
+fn planning(path: PathBuf, args: PlanningArgs) -> Result<PlanningSettings, CliError> {
+    let PlanningArgs { source, world, at, demand, target, exclude, replace } = args;
+    Ok(PlanningSettings {
+        source: of_source(path, source),
+        world: world.as_deref().map(WorldChoice::parse).transpose()?,
+        at: at.as_deref().map(moment).transpose()?,
+        demand: demand.map(|demand| match demand {
+            DemandArg::Floor => DemandMode::Floor,
+            DemandArg::Live => DemandMode::Live,
+            DemandArg::Ceiling => DemandMode::Ceiling,
+        }),
+        scope: Scope {
+            target: addresses(target)?,
+            exclude: addresses(exclude)?,
+            replace: addresses(replace)?,
+        },
+    })
+}
+
+fn of_source(path: PathBuf, SourceArgs { revision }: SourceArgs) -> SourceSettings {
+    SourceSettings { path, revision }
+}
+
+fn of_format(format: FormatArg) -> Format {
+    match format {
+        FormatArg::Text => Format::Text,
+        FormatArg::Json => Format::Json,
+    }
+}
+
+fn view(args: &ViewArgs) -> Result<View, CliError> {
+    let ViewArgs { format, concise, summary } = args;
+    match (of_format(format.format), concise, summary) {
+        (Format::Json, false, false) => Ok(View::Json),
+        (Format::Json, ..) => Err(CliError::text(
+            "--concise and --summary shorten text; the JSON of a plan is always whole",
+        )
+        .hint("leave them out, or leave --format json out")),
+        (Format::Text, _, true) => Ok(View::Text(Verbosity::Summary)),
+        (Format::Text, true, false) => Ok(View::Text(Verbosity::Concise)),
+        (Format::Text, false, false) => Ok(View::Text(Verbosity::Full)),
+    }
+}
+
+fn moment(text: &str) -> Result<Timestamp, CliError> {
+    text.parse().map_err(|error: jiff::Error| {
+        CliError::new(error)
+            .context(format!("--at `{text}` is not a moment"))
+            .hint("write it as RFC 3339 does, with an offset: 2026-09-01T10:00:00Z")
+    })
+}
+
+fn addresses(texts: Vec<String>) -> Result<Vec<String>, CliError> {
+    texts.into_iter().map(|text| address(&text)).collect()
+}
+
+/// Returns an address as plans write it: `TYPE.NAME`, or `TYPE.NAME["KEY"]`.
+///
+/// A shell takes the quotes out of an address that is not quoted itself, so `TYPE.NAME[KEY]` is
+/// taken for what it was.
+fn address(text: &str) -> Result<String, CliError> {
+    let wrong = || {
+        CliError::text(format!("`{text}` is not the address of a node or pool"))
+            .hint("write it as a plan shows it, in single quotes: 'ec2_instance.web[\"0\"]'")
+    };
+    let kinds =
+        [ResourceKind::Ec2Instance, ResourceKind::KubernetesNode, ResourceKind::AutoscalingGroup];
+    let (kind, rest) = text.split_once('.').ok_or_else(wrong)?;
+    if !kinds.iter().any(|known| known.as_str() == kind) {
+        return Err(wrong());
+    }
+    let (name, key) = match rest.strip_suffix(']') {
+        None => (rest, None),
+        Some(inner) => {
+            let (name, key) = inner.split_once('[').ok_or_else(wrong)?;
+            let quoted = key.strip_prefix('"').and_then(|key| key.strip_suffix('"'));
+            (name, Some(quoted.unwrap_or(key)))
+        }
+    };
+    let plain = |part: &str| !part.is_empty() && !part.contains(['[', ']', '"']);
+    match key {
+        None if plain(name) => Ok(format!("{kind}.{name}")),
+        Some(key) if plain(name) && plain(key) => Ok(format!("{kind}.{name}[\"{key}\"]")),
+        _ => Err(wrong()),
+    }
+}
+
+fn apply(args: ApplyArgs) -> Result<ApplySettings, CliError> {
+    let ApplyArgs { subject, planning: typed, auto_approve, approved_digest } = args;
+    let approved_digest = approved_digest.as_deref().map(digest).transpose()?;
+    // A directory is planned; anything else, missing or not, was meant as a saved plan.
+    let subject = if subject.is_dir() {
+        Subject::Fresh(planning(subject, typed)?)
+    } else {
+        let world = typed.world.as_deref().map(WorldChoice::parse).transpose()?;
+        refuse_planning(&typed)?;
+        Subject::Saved { plan: subject, world }
+    };
+    Ok(ApplySettings { subject, auto_approve, approved_digest })
+}
+
+/// Refuses options that a saved plan has long decided: to ignore one would apply something else
+/// than what the caller asked for.
+fn refuse_planning(args: &PlanningArgs) -> Result<(), CliError> {
+    let PlanningArgs { source, world: _, at, demand, target, exclude, replace } = args;
+    let given = [
+        (source.revision.is_some(), "--ref"),
+        (at.is_some(), "--at"),
+        (demand.is_some(), "--demand"),
+        (!target.is_empty(), "--target"),
+        (!exclude.is_empty(), "--exclude"),
+        (!replace.is_empty(), "--replace"),
+    ];
+    match given.iter().find(|(is_given, _)| *is_given) {
+        None => Ok(()),
+        Some((_, option)) => Err(no_effect(option)),
+    }
+}
+
+fn no_effect(option: &str) -> CliError {
+    CliError::text(format!("{option} has no effect on a saved plan"))
+        .hint("plan again with the option, or name a directory instead of a plan")
+}
+
+fn digest(text: &str) -> Result<Digest, CliError> {
+    let hex = text.strip_prefix("sha256:").unwrap_or_default();
+    let is_hex = hex.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b));
+    if hex.len() == 64 && is_hex {
+        return Ok(text.into());
+    }
+    Err(CliError::text(format!("`{text}` is not the digest of a plan"))
+        .hint("write sha256: and all 64 hex digits, as `show --format json` has them"))
+}
+
+fn observe(args: ObserveArgs) -> Result<ObserveSettings, CliError> {
+    let ObserveArgs { path, source, world, out } = args;
+    let world = world.as_deref().map(WorldChoice::parse).transpose()?;
+    Ok(ObserveSettings { source: of_source(path, source), world, out })
+}
+
+fn catalog_list(args: CatalogListArgs) -> Result<CatalogListSettings, CliError> {
+    let CatalogListArgs { selector, sort, limit, region: typed } = args;
+    let mut requirements = Requirements::default();
+    for text in selector {
+        requirements = requirements.and(&text.parse()?);
+    }
+    let limit = limit.unwrap_or(usize::MAX);
+    Ok(CatalogListSettings { requirements, sort, limit, region: region(typed) })
+}
+
+fn region(args: RegionArgs) -> RegionSettings {
+    let RegionArgs { region, ami_family, format } = args;
+    let family = match ami_family {
+        FamilyArg::Al2 => AmiFamily::Al2,
+        FamilyArg::Al2023 => AmiFamily::Al2023,
+        FamilyArg::Bottlerocket => AmiFamily::Bottlerocket,
+        FamilyArg::Windows => AmiFamily::Windows,
+    };
+    RegionSettings {
+        region: region.into(),
+        node: NodeSettings { family, ..NodeSettings::default() },
+        format: of_format(format.format),
+    }
+}
+
+fn explain(args: ExplainArgs) -> Result<ExplainSettings, CliError> {
+    let ExplainArgs { what, path, plan, planning: typed, format } = args;
+    let plan = match plan {
+        None => PlanSource::Fresh(planning(path, typed)?),
+        Some(plan) => {
+            if typed.world.is_some() {
+                return Err(no_effect("--world"));
+            }
+            refuse_planning(&typed)?;
+            PlanSource::Saved(plan)
+        }
+    };
+    Ok(ExplainSettings { what, plan, format: of_format(format.format) })
+}

@@ -1,0 +1,81 @@
+//! `validate`: read everything, report every problem.
+
+use super::error::CliError;
+use super::settings::{Format, ValidateSettings};
+use super::wire::Repository;
+use super::{Console, Exit, planning, wire};
+use crate::catalog::{Catalog, CatalogError};
+use crate::ids::Origin;
+use crate::manifest::{Problem, Severity, Unresolved};
+use crate::plan::canonical;
+use crate::render::{Tally, Verbosity, problems_json, problems_text};
+
+pub(super) fn run(settings: &ValidateSettings, console: &mut Console) -> Result<Exit, CliError> {
+    let read = planning::read(&settings.source)?;
+    let repository = wire::read_repository(&read)?;
+    let problems = problems(&repository);
+    let desired = &repository.desired;
+    let tally = Tally {
+        files: count(read.tree.files.len()),
+        workloads: count(desired.workloads.len()),
+        pools: count(desired.pools.len()),
+        unresolved: count(desired.unresolved.len()),
+        skipped: count(desired.skipped.len()),
+    };
+    finish(&problems, tally, settings.format, console)
+}
+
+/// Writes problems and counts; an error among them ends with 1.
+pub(super) fn finish(
+    problems: &[Problem],
+    tally: Tally,
+    format: Format,
+    console: &mut Console,
+) -> Result<Exit, CliError> {
+    let text = match format {
+        Format::Text => problems_text(problems, tally, &console.style(Verbosity::Full)),
+        Format::Json => {
+            canonical::pretty(&problems_json(problems, tally)).map_err(CliError::new)?
+        }
+    };
+    console.print(&text)?;
+    let has_errors = problems.iter().any(|problem| problem.severity == Severity::Error);
+    Ok(if has_errors { Exit::Failed } else { Exit::Done })
+}
+
+/// Returns everything that is wrong with a repository, by file and line.
+fn problems(repository: &Repository) -> Vec<Problem> {
+    let desired = &repository.desired;
+    let fleet = &repository.fleet;
+    let mut problems = desired.problems.clone();
+    problems.extend(desired.unresolved.iter().map(of_unresolved));
+    problems.extend(Catalog::load(&fleet.region, &fleet.zones).err().iter().map(of_catalog));
+    problems.sort();
+    problems.dedup();
+    problems
+}
+
+fn of_unresolved(unresolved: &Unresolved) -> Problem {
+    let Unresolved { origin, object, reason } = unresolved;
+    Problem {
+        origin: origin.clone(),
+        severity: Severity::Warning,
+        object: object.clone(),
+        message: format!("its size is not known: {reason}"),
+        hint: None,
+    }
+}
+
+fn of_catalog(error: &CatalogError) -> Problem {
+    Problem {
+        origin: Origin::new("fleetwright.yaml", 0),
+        severity: Severity::Error,
+        object: "spec.cluster".to_owned(),
+        message: error.to_string(),
+        hint: error.hint(),
+    }
+}
+
+fn count(n: usize) -> u32 {
+    u32::try_from(n).unwrap_or(u32::MAX)
+}

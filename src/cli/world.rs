@@ -1,0 +1,125 @@
+//! Which world a command looks at, and what is in it.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use jiff::Timestamp;
+
+use super::error::CliError;
+use super::wire::{self, Repository};
+use super::{Console, Exit, files};
+use crate::fleet::{ClusterIdentity, Observed};
+
+/// Which world a command looks at.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum WorldChoice {
+    /// Nothing runs.
+    Empty,
+    /// What really runs.
+    Live,
+    /// What ran when this file was written.
+    File(PathBuf),
+    /// The embedded world of this directory.
+    Sim(PathBuf),
+}
+
+impl WorldChoice {
+    /// Reads a world as `--world`, `fleetwright.yaml` and plans write it.
+    pub(super) fn parse(text: &str) -> Result<Self, CliError> {
+        let named = |path: &str| {
+            if path.is_empty() {
+                return Err(CliError::text(format!("`{text}` is not a world"))
+                    .hint("write empty, the name of a world file, or sim:DIRECTORY"));
+            }
+            Ok(PathBuf::from(path))
+        };
+        match text.split_once(':') {
+            Some(("sim", directory)) => Ok(Self::Sim(named(directory)?)),
+            Some(("file", path)) => Ok(Self::File(named(path)?)),
+            _ if text == "empty" => Ok(Self::Empty),
+            _ if text == "live" => Ok(Self::Live),
+            _ => Ok(Self::File(named(text)?)),
+        }
+    }
+}
+
+impl fmt::Display for WorldChoice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Empty => f.write_str("empty"),
+            Self::Live => f.write_str("live"),
+            Self::File(path) => write!(f, "file:{}", path.display()),
+            Self::Sim(directory) => write!(f, "sim:{}", directory.display()),
+        }
+    }
+}
+
+/// Returns what runs in `world`, for the cluster of `repository`.
+///
+/// `at` is the moment asked for: an empty world is observed then, and a world that is made now
+/// begins then.
+///
+/// # Errors
+/// When the world cannot be read, is of another cluster, or is not built yet.
+pub(super) fn observe(
+    world: &WorldChoice,
+    repository: &Repository,
+    at: Option<Timestamp>,
+    console: &Console,
+) -> Result<Observed, CliError> {
+    let at = at.unwrap_or_else(|| console.now());
+    let observed = match world {
+        WorldChoice::Empty => Observed::empty(repository.fleet.identity(), at),
+        WorldChoice::Live => return Err(not_built()),
+        WorldChoice::File(path) => read(path)?,
+        WorldChoice::Sim(directory) => wire::observe_sim(directory, repository, at)?,
+    };
+    same_cluster(world, repository, &observed.cluster)?;
+    Ok(observed)
+}
+
+fn not_built() -> CliError {
+    CliError::text("the live world is not built yet")
+        .hint("plan against a world file, or an embedded world: --world sim:DIRECTORY")
+}
+
+fn read(path: &Path) -> Result<Observed, CliError> {
+    let bytes = files::read(path, files::WORLD_BYTES_MAX)?;
+    wire::read_world(&bytes)
+        .map_err(|error| error.context(format!("cannot read world `{}`", path.display())))
+}
+
+/// Refuses a world of another cluster than `fleetwright.yaml` names, where it names one.
+fn same_cluster(
+    world: &WorldChoice,
+    repository: &Repository,
+    found: &ClusterIdentity,
+) -> Result<(), CliError> {
+    let ClusterIdentity { name, region, .. } = repository.fleet.identity();
+    let same = (found.name == name && found.region == region) || !repository.fleet.is_declared;
+    if same {
+        return Ok(());
+    }
+    Err(CliError::text(format!(
+        "world `{world}` is of cluster `{}` in `{}`, and fleetwright.yaml names `{name}` in \
+         `{region}`",
+        found.name, found.region
+    ))
+    .kind(Exit::OtherCluster)
+    .hint("name a world of the same cluster, or change spec.cluster"))
+}
+
+/// Returns the moment to plan for: the one asked for, the embedded world's own, or now.
+pub(super) fn moment(
+    world: &WorldChoice,
+    asked: Option<Timestamp>,
+    observed: &Observed,
+    console: &Console,
+) -> Timestamp {
+    match world {
+        WorldChoice::Sim(_) => asked.unwrap_or(observed.taken_at),
+        WorldChoice::Empty | WorldChoice::Live | WorldChoice::File(_) => {
+            asked.unwrap_or_else(|| console.now())
+        }
+    }
+}
