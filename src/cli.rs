@@ -1,7 +1,7 @@
 //! The command line: from arguments to settings, from settings to one command, from its end to an
 //! exit code.
 //!
-//! Arguments are read in two stages, as ripgrep does: [`args`] is what was typed, [`settings`] is
+//! Arguments are read in two stages, as ripgrep does: `args` is what was typed, `settings` is
 //! what it means. Each command is a file with one `run`. This is the only module that wires others
 //! together, reads the clock, and talks to the terminal. Invariants: results go to stdout and
 //! nothing else does; nothing asks a question without a terminal; every end has a documented code,

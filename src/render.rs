@@ -16,7 +16,7 @@ mod detail;
 mod explain;
 mod findings;
 #[cfg(test)]
-mod fixture;
+pub(crate) mod fixture;
 mod head;
 mod page;
 mod problems;

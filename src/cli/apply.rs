@@ -100,3 +100,121 @@ fn approve(plan: &Plan, settings: &ApplySettings, console: &mut Console) -> Resu
             .hint("or --auto-approve, which approves whatever the plan holds")),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::tests::{Ran, sealed, with_console};
+    use crate::plan::wire::Check;
+    use crate::render::fixture;
+
+    fn settings() -> ApplySettings {
+        let subject = Subject::Saved { plan: "p.json".into(), world: None };
+        ApplySettings { subject, auto_approve: false, approved_digest: None }
+    }
+
+    fn approved(plan: &Plan, settings: &ApplySettings, input: Option<&str>) -> Ran {
+        with_console(input, |console| match approve(plan, settings, console) {
+            Ok(()) => Exit::Done,
+            Err(error) => {
+                error.write(console);
+                error.kind
+            }
+        })
+    }
+
+    fn carried_out(plan: &Plan, settings: &ApplySettings) -> Ran {
+        with_console(None, |console| {
+            carry_out(plan, settings, console).unwrap_or_else(|error| {
+                error.write(console);
+                error.kind
+            })
+        })
+    }
+
+    #[test]
+    fn only_the_whole_word_yes_approves() {
+        let plan = sealed(fixture::plan());
+        for (typed, exit) in [
+            ("yes\n", Exit::Done),
+            ("  yes \n", Exit::Done),
+            ("y\n", Exit::NotApproved),
+            ("YES\n", Exit::NotApproved),
+            ("no\n", Exit::NotApproved),
+            ("\n", Exit::NotApproved),
+            ("", Exit::NotApproved),
+        ] {
+            let ran = approved(&plan, &settings(), Some(typed));
+            assert_eq!(ran.exit, exit, "{typed:?}");
+            assert!(ran.err.starts_with(QUESTION) && ran.out.is_empty());
+        }
+    }
+
+    #[test]
+    fn without_a_terminal_approval_comes_from_the_command_line_or_not_at_all() {
+        let plan = sealed(fixture::plan());
+        let refused = approved(&plan, &settings(), None);
+        assert_eq!((refused.exit, refused.exit.code()), (Exit::NotApproved, 5));
+        assert!(refused.err.contains(&format!("--approved-digest {}", plan.capacity.digest)));
+        let by_option = ApplySettings { auto_approve: true, ..settings() };
+        let digest = Some(plan.capacity.digest.clone());
+        let by_digest = ApplySettings { approved_digest: digest, ..settings() };
+        for settings in [by_option, by_digest] {
+            let ran = approved(&plan, &settings, None);
+            assert_eq!((ran.exit, ran.err.as_str()), (Exit::Done, ""), "nothing is asked");
+        }
+    }
+
+    #[test]
+    fn what_may_not_be_applied_is_refused_before_anything_is_asked_or_done() {
+        let other = Some(format!("sha256:{}", "0".repeat(64)).into());
+        let deny = Check { name: "p".into(), status: "fail".into(), problems: Vec::new() };
+        let auto = ApplySettings { auto_approve: true, ..settings() };
+        let plan = || sealed(fixture::plan());
+        let elsewhere = Subject::Saved {
+            plan: "p.json".into(),
+            world: Some(WorldChoice::File("other.json".into())),
+        };
+        for (plan, settings, exit, says) in [
+            (
+                plan(),
+                ApplySettings { approved_digest: other, ..settings() },
+                Exit::Stale,
+                "was approved",
+            ),
+            (
+                plan(),
+                ApplySettings { subject: elsewhere, ..settings() },
+                Exit::Failed,
+                "made over world",
+            ),
+            (Plan { checks: vec![deny], ..plan() }, settings(), Exit::Denied, "denied by policy"),
+            (
+                Plan { applyable: false, ..plan() },
+                settings(),
+                Exit::NotApproved,
+                "cannot be applied",
+            ),
+            (Plan { errored: true, ..plan() }, auto, Exit::Failed, "inputs with errors"),
+            (
+                Plan { errored: true, ..fixture::nothing() },
+                settings(),
+                Exit::Failed,
+                "inputs with errors",
+            ),
+        ] {
+            let ran = carried_out(&plan, &settings);
+            assert_eq!(ran.exit, exit, "{}", ran.err);
+            assert!(ran.err.contains(says), "{}", ran.err);
+        }
+    }
+
+    #[test]
+    fn where_nothing_changes_nothing_is_asked() {
+        let mut plan = fixture::nothing();
+        plan.capacity.base.world.name = "file:prod.json".into();
+        let ran = carried_out(&plan, &settings());
+        assert_eq!((ran.exit, ran.err.as_str()), (Exit::Done, ""));
+        assert!(ran.out.ends_with("matches the configuration.\n"));
+    }
+}

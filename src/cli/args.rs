@@ -35,7 +35,7 @@ pub(super) struct GlobalArgs {
     /// Log errors alone
     #[arg(short, long, global = true, conflicts_with = "verbose")]
     pub(super) quiet: bool,
-    /// Write no colours, whatever the terminal can do (as NO_COLOR does)
+    /// Write no colours, whatever the terminal can do (as `NO_COLOR` does)
     #[arg(long, global = true)]
     pub(super) no_color: bool,
 }
@@ -87,8 +87,8 @@ pub(super) struct PlanningArgs {
     /// spec.demand.autoscaled of fleetwright.yaml, else live]
     #[arg(long, value_enum, value_name = "COUNT")]
     pub(super) demand: Option<DemandArg>,
-    /// Change this address alone (repeatable): a row such as 'ec2_instance.web["0"]', or every row
-    /// of a pool as ec2_instance.web
+    /// Change this address alone (repeatable): a row such as `ec2_instance.web["0"]` (in single
+    /// quotes), or every row of a pool as `ec2_instance.web`
     #[arg(long, value_name = "ADDRESS")]
     pub(super) target: Vec<String>,
     /// Do not change this address (repeatable)

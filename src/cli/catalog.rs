@@ -30,7 +30,7 @@ pub(super) fn list(
     match region.format {
         Format::Json => print_json(&types_json(&rows, &catalog.prices), console)?,
         Format::Text => {
-            let text = types_text(&rows, &catalog.prices, &console.style(Verbosity::Full));
+            let text = types_text(&rows, &catalog, &console.style(Verbosity::Full));
             console.print(&text)?;
         }
     }

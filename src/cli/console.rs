@@ -20,8 +20,7 @@ pub struct Console {
     out: Box<dyn Write>,
     err: Box<dyn Write>,
     input: Box<dyn BufRead>,
-    out_color: bool,
-    err_color: bool,
+    colors: Colors,
     width: usize,
     /// Whether somebody is there to answer.
     interactive: bool,
@@ -29,6 +28,13 @@ pub struct Console {
     now: Option<Timestamp>,
     /// Whether whoever read stdout has gone.
     closed: bool,
+}
+
+/// Which streams take colours.
+#[derive(Debug, Clone, Copy, Default)]
+struct Colors {
+    out: bool,
+    err: bool,
 }
 
 impl std::fmt::Debug for Console {
@@ -47,8 +53,10 @@ impl Console {
         let colors = |choice| choice != anstream::ColorChoice::Never;
         let width = terminal_size::terminal_size().map(|(width, _)| usize::from(width.0));
         Self {
-            out_color: colors(anstream::AutoStream::choice(&out)),
-            err_color: colors(anstream::AutoStream::choice(&err)),
+            colors: Colors {
+                out: colors(anstream::AutoStream::choice(&out)),
+                err: colors(anstream::AutoStream::choice(&err)),
+            },
             width: width.unwrap_or(DEFAULT_WIDTH).max(WIDTH_MIN),
             interactive: io::stdin().is_terminal() && err.is_terminal(),
             out: Box::new(out),
@@ -73,8 +81,7 @@ impl Console {
             input: input.unwrap_or_else(|| Box::new(io::empty())),
             out,
             err,
-            out_color: false,
-            err_color: false,
+            colors: Colors::default(),
             width: DEFAULT_WIDTH,
             real: false,
             now: Some(now),
@@ -83,7 +90,7 @@ impl Console {
     }
 
     pub(super) fn without_color(&mut self) {
-        (self.out_color, self.err_color) = (false, false);
+        self.colors = Colors::default();
     }
 
     pub(super) fn is_real(&self) -> bool {
@@ -96,7 +103,7 @@ impl Console {
     }
 
     pub(super) fn colors_messages(&self) -> bool {
-        self.err_color
+        self.colors.err
     }
 
     /// Returns the current moment, in whole seconds.
@@ -107,7 +114,7 @@ impl Console {
 
     /// Returns how a view is written to stdout.
     pub(super) fn style(&self, verbosity: Verbosity) -> TextStyle {
-        TextStyle { color: self.out_color, width: self.width, verbosity }
+        TextStyle { color: self.colors.out, width: self.width, verbosity }
     }
 
     /// Writes a result to stdout.
@@ -128,7 +135,7 @@ impl Console {
     }
 
     pub(super) fn print_styled(&mut self, text: &StyledStr) -> Result<(), CliError> {
-        let text = if self.out_color { text.ansi().to_string() } else { text.to_string() };
+        let text = if self.colors.out { text.ansi().to_string() } else { text.to_string() };
         self.print(&text)
     }
 
@@ -138,7 +145,7 @@ impl Console {
     }
 
     pub(super) fn say_styled(&mut self, text: &StyledStr) {
-        let text = if self.err_color { text.ansi().to_string() } else { text.to_string() };
+        let text = if self.colors.err { text.ansi().to_string() } else { text.to_string() };
         self.say_raw(&text);
     }
 
@@ -149,7 +156,7 @@ impl Console {
 
     pub(super) fn error_label(&self) -> String {
         let red = AnsiColor::Red.on_default().bold();
-        let style = if self.err_color { red } else { Style::new() };
+        let style = if self.colors.err { red } else { Style::new() };
         format!("{style}error:{style:#}")
     }
 

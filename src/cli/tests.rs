@@ -1,1 +1,539 @@
+use std::cell::RefCell;
+use std::io::{self, Write};
+use std::path::Path;
+use std::rc::Rc;
 
+use clap::CommandFactory;
+
+use super::settings::{Format, PlanSettings, PlanningSettings, SourceSettings, Subject, View};
+use super::world::WorldChoice;
+use super::*;
+use crate::demand::DemandMode;
+use crate::engine::Scope;
+use crate::manifest::{Problem, Severity};
+use crate::plan::wire::Check;
+use crate::plan::{Plan, Source, digest, plan_id};
+use crate::render::{Tally, Verbosity, fixture};
+use crate::telemetry::Loudness;
+
+/// Bytes that a console wrote.
+#[derive(Clone, Default)]
+pub(super) struct Sink(Rc<RefCell<Vec<u8>>>);
+
+impl Write for Sink {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.borrow_mut().write(bytes)
+    }
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Sink {
+    fn text(&self) -> String {
+        String::from_utf8(self.0.borrow().clone()).expect("text")
+    }
+}
+
+/// A stdout that fails.
+struct Broken(io::ErrorKind);
+
+impl Write for Broken {
+    fn write(&mut self, _: &[u8]) -> io::Result<usize> {
+        Err(self.0.into())
+    }
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// What a command wrote, and how it ended.
+pub(super) struct Ran {
+    pub(super) exit: Exit,
+    pub(super) out: String,
+    pub(super) err: String,
+}
+
+/// Runs `command` with a console over memory; `input` is what somebody at the terminal types.
+pub(super) fn with_console(input: Option<&str>, command: impl FnOnce(&mut Console) -> Exit) -> Ran {
+    let (out, err) = (Sink::default(), Sink::default());
+    let input = input.map(|text| -> Box<dyn io::BufRead> {
+        Box::new(io::Cursor::new(text.to_owned().into_bytes()))
+    });
+    let now = "2026-09-01T10:02:00.7Z".parse().expect("a time");
+    let mut console = Console::over(Box::new(out.clone()), Box::new(err.clone()), input, now);
+    let exit = command(&mut console);
+    Ran { exit, out: out.text(), err: err.text() }
+}
+
+fn ran(arguments: &[&str]) -> Ran {
+    with_console(None, |console| run(words(arguments), console))
+}
+
+fn words(arguments: &[&str]) -> Vec<OsString> {
+    ["fleetwright"].iter().chain(arguments).map(OsString::from).collect()
+}
+
+fn understood(arguments: &[&str]) -> Result<(Common, Task), CliError> {
+    let typed = Typed::try_parse_from(words(arguments)).expect("well-formed arguments");
+    settings::meaning(typed)
+}
+
+/// Returns what an error shows, on one line each.
+fn shown(error: &CliError) -> String {
+    with_console(None, |console| {
+        error.write(console);
+        error.kind
+    })
+    .err
+}
+
+/// Returns the fixture with the digest and identity of its own contents.
+pub(super) fn sealed(mut plan: Plan) -> Plan {
+    plan.capacity.digest = digest(&plan);
+    let base = &plan.capacity.base;
+    plan.capacity.plan_id = plan_id(&plan.capacity.digest, Source::of(base), base.world.taken_at);
+    plan
+}
+
+fn save(directory: &Path, plan: &Plan) -> String {
+    let path = directory.join("plan.json");
+    std::fs::write(&path, plan.to_json()).expect("written");
+    path.display().to_string()
+}
+
+fn planning(path: &str) -> PlanningSettings {
+    PlanningSettings {
+        source: SourceSettings { path: path.into(), revision: None },
+        world: None,
+        at: None,
+        demand: None,
+        scope: Scope::default(),
+    }
+}
+
+#[test]
+fn the_definition_of_the_arguments_is_sound() {
+    Typed::command().debug_assert();
+}
+
+#[test]
+fn usage_errors_end_with_1_because_2_means_changes() {
+    for arguments in [
+        &[][..],
+        &["frobnicate"],
+        &["plan", "--world"],
+        &["plan", "--demand", "most"],
+        &["plan", "--concise", "--summary"],
+        &["plan", "-v", "-q"],
+        &["show"],
+        &["catalog", "list", "--limit", "few"],
+        &["plan", "--format", "html"],
+        &["plan", "--format", "json", "--concise"],
+        &["plan", "--at", "tomorrow"],
+        &["plan", "--world", "sim:"],
+        &["plan", "--target", "web"],
+        &["apply", ".", "--approved-digest", "abc"],
+        &["catalog", "list", "-l", "a b c"],
+    ] {
+        let Ran { exit, out, err } = ran(arguments);
+        assert_eq!((exit, exit.code(), out.as_str()), (Exit::Failed, 1, ""), "{arguments:?}");
+        assert!(!err.is_empty(), "{arguments:?}");
+    }
+}
+
+#[test]
+fn help_and_version_are_results() {
+    let version = ran(&["--version"]);
+    assert_eq!(version.exit, Exit::Done);
+    assert_eq!(version.out, format!("fleetwright {}\n", env!("CARGO_PKG_VERSION")));
+    let help = ran(&["help"]);
+    assert_eq!((help.exit, help.err.as_str()), (Exit::Done, ""));
+    let of_plan = ran(&["plan", "--help"]).out;
+    for option in ["--world", "--ref", "--at", "--demand", "--out", "--target", "--exclude"] {
+        assert!(of_plan.contains(option), "{option}");
+    }
+}
+
+#[test]
+fn what_is_not_built_is_not_listed() {
+    let mut names: Vec<String> =
+        Typed::command().get_subcommands().map(|c| c.get_name().to_owned()).collect();
+    names.sort();
+    let built =
+        ["apply", "catalog", "completions", "explain", "observe", "plan", "show", "validate"];
+    assert_eq!(names, built);
+    let live = ran(&["plan", "--help"]).out;
+    assert!(!live.contains("live|"), "the live world is not built");
+}
+
+#[test]
+fn what_was_typed_means_what_it_says() {
+    let of = |arguments: &[&str]| match understood(arguments).expect("valid") {
+        (_, Task::Plan(settings)) => settings,
+        (_, task) => panic!("{task:?}"),
+    };
+    let text = |verbosity| View::Text(verbosity);
+    let plain = PlanSettings {
+        planning: planning("."),
+        out: None,
+        view: text(Verbosity::Full),
+        detailed_exitcode: false,
+    };
+    assert_eq!(of(&["plan"]), plain);
+    let everything = of(&[
+        "plan",
+        "k8s",
+        "--ref",
+        "main",
+        "--world",
+        "sim:w",
+        "--at",
+        "2026-09-01T12:00:00+02:00",
+        "--demand",
+        "ceiling",
+        "--target",
+        "ec2_instance.web",
+        "--target",
+        "ec2_instance.db[0]",
+        "--exclude",
+        "autoscaling_group.old",
+        "--replace",
+        "ec2_instance.web[\"1\"]",
+        "--out",
+        "p.json",
+        "--summary",
+        "--detailed-exitcode",
+    ]);
+    let expected = PlanSettings {
+        planning: PlanningSettings {
+            source: SourceSettings { path: "k8s".into(), revision: Some("main".into()) },
+            world: Some(WorldChoice::Sim("w".into())),
+            at: Some("2026-09-01T10:00:00Z".parse().expect("a time")),
+            demand: Some(DemandMode::Ceiling),
+            scope: Scope {
+                target: vec!["ec2_instance.web".into(), "ec2_instance.db[\"0\"]".into()],
+                exclude: vec!["autoscaling_group.old".into()],
+                replace: vec!["ec2_instance.web[\"1\"]".into()],
+            },
+        },
+        out: Some("p.json".into()),
+        view: text(Verbosity::Summary),
+        detailed_exitcode: true,
+    };
+    assert_eq!(everything, expected);
+    assert_eq!(of(&["plan", "--format", "json"]).view, View::Json);
+    assert_eq!(of(&["plan", "--concise"]).view, text(Verbosity::Concise));
+}
+
+#[test]
+fn loudness_and_colour_are_understood_before_and_after_the_command() {
+    for (arguments, loudness, no_color) in [
+        (&["plan"][..], Loudness::Normal, false),
+        (&["-v", "plan"], Loudness::Verbose, false),
+        (&["plan", "-vv", "--no-color"], Loudness::Debug, true),
+        (&["plan", "-vvvv"], Loudness::Debug, false),
+        (&["--no-color", "plan", "--quiet"], Loudness::Quiet, true),
+    ] {
+        let (common, _) = understood(arguments).expect("valid");
+        assert_eq!(common, Common { loudness, no_color }, "{arguments:?}");
+    }
+}
+
+#[test]
+fn an_address_is_a_row_or_a_pool() {
+    for (typed, meant) in [
+        ("ec2_instance.web", Some("ec2_instance.web")),
+        ("ec2_instance.web[\"0\"]", Some("ec2_instance.web[\"0\"]")),
+        ("ec2_instance.web[0]", Some("ec2_instance.web[\"0\"]")),
+        ("ec2_instance.a.b[\"x-1\"]", Some("ec2_instance.a.b[\"x-1\"]")),
+        ("kubernetes_node.ip-10-0-0-1", Some("kubernetes_node.ip-10-0-0-1")),
+        ("web", None),
+        ("aws_instance.web", None),
+        ("ec2_instance.", None),
+        ("ec2_instance.web[]", None),
+        ("ec2_instance.web[\"0\"", None),
+        ("ec2_instance.web]", None),
+        ("ec2_instance.[\"0\"]", None),
+    ] {
+        let found = understood(&["plan", "--target", typed]).ok().map(|(_, task)| match task {
+            Task::Plan(settings) => settings.planning.scope.target[0].clone(),
+            task => panic!("{task:?}"),
+        });
+        assert_eq!(found.as_deref(), meant, "{typed}");
+    }
+}
+
+#[test]
+fn a_world_is_read_back_from_how_plans_record_it() {
+    for (typed, recorded) in [
+        ("empty", "empty"),
+        ("live", "live"),
+        ("sim:a/b", "sim:a/b"),
+        ("prod.json", "file:prod.json"),
+        ("file:empty", "file:empty"),
+        ("C:odd", "file:C:odd"),
+    ] {
+        let world = WorldChoice::parse(typed).expect("a world");
+        assert_eq!(world.to_string(), recorded);
+        assert_eq!(WorldChoice::parse(recorded).expect("a world"), world);
+    }
+    assert!(WorldChoice::parse("").is_err() && WorldChoice::parse("file:").is_err());
+}
+
+#[test]
+fn apply_takes_a_directory_to_plan_or_a_plan_that_is_decided() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().to_str().expect("UTF-8");
+    let subject = |arguments: &[&str]| match understood(arguments) {
+        Ok((_, Task::Apply(settings))) => Ok(settings.subject),
+        Ok((_, task)) => panic!("{task:?}"),
+        Err(error) => Err(shown(&error)),
+    };
+    let fresh = PlanningSettings { demand: Some(DemandMode::Floor), ..planning(path) };
+    assert_eq!(subject(&["apply", path, "--demand", "floor"]), Ok(Subject::Fresh(fresh)));
+    let world = Some(WorldChoice::Sim("w".into()));
+    let saved = Subject::Saved { plan: "p.json".into(), world };
+    assert_eq!(subject(&["apply", "p.json", "--world", "sim:w"]), Ok(saved));
+    for option in ["--ref", "--at", "--demand", "--target", "--exclude", "--replace"] {
+        let value = match option {
+            "--at" => "2026-09-01T10:00:00Z",
+            "--demand" => "live",
+            _ => "ec2_instance.web",
+        };
+        let error = subject(&["apply", "p.json", option, value]).expect_err(option);
+        assert!(error.starts_with(&format!("error: {option} has no effect on a saved plan")));
+    }
+    let explain = understood(&["explain", "x", "--plan", "p.json", "--world", "empty"]);
+    assert!(shown(&explain.expect_err("no effect")).contains("--world has no effect"));
+}
+
+#[test]
+fn a_saved_plan_is_shown_as_it_was_and_its_json_is_the_same_bytes() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let plan = sealed(fixture::plan());
+    let path = save(directory.path(), &plan);
+    assert_eq!(ran(&["show", &path, "--format", "json"]).out, plan.to_json());
+    let text = ran(&["show", &path]);
+    assert_eq!(text.exit, Exit::Done);
+    assert!(text.out.ends_with("\nPlan: 4 to add, 1 to change, 4 to destroy.\n"));
+    assert!(ran(&["show", &path, "--summary"]).out.lines().count() < 12);
+    let piped = with_console(Some(&plan.to_json()), |console| run(words(&["show", "-"]), console));
+    assert_eq!(piped.out, text.out);
+}
+
+#[test]
+fn a_plan_that_cannot_be_read_ends_with_9_and_says_why() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let mut plan = sealed(fixture::plan());
+    let good = plan.to_json();
+    plan.resource_changes.remove(0);
+    for (content, reason) in [
+        (plan.to_json(), "was altered"),
+        ("{}".to_owned(), "no `format_version`"),
+        ("not json".to_owned(), "is not JSON"),
+        (good.replace("\"1.0\"", "\"2.0\""), "has format 2.0"),
+    ] {
+        let path = directory.path().join("p.json").display().to_string();
+        std::fs::write(&path, content).expect("written");
+        for command in [&["show", &path][..], &["explain", "x", "--plan", &path], &["apply", &path]]
+        {
+            let Ran { exit, out, err } = ran(command);
+            assert_eq!((exit, exit.code(), out.as_str()), (Exit::UnreadablePlan, 9, ""));
+            assert!(err.contains(reason) && err.contains("\n  hint:  "), "{err}");
+        }
+    }
+    let missing = ran(&["show", "no/such/plan.json"]);
+    assert_eq!(missing.exit, Exit::UnreadablePlan);
+    assert!(missing.err.starts_with("error: cannot read `no/such/plan.json`\n  cause: "));
+}
+
+#[test]
+fn a_plan_ends_with_errors_before_policies_before_changes() {
+    let deny = || Check { name: "p".into(), status: "fail".into(), problems: Vec::new() };
+    let settings = |detailed_exitcode| PlanSettings {
+        planning: planning("."),
+        out: None,
+        view: View::Text(Verbosity::Summary),
+        detailed_exitcode,
+    };
+    for (plan, plain, detailed) in [
+        (fixture::nothing(), 0, 0),
+        (fixture::plan(), 0, 2),
+        (Plan { checks: vec![deny()], ..fixture::plan() }, 6, 6),
+        (Plan { checks: vec![deny()], errored: true, ..fixture::plan() }, 1, 1),
+        (Plan { errored: true, ..fixture::nothing() }, 1, 1),
+    ] {
+        let code = |detailed| {
+            with_console(None, |console| {
+                super::plan::finish(&plan, &settings(detailed), console).expect("shown")
+            })
+            .exit
+            .code()
+        };
+        assert_eq!((code(false), code(true)), (plain, detailed));
+    }
+}
+
+#[test]
+fn a_reader_that_goes_away_costs_neither_the_file_nor_the_exit_code() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let out = directory.path().join("plan.json");
+    let settings = PlanSettings {
+        planning: planning("."),
+        out: Some(out.clone()),
+        view: View::Json,
+        detailed_exitcode: true,
+    };
+    let plan = fixture::plan();
+    let now = "2026-09-01T10:02:00Z".parse().expect("a time");
+    let end = |kind: io::ErrorKind| {
+        let err = Sink::default();
+        let mut console = Console::over(Box::new(Broken(kind)), Box::new(err.clone()), None, now);
+        (super::plan::finish(&plan, &settings, &mut console).map_err(|e| e.kind), err.text())
+    };
+    let (gone, said) = end(io::ErrorKind::BrokenPipe);
+    assert_eq!(gone, Ok(Exit::Changes));
+    assert!(said.contains("fleetwright apply"));
+    assert_eq!(std::fs::read_to_string(&out).expect("saved"), plan.to_json());
+    assert_eq!(end(io::ErrorKind::StorageFull).0, Err(Exit::Failed), "other failures are errors");
+}
+
+#[test]
+fn explain_answers_from_a_saved_plan_or_says_what_is_alike() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = save(directory.path(), &sealed(fixture::plan()));
+    let found = ran(&["explain", "web/api", "--plan", &path]);
+    assert!(found.out.starts_with("web/Deployment/api  clusters/prod/apps.yaml:3\n"));
+    let json = ran(&["explain", "i-web1", "--plan", &path, "--format", "json"]).out;
+    let json: serde_json::Value = serde_json::from_str(&json).expect("JSON");
+    assert_eq!(json["row"]["address"], "ec2_instance.web[\"1\"]");
+    let missing = ran(&["explain", "web/apu", "--plan", &path]);
+    assert_eq!(missing.exit, Exit::Failed);
+    assert!(missing.err.ends_with("  hint:  did you mean web/api?\n"), "{}", missing.err);
+}
+
+#[test]
+fn the_catalogue_is_filtered_sorted_and_cut() {
+    let list = |more: &[&str]| {
+        let arguments = [&["catalog", "list", "--format", "json"], more].concat();
+        let json: serde_json::Value = serde_json::from_str(&ran(&arguments).out).expect("JSON");
+        let types = json["types"].as_array().expect("types").clone();
+        types
+            .iter()
+            .map(|kind| kind["name"].as_str().expect("a name").to_owned())
+            .collect::<Vec<_>>()
+    };
+    let m5 = "karpenter.k8s.aws/instance-family=m5";
+    assert_eq!(list(&["-l", m5, "--limit", "2"]), ["m5.large", "m5.xlarge"]);
+    assert_eq!(list(&["-l", m5, "--sort", "name", "--limit", "1"]), ["m5.12xlarge"]);
+    assert_eq!(list(&["-l", m5, "-l", "karpenter.k8s.aws/instance-cpu<2"]), Vec::<String>::new());
+    let none = ran(&["catalog", "list", "-l", "team"]);
+    assert!(none.out.starts_with("No instance type"), "{}", none.out);
+    let text = ran(&["catalog", "list", "-l", m5, "--limit", "1"]);
+    assert!(text.out.contains("m5.large") && text.err.starts_with("warning: "));
+}
+
+#[test]
+fn catalogue_errors_say_what_was_meant() {
+    for (arguments, expected) in [
+        (&["catalog", "explain", "m5.lage"][..], "did you mean `m5.large`"),
+        (&["catalog", "explain", "m5.large", "--region", "eu-wst-1"], "did you mean `eu-west-1`"),
+        (&["catalog", "list", "-l", "cpu ~ 4"], "hint:  write KEY=VALUE"),
+    ] {
+        let Ran { exit, err, .. } = ran(arguments);
+        assert_eq!(exit, Exit::Failed);
+        assert!(err.contains(expected), "{err}");
+    }
+}
+
+#[test]
+fn where_each_number_of_a_type_comes_from_is_told() {
+    let text = ran(&["catalog", "explain", "m5.large"]).out;
+    assert!(text.starts_with("m5.large  amd64, 2 vCPU, 8 GiB\n"));
+    assert!(text.contains("  allocatable "), "{text}");
+    let json = ran(&["catalog", "explain", "m5.large", "--format", "json"]);
+    let json: serde_json::Value = serde_json::from_str(&json.out).expect("JSON");
+    assert_eq!(json["allocatable"]["cpu_milli"], 1930);
+    assert!(json["steps"].as_array().is_some_and(|steps| steps.len() > 5));
+}
+
+#[test]
+fn problems_end_with_1_only_where_one_is_an_error() {
+    let problem = |severity| Problem {
+        origin: crate::ids::Origin::new("a.yaml", 1),
+        severity,
+        object: String::new(),
+        message: "is wrong".into(),
+        hint: None,
+    };
+    for (problems, code) in [
+        (vec![], 0),
+        (vec![problem(Severity::Warning)], 0),
+        (vec![problem(Severity::Warning), problem(Severity::Error)], 1),
+    ] {
+        for format in [Format::Text, Format::Json] {
+            let ran = with_console(None, |console| {
+                validate::finish(&problems, Tally::default(), format, console).expect("shown")
+            });
+            assert_eq!(ran.exit.code(), code);
+            assert!(ran.err.is_empty() && !ran.out.is_empty());
+        }
+    }
+}
+
+#[test]
+fn an_error_is_told_once_with_causes_and_hints_and_nothing_in_it_is_obeyed() {
+    let error = CliError::text("memory request `2G1`\u{1b}[2J is not a quantity")
+        .context("cannot read workload `web/api\nerror: forged`".into())
+        .hint("write `2Gi`");
+    assert_eq!(
+        shown(&error),
+        "error: cannot read workload `web/api\\nerror: forged`\n  cause: memory request \
+         `2G1`\\u{1b}[2J is not a quantity\n  hint:  write `2Gi`\n"
+    );
+}
+
+#[test]
+fn a_tree_that_cannot_be_read_is_an_error_with_a_hint() {
+    let empty = tempfile::tempdir().expect("a directory");
+    let empty = empty.path().to_str().expect("UTF-8");
+    for command in ["plan", "validate", "observe"] {
+        for (path, reason) in [("no/such/dir", "there is no such"), (empty, "is empty")] {
+            let Ran { exit, out, err } = ran(&[command, path]);
+            assert_eq!((exit, out.as_str()), (Exit::Failed, ""));
+            assert!(err.contains(reason) && err.contains("hint:"), "{err}");
+        }
+    }
+}
+
+#[test]
+fn every_shell_has_completions() {
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let Ran { exit, out, .. } = ran(&["completions", shell]);
+        assert_eq!(exit, Exit::Done);
+        assert!(out.contains("detailed-exitcode"), "{shell}");
+    }
+}
+
+#[test]
+fn exit_codes_are_those_that_are_published() {
+    let codes: Vec<u8> = [
+        Exit::Done,
+        Exit::Failed,
+        Exit::Changes,
+        Exit::Stale,
+        Exit::Locked,
+        Exit::NotApproved,
+        Exit::Denied,
+        Exit::Partly,
+        Exit::OutsideWindow,
+        Exit::UnreadablePlan,
+        Exit::OtherCluster,
+        Exit::Expired,
+        Exit::Interrupted,
+    ]
+    .map(Exit::code)
+    .to_vec();
+    assert_eq!(codes, [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 130]);
+}

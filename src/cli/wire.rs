@@ -1,7 +1,7 @@
 //! Where the command line meets what is still being built beside it.
 //!
 //! Every function here has the signature it will keep; a body that only answers
-//! [`not_wired`] waits for its module.
+//! `not_wired` waits for its module.
 
 use std::path::Path;
 

@@ -5,8 +5,9 @@ use serde_json::{Value, json};
 use super::amount::{gib, hourly, memory};
 use super::page::{Column, Page, Span, TextStyle, Tone, plain};
 use crate::catalog::{
-    Allocation, AllocationStep, CapacityType, InstanceType, Offering, PriceSource,
+    Allocation, AllocationStep, CapacityType, Catalog, InstanceType, Offering, PriceSource,
 };
+use crate::ids::{Region, ZoneName};
 use crate::plan::wire::Amount;
 use crate::units::{Bytes, MicroUsd};
 
@@ -43,8 +44,13 @@ impl TypeRow<'_> {
         }
     }
 
-    fn zones(&self) -> String {
-        let mut zones: Vec<&str> = self.offerings.iter().map(|o| o.zone.as_str()).collect();
+    /// Returns the zones without the region that they all begin with.
+    fn zones(&self, region: &Region) -> String {
+        let short = |zone: &'_ ZoneName| {
+            let zone = zone.as_str();
+            zone.strip_prefix(region.as_str()).unwrap_or(zone).to_owned()
+        };
+        let mut zones: Vec<String> = self.offerings.iter().map(|o| short(&o.zone)).collect();
         zones.sort_unstable();
         zones.dedup();
         zones.join(" ")
@@ -66,18 +72,18 @@ const TYPE_COLUMNS: [Column; 10] = [
 
 /// Returns types as a table, in the order given, with where the prices come from.
 #[must_use]
-pub fn types_text(rows: &[TypeRow<'_>], prices: &PriceSource, style: &TextStyle) -> String {
+pub fn types_text(rows: &[TypeRow<'_>], catalog: &Catalog, style: &TextStyle) -> String {
     let mut page = Page::new(style);
     if rows.is_empty() {
         page.text("No instance type of the catalogue meets these requirements.");
         return page.finish();
     }
-    let cells: Vec<Vec<Span>> = rows.iter().map(type_cells).collect();
+    let cells: Vec<Vec<Span>> = rows.iter().map(|row| type_cells(row, &catalog.region)).collect();
     page.table(&TYPE_COLUMNS, &cells);
     page.gap();
     let plural = if rows.len() == 1 { "type" } else { "types" };
-    page.line([plain(format!("{} instance {plural}. ", rows.len())), price_note(prices)]);
-    if cells.iter().zip(rows).any(|(_, row)| row.offerings.iter().any(|o| o.estimated)) {
+    page.line([plain(format!("{} instance {plural}. ", rows.len())), price_note(&catalog.prices)]);
+    if rows.iter().any(|row| row.offerings.iter().any(|offering| offering.estimated)) {
         page.line([Span::new(
             "~ no spot price is known; the on-demand price stands in.",
             Tone::Faint,
@@ -92,7 +98,7 @@ fn price_note(prices: &PriceSource) -> Span {
     Span::new(&format!("Prices: {source} of {region}, {date}{stand_in}."), Tone::Faint)
 }
 
-fn type_cells(row: &TypeRow<'_>) -> Vec<Span> {
+fn type_cells(row: &TypeRow<'_>, region: &Region) -> Vec<Span> {
     let TypeRow { kind, allocation, .. } = row;
     let allocatable = &allocation.allocatable;
     vec![
@@ -105,7 +111,7 @@ fn type_cells(row: &TypeRow<'_>) -> Vec<Span> {
         plain(allocatable.pods.to_string()),
         plain(row.price(CapacityType::OnDemand)),
         plain(row.price(CapacityType::Spot)),
-        plain(row.zones()),
+        plain(row.zones(region)),
     ]
 }
 
@@ -146,14 +152,14 @@ const STEP_COLUMNS: [Column; 4] = [
     Column::left("", 20),
     Column::left("resource", 28),
     Column::right("amount"),
-    Column::left("where from", 0),
+    Column::whole("where from"),
 ];
 
 const OFFERING_COLUMNS: [Column; 4] = [
     Column::left("zone", 24),
     Column::left("zone id", 24),
     Column::left("bought", 12),
-    Column::left("$/h", 0),
+    Column::whole("$/h"),
 ];
 
 /// Returns where each number of a type comes from, how it is bought, and its labels.
@@ -226,4 +232,53 @@ pub fn allocation_json(row: &TypeRow<'_>, steps: &[AllocationStep], prices: &Pri
     value["steps"] = steps.iter().map(step).collect();
     value["prices"] = json!(prices);
     value
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::catalog::{NodeSettings, SyntheticType, allocation, explain};
+
+    fn catalog() -> Catalog {
+        let small = SyntheticType {
+            spot_price: Some(MicroUsd(31_000)),
+            ..SyntheticType::new("a1.small", 2, 8_192, MicroUsd(96_000))
+        };
+        let odd = SyntheticType {
+            arch: "arm64",
+            price: None,
+            zones: Some(&["test-1b"]),
+            ..SyntheticType::new("b1.odd", 16, 65_536, MicroUsd::ZERO)
+        };
+        Catalog::synthetic("test-1", &["test-1a", "test-1b"], &[small, odd])
+    }
+
+    fn rows(catalog: &Catalog) -> Vec<TypeRow<'_>> {
+        let row = |kind| TypeRow {
+            kind,
+            offerings: kind.offerings.iter().collect(),
+            allocation: allocation(kind, &NodeSettings::default()),
+        };
+        catalog.types.values().map(row).collect()
+    }
+
+    #[test]
+    fn types_are_listed_with_what_pods_may_use_and_what_it_costs() {
+        let catalog = catalog();
+        let text = types_text(&rows(&catalog), &catalog, &TextStyle::default());
+        insta::assert_snapshot!(text, @"");
+        assert!(types_text(&[], &catalog, &TextStyle::default()).starts_with("No instance type"));
+        let json = types_json(&rows(&catalog), &catalog.prices);
+        assert_eq!(json["types"][0]["offerings"][0]["hourly"], "0.096000");
+        assert_eq!(json["types"][1]["offerings"][0]["hourly"], Value::Null);
+    }
+
+    #[test]
+    fn a_type_is_explained_number_by_number() {
+        let catalog = catalog();
+        let row = rows(&catalog).remove(0);
+        let steps = explain(row.kind, &NodeSettings::default());
+        let style = TextStyle { width: 60, ..TextStyle::default() };
+        insta::assert_snapshot!(allocation_text(&row, &steps, &catalog.prices, &style), @"");
+    }
 }

@@ -231,7 +231,8 @@ impl Page {
         let mut spans = vec![plain(" ".repeat(INDENT))];
         for (index, cell) in cells.iter().enumerate() {
             if index + 1 == columns.len() {
-                spans.push(cell.shortened(last));
+                let whole = columns[index].most == WHOLE;
+                spans.push(if whole { cell.clone() } else { cell.shortened(last) });
                 break;
             }
             let cell = cell.shortened(widths[index]);
@@ -266,6 +267,9 @@ fn widths(columns: &[Column], rows: &[Vec<Span>]) -> Vec<usize> {
     columns.iter().enumerate().map(width_of).collect()
 }
 
+/// The most of a last column that is not shortened.
+const WHOLE: usize = usize::MAX;
+
 /// A column of a table.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Column {
@@ -284,6 +288,11 @@ impl Column {
     /// Returns a column of text of at most `most` columns.
     pub(super) const fn left(title: &'static str, most: usize) -> Self {
         Self { title, side: Side::Left, most }
+    }
+
+    /// Returns a last column of text that must be read to its end, even where its lines then wrap.
+    pub(super) const fn whole(title: &'static str) -> Self {
+        Self { title, side: Side::Left, most: WHOLE }
     }
 
     /// Returns a column of numbers.
