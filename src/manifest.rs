@@ -8,6 +8,7 @@
 
 mod model;
 mod pool;
+mod yaml;
 
 pub use model::{
     AutoscalerRef, CronSchedule, Desired, LimitRangeItem, Problem, Scale, Severity, Skipped, Tree,
