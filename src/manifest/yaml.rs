@@ -11,7 +11,7 @@ mod text;
 
 pub(super) use load::load;
 pub(super) use scalar::{Scalar, resolve};
-pub(super) use text::{TextError, decode};
+pub(super) use text::{decode, join_surrogates};
 
 use std::borrow::Cow;
 

@@ -230,11 +230,11 @@ fn merge<'t>(entries: &mut Vec<Entry<'t>>, merges: Vec<(u32, Node<'t>)>, faults:
             Value::Map(_) | Value::Plain(_) | Value::Quoted(_) | Value::Tagged(..) => vec![source],
         };
         for source in sources {
-            let Value::Map(merged) = source.value else {
+            let Value::Map(pairs) = source.value else {
                 faults.push(merge_fault(line));
                 continue;
             };
-            entries.extend(merged.into_iter().filter(|entry| held.insert(entry.key.clone())));
+            entries.extend(pairs.into_iter().filter(|entry| held.insert(entry.key.clone())));
         }
     }
 }

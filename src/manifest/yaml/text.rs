@@ -51,6 +51,32 @@ pub(in super::super) fn decode(bytes: &[u8]) -> Result<Cow<'_, str>, TextError> 
     }
 }
 
+/// Returns `text` with JSON's escaped surrogate pairs (`\ud83d\ude00`) replaced by the characters
+/// they stand for, which YAML cannot express; `None` where there are none.
+pub(in super::super) fn join_surrogates(text: &str) -> Option<String> {
+    let mut joined = String::new();
+    let (mut kept, mut at) = (0, 0);
+    while let Some(found) = text.get(at..).and_then(|rest| rest.find('\\')) {
+        let escape = at + found;
+        // Skipping what follows a backslash keeps `\\u…`, an escaped backslash, as it is.
+        at = escape + 2;
+        let unit = |from: usize| {
+            let digits = text.get(from..from + 6)?.strip_prefix("\\u")?;
+            u16::from_str_radix(digits, 16).ok()
+        };
+        let (Some(high), Some(low)) = (unit(escape), unit(escape + 6)) else { continue };
+        if let Some(Ok(character)) = char::decode_utf16([high, low]).next()
+            && character.len_utf16() == 2
+        {
+            joined.push_str(&text[kept..escape]);
+            joined.push(character);
+            kept = escape + 12;
+            at = kept;
+        }
+    }
+    (kept > 0).then(|| joined + &text[kept..])
+}
+
 fn utf8(bytes: &[u8]) -> Result<&str, TextError> {
     std::str::from_utf8(bytes)
         .map_err(|error| TextError::NotUtf8(line_of(&bytes[..error.valid_up_to()])))
@@ -66,8 +92,7 @@ fn utf16(bytes: &[u8], unit: fn([u8; 2]) -> u16) -> Result<String, TextError> {
 }
 
 fn line_of(before: &[u8]) -> u32 {
-    let breaks = before.iter().filter(|byte| **byte == b'\n').count();
-    u32::try_from(breaks).unwrap_or(u32::MAX).saturating_add(1)
+    u32::try_from(before.split(|byte| *byte == b'\n').count()).unwrap_or(u32::MAX)
 }
 
 #[cfg(test)]
@@ -80,6 +105,15 @@ mod tests {
         assert_eq!(decode(b"\xEF\xBB\xBFa: 1").as_deref(), Ok("a: 1"));
         assert_eq!(decode(b"\xFF\xFEa\0:\0").as_deref(), Ok("a:"));
         assert_eq!(decode(b"\xFE\xFF\0a\0:").as_deref(), Ok("a:"));
+    }
+
+    #[test]
+    fn escaped_surrogate_pairs_become_their_character() {
+        let joined = join_surrogates(r#"{"a": "\ud83d\uDE00 \\ud83d\ude00 \u00e9"}"#);
+        assert_eq!(joined.as_deref(), Some(r#"{"a": "😀 \\ud83d\ude00 \u00e9"}"#));
+        for none in [r"\u00e9\u00e8", r"\ud83d", "\\", "é\\é", r"\ud83d\u"] {
+            assert_eq!(join_surrogates(none), None, "{none}");
+        }
     }
 
     #[test]
