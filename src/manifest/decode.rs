@@ -6,6 +6,10 @@
 //! Placeholders are replaced here, at the moment a value is read: one without a value is an error
 //! exactly where the value matters.
 
+mod words;
+
+pub(super) use words::{nearest, shorten};
+
 use std::borrow::Cow;
 use std::cell::RefCell;
 use std::fmt;
@@ -20,9 +24,6 @@ use super::pool::Expiry;
 use super::yaml::{Entry, Node, Scalar, Value, resolve};
 use crate::ids::Origin;
 use crate::units::Quantity;
-
-/// Longest piece of a value that a message repeats.
-const SHOWN_MAX: usize = 60;
 
 /// The problems found so far.
 #[derive(Debug, Default)]
@@ -420,50 +421,4 @@ impl<'a> Map<'a> {
 fn whole(number: &str) -> Option<i64> {
     let (whole, fraction) = number.split_once('.')?;
     fraction.bytes().all(|byte| byte == b'0').then(|| whole.parse().ok())?
-}
-
-/// Returns `text`, shortened when very long, on one line.
-pub(super) fn shorten(text: &str) -> Cow<'_, str> {
-    if text.len() <= SHOWN_MAX && !text.contains(char::is_control) {
-        return text.into();
-    }
-    let one_line = |c: char| if c.is_control() { ' ' } else { c };
-    let mut short: String = text.chars().take(SHOWN_MAX).map(one_line).collect();
-    if text.chars().nth(SHOWN_MAX).is_some() {
-        short.push('…');
-    }
-    short.into()
-}
-
-/// Returns the name most like `text`, where one is alike enough to be meant.
-pub(super) fn nearest<'n>(text: &str, names: &[&'n str]) -> Option<&'n str> {
-    if text.len() > SHOWN_MAX {
-        return None;
-    }
-    let lower = text.to_lowercase();
-    let distance = |name: &str| edits(&lower, &name.to_lowercase());
-    let (near, name) = names.iter().map(|name| (distance(name), *name)).min()?;
-    let longer = text.chars().count().max(name.chars().count());
-    (near * 3 <= longer.max(3)).then_some(name)
-}
-
-/// Returns how many characters must be put in, taken out, replaced or swapped with their neighbour
-/// to make `b` of `a`.
-fn edits(a: &str, b: &str) -> usize {
-    let (a, b): (Vec<char>, Vec<char>) = (a.chars().collect(), b.chars().collect());
-    let mut before: Vec<usize> = Vec::new();
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for i in 1..=a.len() {
-        let mut next = vec![i];
-        for j in 1..=b.len() {
-            let replaced = row[j - 1] + usize::from(a[i - 1] != b[j - 1]);
-            let mut least = replaced.min(row[j] + 1).min(next[j - 1] + 1);
-            if i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] {
-                least = least.min(before[j - 2] + 1);
-            }
-            next.push(least);
-        }
-        before = std::mem::replace(&mut row, next);
-    }
-    row[b.len()]
 }
