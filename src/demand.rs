@@ -5,9 +5,12 @@
 //! prices or plans. Invariant: every workload of the repository and every live pod that keeps its
 //! room is in the result exactly once, as a group, as a daemon, or as unresolved.
 
+mod build;
+mod requests;
 mod shape;
 
-pub use shape::{NodeChoice, PodShape, Unsupported};
+pub use requests::to_resources;
+pub use shape::{NodeChoice, PodShape, ShapeContext, Unsupported, label_set, shape_of};
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -57,7 +60,7 @@ pub struct PodGroup {
     pub counts: Counts,
     /// Who decides how many there are.
     pub decided_by: Decider,
-    /// How many of them run where, by node; at most `counts.planned` in sum after surplus is cut.
+    /// How many active pods it has on each node; may be more than are planned.
     pub running: BTreeMap<NodeName, u32>,
 }
 

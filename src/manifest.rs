@@ -10,8 +10,9 @@ mod model;
 mod pool;
 
 pub use model::{
-    AutoscalerRef, CronSchedule, Desired, LimitRangeItem, Problem, Scale, Severity, Skipped, Tree,
-    TreeFile, Unresolved, Workload,
+    AutoscalerRef, CronSchedule, Desired, DisruptionBudget, LimitRangeItem, PersistentVolume,
+    Problem, RuntimeClass, Scale, Severity, Skipped, StorageClass, Tree, TreeFile, Unresolved,
+    VolumeClaim, Workload,
 };
 pub use pool::{
     AmiFamily, Budget, Consolidation, Expiry, Generation, KubeletSettings, NodeClass, Pool,

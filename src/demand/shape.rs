@@ -1,8 +1,15 @@
 //! What one pod asks for, with every default applied: the unit of placement.
 
+use std::collections::BTreeMap;
+
+use super::requests::pod_requests;
 use crate::ids::{Labels, Namespace};
-use crate::pod::{HostPort, PodAffinity, Toleration, TopologySpread, Volume};
-use crate::requirement::Requirements;
+use crate::manifest::{Desired, LimitRangeItem, RuntimeClass};
+use crate::pod::{
+    Expression, HostPort, NodeTerm, PodAffinity, PodSpec, PodTemplate, Toleration, TopologySpread,
+    Volume, VolumeSource, WhenUnsatisfiable,
+};
+use crate::requirement::{LabelSet, Requirements};
 use crate::units::Resources;
 
 /// What one pod asks for. Pods of equal shape can stand in for each other.
@@ -90,5 +97,221 @@ impl Unsupported {
             Self::MatchFields => "matchFields",
             Self::NodeName => "nodeName",
         }
+    }
+}
+
+/// The objects that fill in what a pod template leaves open.
+pub struct ShapeContext<'a> {
+    priority_classes: &'a BTreeMap<String, (i32, bool)>,
+    runtime_classes: &'a BTreeMap<String, RuntimeClass>,
+    limit_ranges: &'a BTreeMap<Namespace, Vec<LimitRangeItem>>,
+}
+
+impl<'a> ShapeContext<'a> {
+    /// Returns the context that the repository declares.
+    #[must_use]
+    pub fn of(desired: &'a Desired) -> Self {
+        Self {
+            priority_classes: &desired.priority_classes,
+            runtime_classes: &desired.runtime_classes,
+            limit_ranges: &desired.limit_ranges,
+        }
+    }
+
+    fn priority(&self, spec: &PodSpec) -> i32 {
+        let named = |name: &String| match name.as_str() {
+            "system-node-critical" => Some(2_000_001_000),
+            "system-cluster-critical" => Some(2_000_000_000),
+            _ => self.priority_classes.get(name).map(|(value, _)| *value),
+        };
+        let default = || self.priority_classes.values().find(|(_, is_default)| *is_default);
+        match &spec.priority_class_name {
+            Some(name) => named(name).or(spec.priority).unwrap_or(0),
+            None => spec.priority.or_else(|| default().map(|(value, _)| *value)).unwrap_or(0),
+        }
+    }
+}
+
+/// Returns what a pod of `template` in `namespace` asks for.
+#[must_use]
+pub fn shape_of(namespace: &Namespace, template: &PodTemplate, context: &ShapeContext) -> PodShape {
+    let spec = &template.spec;
+    let runtime = spec.runtime_class_name.as_ref().and_then(|n| context.runtime_classes.get(n));
+    let overhead = match runtime {
+        Some(class) if spec.overhead.is_empty() => &class.overhead,
+        _ => &spec.overhead,
+    };
+    let limits = context.limit_ranges.get(namespace).map_or(&[][..], Vec::as_slice);
+    let mut tolerations = spec.tolerations.clone();
+    tolerations.extend(runtime.iter().flat_map(|class| class.tolerations.clone()));
+    PodShape {
+        namespace: namespace.clone(),
+        labels: template.labels.clone(),
+        requests: pod_requests(spec, overhead, limits),
+        nodes: node_choice(spec, runtime),
+        tolerations,
+        host_ports: host_ports(spec),
+        spread: spec.topology_spread.clone(),
+        affinity: spec.pod_affinity.clone(),
+        anti_affinity: spec.pod_anti_affinity.clone(),
+        volumes: binding_volumes(spec),
+        priority: context.priority(spec),
+        pinned: is_pinned(&template.annotations),
+        unsupported: unsupported(spec),
+    }
+}
+
+fn node_choice(spec: &PodSpec, runtime: Option<&RuntimeClass>) -> NodeChoice {
+    let mut base = Requirements::from_labels(&spec.node_selector);
+    if let Some(class) = runtime {
+        base = base.and(&Requirements::from_labels(&class.node_selector));
+    }
+    let affinity = &spec.node_affinity;
+    let any_of = match &affinity.required {
+        None => vec![base],
+        Some(terms) => terms.iter().filter_map(term_requirements).map(|t| base.and(&t)).collect(),
+    };
+    let preferred = affinity.preferred.iter();
+    let preferred =
+        preferred.filter_map(|(w, term)| Some((*w, term_requirements(term)?))).collect();
+    NodeChoice { any_of, preferred, name: spec.node_name.clone() }
+}
+
+/// Returns what a node selector term requires of labels; a term without any expression matches
+/// no node.
+fn term_requirements(term: &NodeTerm) -> Option<Requirements> {
+    if term.expressions.is_empty() && term.fields.is_empty() {
+        return None;
+    }
+    Some(term.expressions.iter().map(|e| (e.key.clone(), label_set(e))).collect())
+}
+
+/// Returns the label states that a validated expression allows.
+#[must_use]
+pub fn label_set(expression: &Expression) -> LabelSet {
+    let values: Vec<&str> = expression.values.iter().map(|value| value.as_str()).collect();
+    // An expression that slipped past validation must not widen the choice: it matches nothing.
+    LabelSet::from_operator(expression.operator, &values)
+        .unwrap_or_else(|_| LabelSet::all().complement())
+}
+
+fn host_ports(spec: &PodSpec) -> Vec<HostPort> {
+    let sidecars = spec.init_containers.iter().filter(|c| c.sidecar);
+    spec.containers.iter().chain(sidecars).flat_map(|c| c.host_ports.clone()).collect()
+}
+
+fn binding_volumes(spec: &PodSpec) -> Vec<Volume> {
+    let binds = |volume: &&Volume| {
+        matches!(volume.source, VolumeSource::Claim(_) | VolumeSource::EphemeralClaim(_))
+    };
+    spec.volumes.iter().filter(binds).cloned().collect()
+}
+
+/// Annotations with which a pod asks not to be moved.
+///
+/// `do-not-disrupt` may also be a duration, counted from the pod's start; until its age is taken
+/// into account such a pod counts as one that may not be moved.
+fn is_pinned(annotations: &BTreeMap<String, String>) -> bool {
+    let is = |key: &str, value: &str| annotations.get(key).is_some_and(|v| v == value);
+    let duration = |text: &String| {
+        text.starts_with(|c: char| c.is_ascii_digit()) && text.ends_with(['s', 'm', 'h'])
+    };
+    is("karpenter.sh/do-not-disrupt", "true")
+        || is("karpenter.sh/do-not-evict", "true")
+        || is("cluster-autoscaler.kubernetes.io/safe-to-evict", "false")
+        || annotations.get("karpenter.sh/do-not-disrupt").is_some_and(duration)
+}
+
+fn unsupported(spec: &PodSpec) -> Vec<Unsupported> {
+    let hard = |s: &TopologySpread| s.when_unsatisfiable == WhenUnsatisfiable::DoNotSchedule;
+    let terms = || spec.node_affinity.required.iter().flatten();
+    let other = |name: &String| name != "default-scheduler";
+    [
+        (spec.topology_spread.iter().any(hard), Unsupported::TopologySpread),
+        (!spec.pod_affinity.required.is_empty(), Unsupported::PodAffinity),
+        (!spec.pod_anti_affinity.required.is_empty(), Unsupported::PodAntiAffinity),
+        (!binding_volumes(spec).is_empty(), Unsupported::Volumes),
+        (!host_ports(spec).is_empty(), Unsupported::HostPorts),
+        (spec.scheduler_name.as_ref().is_some_and(other), Unsupported::OtherScheduler),
+        (!spec.scheduling_gates.is_empty(), Unsupported::SchedulingGates),
+        (!spec.resource_claims.is_empty(), Unsupported::ResourceClaims),
+        (terms().any(|term| !term.fields.is_empty()), Unsupported::MatchFields),
+        (spec.node_name.is_some(), Unsupported::NodeName),
+    ]
+    .into_iter()
+    .filter_map(|(used, feature)| used.then_some(feature))
+    .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::requirement::{Operator, label};
+
+    fn shape(template: &PodTemplate, desired: &Desired) -> PodShape {
+        shape_of(&"web".into(), template, &ShapeContext::of(desired))
+    }
+
+    fn term(key: &str, value: &str) -> NodeTerm {
+        let expression =
+            Expression { key: key.into(), operator: Operator::In, values: vec![value.into()] };
+        NodeTerm { expressions: vec![expression], fields: Vec::new() }
+    }
+
+    #[test]
+    fn selector_and_each_term_make_one_alternative() {
+        let mut template = PodTemplate::default();
+        template.spec.node_selector = [label("team", "a")].into();
+        template.spec.node_affinity.required =
+            Some(vec![term("zone", "x"), NodeTerm::default(), term("zone", "y")]);
+        let choice = shape(&template, &Desired::default()).nodes;
+        let on = |zone: &str| {
+            let labels = [label("team", "a"), label("zone", zone)].into();
+            choice.any_of.iter().any(|alternative| alternative.match_labels(&labels))
+        };
+        assert_eq!((choice.any_of.len(), on("x"), on("y"), on("z")), (2, true, true, false));
+        assert_eq!(shape(&PodTemplate::default(), &Desired::default()).nodes.any_of.len(), 1);
+    }
+
+    #[test]
+    fn priority_comes_from_the_class_then_the_pod_then_the_default() {
+        let mut desired = Desired::default();
+        desired.priority_classes.insert("high".into(), (1000, false));
+        let mut template = PodTemplate::default();
+        assert_eq!(shape(&template, &desired).priority, 0);
+        desired.priority_classes.insert("normal".into(), (5, true));
+        assert_eq!(shape(&template, &desired).priority, 5);
+        template.spec.priority_class_name = Some("high".into());
+        assert_eq!(shape(&template, &desired).priority, 1000);
+        template.spec.priority_class_name = Some("system-node-critical".into());
+        assert_eq!(shape(&template, &desired).priority, 2_000_001_000);
+    }
+
+    #[test]
+    fn annotations_pin_a_pod() {
+        for (key, value, expected) in [
+            ("karpenter.sh/do-not-disrupt", "true", true),
+            ("karpenter.sh/do-not-disrupt", "10m", true),
+            ("karpenter.sh/do-not-disrupt", "abc", false),
+            ("karpenter.sh/do-not-evict", "true", true),
+            ("cluster-autoscaler.kubernetes.io/safe-to-evict", "false", true),
+            ("cluster-autoscaler.kubernetes.io/safe-to-evict", "true", false),
+        ] {
+            assert_eq!(is_pinned(&[(key.into(), value.into())].into()), expected, "{key}={value}");
+        }
+    }
+
+    #[test]
+    fn what_placement_does_not_know_is_named() {
+        let mut template = PodTemplate::default();
+        assert_eq!(shape(&template, &Desired::default()).unsupported, []);
+        template.spec.scheduler_name = Some("default-scheduler".into());
+        assert_eq!(shape(&template, &Desired::default()).unsupported, []);
+        template.spec.scheduler_name = Some("volcano".into());
+        template.spec.scheduling_gates = vec!["wait".into()];
+        assert_eq!(
+            shape(&template, &Desired::default()).unsupported,
+            [Unsupported::OtherScheduler, Unsupported::SchedulingGates]
+        );
     }
 }

@@ -119,7 +119,7 @@ impl Resources {
 
     /// Returns the larger of both, resource by resource.
     #[must_use]
-    pub fn max(&self, other: &Self) -> Self {
+    pub fn at_least(&self, other: &Self) -> Self {
         self.zip(other, i64::max)
     }
 

@@ -1,0 +1,185 @@
+//! From what is declared and what runs to groups of pods.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use super::shape::{ShapeContext, shape_of};
+use super::{Counts, Daemon, Decider, Demand, DemandMode, PodGroup, PodShape};
+use crate::fleet::{Observed, Pod};
+use crate::ids::{NodeName, WorkloadId, WorkloadKind};
+use crate::manifest::{AutoscalerRef, Desired, Problem, Scale, Severity, Workload};
+use crate::pod::PodTemplate;
+
+impl Demand {
+    /// Returns the pods to place: those of the repository's workloads in the number that `mode`
+    /// chooses, and the live pods that keep their room.
+    #[must_use]
+    pub fn build(desired: &Desired, observed: &Observed, mode: DemandMode) -> Self {
+        let context = ShapeContext::of(desired);
+        let live = LivePods::of(observed);
+        let mut demand = Self { unresolved: desired.unresolved.clone(), ..Self::default() };
+        for workload in desired.workloads.values() {
+            let shape = Arc::new(shape_of(&workload.id.namespace, &workload.template, &context));
+            if workload.scale == Scale::PerNode {
+                let origin = Some(workload.origin.clone());
+                demand.daemons.push(Daemon { workload: workload.id.clone(), origin, shape });
+            } else {
+                demand.add_declared(desired, workload, shape, &live, mode);
+            }
+        }
+        demand.add_live_only(desired, observed, &live, &context);
+        demand.groups.sort_by(|a, b| a.workload.cmp(&b.workload));
+        demand.daemons.sort_by(|a, b| a.workload.cmp(&b.workload));
+        demand
+    }
+
+    fn add_declared(
+        &mut self,
+        desired: &Desired,
+        workload: &Workload,
+        mut shape: Arc<PodShape>,
+        live: &LivePods,
+        mode: DemandMode,
+    ) {
+        let running = live.running(&workload.id);
+        let autoscaler = desired.autoscalers.iter().find(|a| claims(a, &workload.id));
+        let (mut counts, mut decided_by) = declared_counts(&workload.scale, running.values().sum());
+        if let Some(autoscaler) = autoscaler {
+            self.problems.push(ignored_autoscaler(autoscaler, workload));
+            decided_by = Decider::Ignored { autoscaler: autoscaler.object.clone() };
+        }
+        counts.planned = match mode {
+            DemandMode::Floor => counts.floor,
+            DemandMode::Live => counts.live,
+            DemandMode::Ceiling => counts.ceiling,
+        };
+        if workload.id.kind == WorkloadKind::Pod {
+            // Nothing would make the pod anew if it were evicted.
+            Arc::make_mut(&mut shape).pinned = true;
+        }
+        self.groups.push(PodGroup {
+            workload: workload.id.clone(),
+            origin: Some(workload.origin.clone()),
+            shape,
+            counts,
+            decided_by,
+            running,
+        });
+    }
+
+    fn add_live_only(
+        &mut self,
+        desired: &Desired,
+        observed: &Observed,
+        live: &LivePods,
+        context: &ShapeContext,
+    ) {
+        let delivered: BTreeSet<&WorkloadId> =
+            observed.workloads.iter().filter(|w| w.delivered).map(|w| &w.id).collect();
+        for (id, pods) in live.by_owner.iter().filter(|(id, _)| !desired.workloads.contains_key(id))
+        {
+            let Some(shape) = live_shape(id, pods, observed, context) else { continue };
+            let removed = delivered.contains(id);
+            if id.kind == WorkloadKind::DaemonSet {
+                if !removed {
+                    self.daemons.push(Daemon { workload: id.clone(), origin: None, shape });
+                }
+                continue;
+            }
+            let count = u32::try_from(pods.len()).unwrap_or(u32::MAX);
+            let count = if removed { 0 } else { count };
+            self.groups.push(PodGroup {
+                workload: id.clone(),
+                origin: None,
+                shape,
+                counts: Counts { floor: count, live: count, ceiling: count, planned: count },
+                decided_by: if removed { Decider::Removed } else { Decider::World },
+                running: live.running(id),
+            });
+        }
+    }
+}
+
+/// Active pods by the workload at the top of their owners; a pod without one is its own workload.
+struct LivePods<'a> {
+    by_owner: BTreeMap<WorkloadId, Vec<&'a Pod>>,
+}
+
+impl<'a> LivePods<'a> {
+    fn of(observed: &'a Observed) -> Self {
+        let mut by_owner: BTreeMap<WorkloadId, Vec<&Pod>> = BTreeMap::new();
+        for pod in observed.pods.iter().filter(|pod| pod.is_active() && !pod.mirror) {
+            let itself = || WorkloadId {
+                namespace: pod.namespace.clone(),
+                name: pod.name.clone(),
+                kind: WorkloadKind::Pod,
+            };
+            by_owner.entry(pod.owner.clone().unwrap_or_else(itself)).or_default().push(pod);
+        }
+        Self { by_owner }
+    }
+
+    fn running(&self, id: &WorkloadId) -> BTreeMap<NodeName, u32> {
+        let mut counts = BTreeMap::new();
+        let bound = self.by_owner.get(id).into_iter().flatten().filter_map(|pod| pod.node.as_ref());
+        for node in bound {
+            *counts.entry(node.clone()).or_insert(0) += 1;
+        }
+        counts
+    }
+}
+
+/// Returns one shape for all live pods of a workload: that of the youngest, asking for the most
+/// that any of them asks for, since several templates may run side by side.
+fn live_shape(
+    id: &WorkloadId,
+    pods: &[&Pod],
+    observed: &Observed,
+    context: &ShapeContext,
+) -> Option<Arc<PodShape>> {
+    let nothing = Arc::new(PodTemplate::default());
+    let shape = |pod: &&Pod| {
+        let template = observed.templates.get(&pod.template).unwrap_or(&nothing);
+        shape_of(&pod.namespace, template, context)
+    };
+    let youngest = pods.iter().max_by_key(|pod| (pod.created_at, &pod.name))?;
+    let most = pods.iter().map(|pod| shape(pod).requests);
+    let requests = most.reduce(|a, b| a.at_least(&b))?;
+    let pinned = id.kind == WorkloadKind::Pod || pods.iter().any(|pod| shape(pod).pinned);
+    Some(Arc::new(PodShape { requests, pinned, ..shape(youngest) }))
+}
+
+fn declared_counts(scale: &Scale, running: u32) -> (Counts, Decider) {
+    let all = |n: u32| Counts { floor: n, live: n, ceiling: n, planned: n };
+    match scale {
+        Scale::Replicas(n) => (all(*n), Decider::Git),
+        Scale::PerNode => (Counts::default(), Decider::Git),
+        Scale::Job { suspended: true, .. } => (all(0), Decider::Git),
+        Scale::Job { pods, suspended: false } => (all(*pods), Decider::Git),
+        Scale::CronJob { suspended: true, .. } => (all(0), Decider::Schedule),
+        Scale::CronJob { pods, suspended: false, .. } => {
+            let counts =
+                Counts { floor: 0, live: running, ceiling: (*pods).max(running), planned: 0 };
+            (counts, Decider::Schedule)
+        }
+    }
+}
+
+fn claims(autoscaler: &AutoscalerRef, id: &WorkloadId) -> bool {
+    autoscaler.namespace == id.namespace
+        && autoscaler.target_kind == id.kind.as_str()
+        && *autoscaler.target_name == *id.name
+}
+
+fn ignored_autoscaler(autoscaler: &AutoscalerRef, workload: &Workload) -> Problem {
+    Problem {
+        origin: autoscaler.origin.clone(),
+        severity: Severity::Warning,
+        object: autoscaler.object.clone(),
+        message: format!(
+            "scales {} {}, which is not taken into account yet; the count in {} is planned",
+            workload.id.kind, workload.id, workload.origin
+        ),
+        hint: None,
+    }
+}
