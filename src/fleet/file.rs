@@ -42,7 +42,8 @@ pub enum WorldError {
 #[must_use]
 pub fn template_key(template: &PodTemplate) -> String {
     let json = serde_json::to_vec(template).expect("a template has text keys only");
-    Sha256::digest(json).iter().take(KEY_BYTES).map(|byte| format!("{byte:02x}")).collect()
+    let start = Sha256::digest(json).iter().take(KEY_BYTES).fold(0, |n, b| n << 8 | u64::from(*b));
+    format!("{start:016x}")
 }
 
 /// Reads a world file; keys that a newer minor version added are ignored.

@@ -8,12 +8,12 @@ use std::collections::BTreeSet;
 use serde::{Deserialize, Serialize};
 
 use super::state::State;
+use crate::demand::label_set;
 use crate::fleet::{Pod, PodPhase};
 use crate::ids::{Labels, Namespace, WorkloadId};
 use crate::manifest::DisruptionBudget;
 use crate::pod::Selector;
 use crate::port::EvictOutcome;
-use crate::requirement::LabelSet;
 
 /// A budget as the world keeps it; amounts as written (`2` or `30%`).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -41,11 +41,7 @@ impl From<&DisruptionBudget> for Budget {
 
 /// Returns whether every expression of `selector` holds for `labels`.
 fn selects(selector: &Selector, labels: &Labels) -> bool {
-    selector.0.iter().all(|expression| {
-        let values: Vec<&str> = expression.values.iter().map(|value| value.as_str()).collect();
-        LabelSet::from_operator(expression.operator, &values)
-            .is_ok_and(|set| set.contains(labels.get(&expression.key)))
-    })
+    selector.0.iter().all(|wish| label_set(wish).contains(labels.get(&wish.key)))
 }
 
 /// Returns the amount that `text` means where `whole` is all; a share is rounded up.

@@ -254,22 +254,12 @@ impl State {
         self.pods.get_mut(&key).filter(|found| found.uid == pod.uid)
     }
 
-    /// Returns a name that no other pod of the workload has.
+    /// Returns a name that no other pod of the namespace has.
     pub(super) fn generated_name(&mut self, id: &WorkloadId, template: &str) -> String {
-        let suffixes = 27_u64.pow(SUFFIX_LENGTH);
-        self.counters.pods += 1;
-        let start = self.seed % suffixes;
-        let mut n = (self.counters.pods % suffixes * SUFFIX_STEP + start) % suffixes;
-        let mut suffix = String::new();
-        for _ in 0..SUFFIX_LENGTH {
-            let digit = usize::try_from(n % 27).unwrap_or(0);
-            suffix.push(char::from(NAME_CHARACTERS[digit]));
-            n /= 27;
-        }
-        match id.kind {
+        let stem = match id.kind {
             WorkloadKind::Deployment => {
                 let hash: String = template.chars().take(HASH_LENGTH).collect();
-                format!("{}-{hash}-{suffix}", id.name)
+                format!("{}-{hash}", id.name)
             }
             WorkloadKind::StatefulSet
             | WorkloadKind::DaemonSet
@@ -277,9 +267,30 @@ impl State {
             | WorkloadKind::ReplicationController
             | WorkloadKind::Job
             | WorkloadKind::CronJob
-            | WorkloadKind::Pod => format!("{}-{suffix}", id.name),
+            | WorkloadKind::Pod => id.name.to_string(),
+        };
+        // Suffixes do not repeat for 14 million pods: what is taken came with an observed world.
+        loop {
+            self.counters.pods += 1;
+            let name = format!("{stem}-{}", suffix(self.seed, self.counters.pods));
+            if self.pods.get(&(id.namespace.clone(), name.as_str().into())).is_none() {
+                return name;
+            }
         }
     }
+}
+
+/// Returns the `n`-th suffix of generated names.
+fn suffix(seed: u64, n: u64) -> String {
+    let suffixes = 27_u64.pow(SUFFIX_LENGTH);
+    let mut n = (n % suffixes * SUFFIX_STEP + seed % suffixes) % suffixes;
+    let mut suffix = String::new();
+    for _ in 0..SUFFIX_LENGTH {
+        let digit = usize::try_from(n % 27).unwrap_or(0);
+        suffix.push(char::from(NAME_CHARACTERS[digit]));
+        n /= 27;
+    }
+    suffix
 }
 
 pub(super) fn key_of(pod: &Pod) -> PodKey {

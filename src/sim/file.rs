@@ -148,7 +148,7 @@ impl Hidden {
         Self {
             seed: genesis.seed,
             now: observed.taken_at,
-            counters: Counters::default(),
+            counters: Counters::beyond(observed),
             machines: BTreeMap::new(),
             tokens: BTreeMap::new(),
             timers: Vec::new(),

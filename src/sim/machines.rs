@@ -1,5 +1,7 @@
 //! The life of an instance and of its node: pending, running, registered, Ready, gone.
 
+use std::fmt::Write as _;
+
 use sha2::{Digest as _, Sha256};
 
 use super::delay;
@@ -25,7 +27,11 @@ impl Unavailable {
 fn parameters(request: &LaunchRequest) -> String {
     let bare = LaunchRequest { token: String::new(), ..request.clone() };
     let json = serde_json::to_vec(&bare).expect("a request has text keys only");
-    Sha256::digest(json).iter().map(|byte| format!("{byte:02x}")).collect()
+    Sha256::digest(json).iter().fold(String::new(), |mut hex, byte| {
+        // Writing to a string cannot fail.
+        let _ = write!(hex, "{byte:02x}");
+        hex
+    })
 }
 
 impl State {
@@ -66,8 +72,7 @@ impl State {
     }
 
     fn new_instance(&mut self, request: &LaunchRequest) -> InstanceId {
-        self.counters.instances += 1;
-        let id: InstanceId = format!("i-{:017x}", self.counters.instances).into();
+        let id = self.next_instance();
         let instance = Instance {
             id: id.clone(),
             instance_type: request.instance_type.clone(),

@@ -80,8 +80,10 @@ impl Candidate {
     /// Returns the share of CPU and memory that would stay free, in hundredths, both added.
     fn least_allocated(&self, shape: &PodShape) -> i64 {
         let free = self.allocatable.minus(&self.used).minus(&shape.requests);
-        let share = |free: i64, all: i64| if all > 0 { free.saturating_mul(100) / all } else { 0 };
-        share(free.cpu.0, self.allocatable.cpu.0) + share(free.memory.0, self.allocatable.memory.0)
+        let percent =
+            |free: i64, all: i64| if all > 0 { free.saturating_mul(100) / all } else { 0 };
+        let (cpu, memory) = (self.allocatable.cpu.0, self.allocatable.memory.0);
+        percent(free.cpu.0, cpu) + percent(free.memory.0, memory)
     }
 }
 

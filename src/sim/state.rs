@@ -70,6 +70,27 @@ pub(super) struct Counters {
     pub(super) ticks: u64,
 }
 
+/// What the UIDs of simulated objects begin with.
+const UID_PREFIX: &str = "00000000-0000-4000-8000-";
+/// What the ids of simulated instances begin with: EC2's have 17 digits.
+const INSTANCE_PREFIX: &str = "i-00000";
+
+impl Counters {
+    /// Returns counters that are past every id in `observed` that another simulation gave out.
+    pub(super) fn beyond(observed: &Observed) -> Self {
+        let number =
+            |prefix: &str, id: &str| u64::from_str_radix(id.strip_prefix(prefix)?, 16).ok();
+        let instances = observed.instances.keys().map(InstanceId::as_str);
+        let uids = observed.nodes.values().map(|node| node.uid.as_str());
+        let uids = uids.chain(observed.pods.iter().map(|pod| pod.uid.as_str()));
+        Self {
+            instances: instances.filter_map(|id| number(INSTANCE_PREFIX, id)).max().unwrap_or(0),
+            uids: uids.filter_map(|id| number(UID_PREFIX, id)).max().unwrap_or(0),
+            ..Self::default()
+        }
+    }
+}
+
 /// Namespace and name of a pod.
 pub(super) type PodKey = (Namespace, Arc<str>);
 
@@ -340,10 +361,16 @@ impl State {
         }
     }
 
+    /// Returns an id that no instance had before.
+    pub(super) fn next_instance(&mut self) -> InstanceId {
+        self.counters.instances += 1;
+        format!("{INSTANCE_PREFIX}{:012x}", self.counters.instances).into()
+    }
+
     /// Returns a UID that no object had before.
     pub(super) fn next_uid(&mut self) -> Uid {
         self.counters.uids += 1;
-        format!("00000000-0000-4000-8000-{:012x}", self.counters.uids).into()
+        format!("{UID_PREFIX}{:012x}", self.counters.uids).into()
     }
 }
 
