@@ -3,10 +3,34 @@
 //! This module knows EC2's facts (embedded as a snapshot) and the arithmetic from capacity to
 //! allocatable. It knows nothing of pods, plans or live state. Invariant: the same region and zones
 //! give the same catalogue; everything is ordered by name.
+//!
+//! ```
+//! use fleetwright::catalog::{Catalog, NodeSettings, allocation};
+//! let catalog = Catalog::load(&"us-east-1".into(), &[]).unwrap();
+//! let cheap = "karpenter.k8s.aws/instance-category in (c,m),karpenter.k8s.aws/instance-cpu>4".parse().unwrap();
+//! let (kind, offering) = catalog.cheapest(&cheap)[0];
+//! assert!(offering.price.is_some());
+//! assert!(allocation(kind, &NodeSettings::default()).allocatable.memory.0 > 0);
+//! ```
+#![doc = include_str!("adr/0002-catalogue.md")]
 
+mod allocation;
+mod facts;
+mod formula;
+mod load;
+mod lookup;
 mod model;
+mod near;
+mod snapshot;
+mod step;
+mod synthetic;
 
+pub use allocation::{allocation, explain};
+pub use formula::{Formula, PodCount};
+pub use lookup::Absent;
 pub use model::{
     Allocation, CapacityType, Catalog, CatalogError, InstanceType, NodeSettings, Offering,
-    PriceSource, Zone,
+    PriceSource, Zone, ZoneSetting,
 };
+pub use step::{AllocationStep, NodeResource, Part};
+pub use synthetic::SyntheticType;

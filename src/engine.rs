@@ -1,1 +1,237 @@
-//! The straight line as one pure function.
+//! The straight line: what the repository asks for, what runs and what can be had → a plan.
+//!
+//! ```text
+//! Desired ─ Demand ─┐
+//! Observed ─────────┼─ solve ─ Target ─ diff ─ Plan ─ digest ─ check
+//! Catalog ──────────┘
+//! ```
+//!
+//! [`plan`] is a pure function: time, scope and settings are inputs, nothing is read, and the same
+//! inputs give the same bytes. What it does not decide: what to read, how to show it, whether it
+//! may be applied by whom.
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeSet;
+
+use jiff::Timestamp;
+
+use crate::catalog::Catalog;
+use crate::demand::{Demand, DemandMode};
+use crate::fleet::Observed;
+use crate::ids::{Address, NodeName};
+use crate::manifest::{Desired, Problem, Severity};
+use crate::plan::wire::{Action, Base, Diagnostic, Plan, ResourceChange};
+use crate::plan::{Facts, Parts, Source, check, diff, digest, plan_id};
+use crate::solve::{Input, Settings, Solution, solve};
+
+/// Rounds in which a limited plan is made again with more nodes left untouched.
+const SCOPE_ROUNDS: usize = 4;
+
+/// Everything a plan follows from.
+#[derive(Debug)]
+pub struct Inputs<'a> {
+    /// What the repository asks for.
+    pub desired: &'a Desired,
+    /// What runs.
+    pub observed: &'a Observed,
+    /// What can be had.
+    pub catalog: &'a Catalog,
+    /// Where files and world come from; its preconditions are filled in.
+    pub base: Base,
+    /// The moment planned for.
+    pub at: Timestamp,
+    /// Which of a workload's counts to plan for.
+    pub demand: DemandMode,
+    /// Which rows the plan may change.
+    pub scope: Scope,
+    /// When a voluntary change is worth it.
+    pub settings: Settings,
+}
+
+/// Limits of a plan to some rows, and rows to replace.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Scope {
+    /// Only these addresses may change; empty means all. A prefix such as `ec2_instance.web` means
+    /// every row of the pool.
+    pub target: Vec<String>,
+    /// These addresses may not change.
+    pub exclude: Vec<String>,
+    /// These addresses are replaced.
+    pub replace: Vec<String>,
+}
+
+impl Scope {
+    fn is_limited(&self) -> bool {
+        !self.target.is_empty() || !self.exclude.is_empty()
+    }
+
+    fn allows(&self, address: &Address) -> bool {
+        let covers = |pattern: &String| {
+            address.as_str() == pattern || address.as_str().starts_with(&format!("{pattern}["))
+        };
+        (self.target.is_empty() || self.target.iter().any(covers))
+            && !self.exclude.iter().any(covers)
+    }
+}
+
+/// Returns the plan.
+#[must_use]
+pub fn plan(inputs: &Inputs) -> Plan {
+    let demand = Demand::build(inputs.desired, inputs.observed, inputs.demand);
+    let replace = nodes_at(inputs, &demand, &inputs.scope.replace);
+    let mut untouched: Vec<NodeName> = Vec::new();
+    for _ in 0..SCOPE_ROUNDS {
+        let solution = solve(&input(inputs, &demand, &replace, &untouched));
+        let plan = put_together(inputs, &demand, &solution);
+        let outside = outside_scope(&plan, &inputs.scope);
+        if outside.is_subset(&untouched.iter().cloned().collect()) {
+            return finish(inputs, &demand, plan);
+        }
+        untouched.extend(outside);
+    }
+    // Each round freezes at least one more node; what is left is a plan that only adds.
+    let all: Vec<NodeName> = inputs.observed.nodes.keys().cloned().collect();
+    let solution = solve(&input(inputs, &demand, &replace, &all));
+    finish(inputs, &demand, put_together(inputs, &demand, &solution))
+}
+
+fn input<'a>(
+    inputs: &'a Inputs,
+    demand: &'a Demand,
+    replace: &'a [NodeName],
+    untouched: &'a [NodeName],
+) -> Input<'a> {
+    Input {
+        desired: inputs.desired,
+        demand,
+        observed: inputs.observed,
+        catalog: inputs.catalog,
+        at: inputs.at,
+        frozen: frozen(inputs, demand),
+        replace,
+        untouched,
+        settings: inputs.settings,
+    }
+}
+
+/// Returns why nothing may be removed: what is not known is never taken for nothing.
+fn frozen(inputs: &Inputs, demand: &Demand) -> Option<String> {
+    if has_errors(&inputs.desired.problems) {
+        return Some("the repository has errors".to_owned());
+    }
+    if !inputs.observed.is_complete() {
+        return Some("the world was not read completely".to_owned());
+    }
+    demand.unresolved.first().map(|source| format!("the size of {} is not known", source.object))
+}
+
+fn has_errors(problems: &[Problem]) -> bool {
+    problems.iter().any(|problem| problem.severity == Severity::Error)
+}
+
+fn put_together(inputs: &Inputs, demand: &Demand, solution: &Solution) -> Plan {
+    let scope = &inputs.scope;
+    let left_out = |address: &Address| !scope.allows(address);
+    diff(Parts {
+        observed: inputs.observed,
+        demand,
+        solution,
+        catalog: inputs.catalog,
+        base: inputs.base.clone(),
+        at: inputs.at,
+        errored: has_errors(&inputs.desired.problems) || !inputs.observed.is_complete(),
+        complete: !scope.is_limited(),
+        left_out: &left_out,
+        diagnostics: diagnostics(inputs, demand, solution),
+    })
+}
+
+/// Nodes that the plan would remove although they are outside the scope.
+fn outside_scope(plan: &Plan, scope: &Scope) -> BTreeSet<NodeName> {
+    let removed = |row: &&ResourceChange| {
+        row.change.actions.contains(&Action::Delete) && !scope.allows(&row.address)
+    };
+    let name = |row: &ResourceChange| {
+        let before = row.change.before.as_ref()?;
+        before.node.clone().or_else(|| Some(before.instance_id.as_ref()?.as_str().into()))
+    };
+    plan.resource_changes.iter().filter(removed).filter_map(name).collect()
+}
+
+/// Returns the nodes that stand at `addresses`, found in a plan that changes nothing.
+fn nodes_at(inputs: &Inputs, demand: &Demand, addresses: &[String]) -> Vec<NodeName> {
+    if addresses.is_empty() {
+        return Vec::new();
+    }
+    let all: Vec<NodeName> = inputs.observed.nodes.keys().cloned().collect();
+    let plan = put_together(inputs, demand, &solve(&input(inputs, demand, &[], &all)));
+    let named = |row: &&ResourceChange| addresses.iter().any(|a| a == row.address.as_str());
+    let node = |row: &ResourceChange| row.change.before.as_ref()?.node.clone();
+    plan.resource_changes.iter().filter(named).filter_map(node).collect()
+}
+
+fn diagnostics(inputs: &Inputs, demand: &Demand, solution: &Solution) -> Vec<Diagnostic> {
+    let problem = |problem: &Problem| {
+        let severity = match problem.severity {
+            Severity::Error => "error",
+            Severity::Warning => "warning",
+        };
+        Diagnostic {
+            severity: severity.to_owned(),
+            origin: Some(problem.origin.clone()),
+            object: problem.object.clone(),
+            message: problem.message.clone(),
+            hint: problem.hint.clone(),
+        }
+    };
+    let note = |severity: &str, message: &String| Diagnostic {
+        severity: severity.to_owned(),
+        origin: None,
+        object: String::new(),
+        message: message.clone(),
+        hint: None,
+    };
+    let mut list: Vec<Diagnostic> =
+        inputs.desired.problems.iter().chain(&demand.problems).map(problem).collect();
+    list.extend(inputs.catalog.warnings.iter().map(|text| note("note", text)));
+    list.extend(solution.refusals.iter().map(|text| note("warning", text)));
+    list.sort();
+    list.dedup();
+    list
+}
+
+/// Adds identity, and the verdict of the independent judge: a plan that fails it is never applied.
+fn finish(inputs: &Inputs, demand: &Demand, mut plan: Plan) -> Plan {
+    identify(&mut plan);
+    let facts = Facts {
+        desired: inputs.desired,
+        demand,
+        observed: inputs.observed,
+        catalog: inputs.catalog,
+        allocation: crate::catalog::allocation,
+    };
+    let violations = check(&plan, &facts);
+    if !violations.is_empty() {
+        plan.errored = true;
+        plan.applyable = false;
+        plan.capacity.diagnostics.extend(violations.iter().map(|violation| Diagnostic {
+            severity: "error".to_owned(),
+            origin: None,
+            object: violation.address.as_ref().map(ToString::to_string).unwrap_or_default(),
+            message: format!("the plan breaks rule {}: {}", violation.rule, violation.message),
+            hint: Some(
+                "this is a defect of fleetwright; please report it with the plan".to_owned(),
+            ),
+        }));
+        identify(&mut plan);
+    }
+    plan
+}
+
+fn identify(plan: &mut Plan) {
+    plan.capacity.digest = digest(plan);
+    let base = &plan.capacity.base;
+    plan.capacity.plan_id = plan_id(&plan.capacity.digest, Source::of(base), base.world.taken_at);
+}

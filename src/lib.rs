@@ -23,5 +23,7 @@ pub mod requirement;
 pub mod schedule;
 pub mod sim;
 pub mod solve;
+#[cfg(test)]
+mod story;
 pub mod telemetry;
 pub mod units;

@@ -2,8 +2,21 @@
 //!
 //! The JSON is the plan; [`wire`] is its form, and every view and policy works on that alone. This
 //! module knows targets and worlds, and nothing of how the solver works or how anything is carried
-//! out. Invariants: equal decisions have equal digests; rows are sorted; //! nothing here reads a clock.
+//! out. Invariants: equal decisions have equal digests; rows are sorted; nothing here reads a clock.
 
+pub mod canonical;
+pub mod check;
+mod diff;
+mod digest;
+#[cfg(test)]
+mod fixture;
+mod saved;
+mod schema;
 pub mod wire;
 
+pub use check::{Facts, Violation, check};
+pub use diff::{Parts, diff};
+pub use digest::{Source, change_id, client_token, digest, plan_id};
+pub use saved::{PLAN_BYTES_MAX, ReadPlanError, ReadPlanErrorKind, read_plan};
+pub use schema::plan_schema;
 pub use wire::Plan;

@@ -11,9 +11,11 @@
 //! have exact complements; a text that only looks like an integer (`"05"`) is a text.
 
 mod keys;
+mod parse;
 mod set;
 
 pub use keys::{is_restricted, is_well_known, key, normalize_key};
+pub use parse::{ParseProblem, ParseRequirementsError};
 pub use set::{LabelSet, Operator, RequirementError, ValueSet};
 
 use std::collections::BTreeMap;

@@ -1,12 +1,181 @@
 //! Feasibility and cost → [`Target`]: which nodes there should be, and which pods go where.
 //!
-//! This module knows pods, nodes, offerings and pools. It knows nothing of files, time, plans or
-//! how anything is carried out; it does not log. Invariants: same inputs, same target; "cannot be
-//! placed" is an answer with its reasons, not an error.
+//! This module knows pods, nodes, offerings and pools. It knows nothing of files, plans or how
+//! anything is carried out; it does not log, and the moment it plans for is an argument.
+//! Invariants: same inputs, same target; "cannot be placed" is an answer with its reasons, not an
+//! error; work is counted, never timed.
 
+mod assemble;
+mod bound;
+mod consolidate;
+mod drift;
+mod layout;
+mod limits;
+mod model;
+mod offer;
+mod pack;
+mod standing;
 mod target;
+#[cfg(test)]
+mod tests;
+mod unplaced;
 
+pub use offer::{
+    Offer, Offers, PoolRefusal, admits, admits_daemon, daemon_requests, pool_requirements,
+};
+pub use standing::{Circumstances, Fate, Standing};
 pub use target::{
     Alternative, BlockReason, KeepReason, Launch, LaunchReason, NewNode, Place, Rejection, Retire,
     RetireReason, Target, Unplaced, workload_key,
 };
+
+use jiff::Timestamp;
+
+use crate::catalog::Catalog;
+use crate::demand::Demand;
+use crate::fleet::Observed;
+use crate::ids::NodeName;
+use crate::manifest::Desired;
+use crate::units::MicroUsd;
+use assemble::Assembly;
+use layout::Ground;
+use limits::Limits;
+use model::Model;
+
+/// When a voluntary change is worth it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Settings {
+    /// Hours over which a saving is counted.
+    pub horizon_hours: i64,
+    /// What moving one running pod costs.
+    pub restart_cost: MicroUsd,
+    /// Least saving, in percent of the price of the nodes concerned.
+    pub minimum_saving_percent: i64,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self { horizon_hours: 24, restart_cost: MicroUsd(1_000), minimum_saving_percent: 5 }
+    }
+}
+
+impl Settings {
+    /// Returns what a change gains over the horizon once the moves are paid for.
+    fn gain(&self, saves_hourly: MicroUsd, moves: u32) -> MicroUsd {
+        saves_hourly.times(self.horizon_hours) - self.restart_cost.times(i64::from(moves))
+    }
+
+    /// Returns the least hourly saving that makes a change of nodes of this price worth it.
+    fn needed_saving(&self, affected: MicroUsd, moves: u32) -> MicroUsd {
+        let share = MicroUsd(affected.0 * self.minimum_saving_percent / 100);
+        let repaid = self.restart_cost.times(i64::from(moves)).0 / self.horizon_hours.max(1);
+        MicroUsd(share.0.max(repaid + 1))
+    }
+
+    /// Returns the hours after which a saving has paid for the moves.
+    fn payback_hours(&self, saves_hourly: MicroUsd, moves: u32) -> u32 {
+        let cost = self.restart_cost.times(i64::from(moves)).0;
+        u32::try_from(cost / saves_hourly.0.max(1) + i64::from(cost % saves_hourly.0.max(1) != 0))
+            .unwrap_or(u32::MAX)
+    }
+}
+
+/// Everything a target follows from.
+pub struct Input<'a> {
+    /// What the repository declares.
+    pub desired: &'a Desired,
+    /// What has to be placed.
+    pub demand: &'a Demand,
+    /// What runs.
+    pub observed: &'a Observed,
+    /// What can be had.
+    pub catalog: &'a Catalog,
+    /// The moment planned for.
+    pub at: Timestamp,
+    /// Why nothing may be removed, where something says so.
+    pub frozen: Option<String>,
+    /// Nodes that the user asked to replace.
+    pub replace: &'a [NodeName],
+    /// Nodes that must not change.
+    pub untouched: &'a [NodeName],
+    /// When a voluntary change is worth it.
+    pub settings: Settings,
+}
+
+/// A target, and the nodes it speaks of.
+pub struct Solution {
+    /// The target.
+    pub target: Target,
+    /// The nodes that are there.
+    pub standing: Vec<Standing>,
+    /// Pools that can make no nodes.
+    pub refusals: Vec<String>,
+}
+
+/// Returns the fleet to have.
+#[must_use]
+pub fn solve(input: &Input) -> Solution {
+    let groups = &input.demand.groups;
+    let shapes = groups.iter().map(|group| &*group.shape);
+    let offers = Offers::of(input.desired, input.catalog, &input.demand.daemons, shapes);
+    let circumstances = Circumstances {
+        desired: input.desired,
+        demand: input.demand,
+        at: input.at,
+        frozen: input.frozen.clone(),
+        replace: input.replace,
+        untouched: input.untouched,
+    };
+    let standing =
+        standing::standing_nodes(input.observed, input.catalog, &offers.list, &circumstances);
+    let model = Model::of(groups, &offers.list, &standing);
+    let columns: Vec<&Offer> = model.columns.iter().map(|c| &offers.list[c.offers[0]]).collect();
+    let pools = input.desired.pools.iter().map(|(name, pool)| (name, &pool.limits));
+    let limits = Limits::of(pools, &standing, &columns);
+    let ground = Ground::of(&model, &standing, limits);
+    let outcome = consolidate::consolidate(&ground, &input.settings);
+    let assembly = Assembly {
+        model: &model,
+        groups,
+        offers: &offers.list,
+        standing: &standing,
+        outcome: &outcome,
+        settings: &input.settings,
+    };
+    let places = assembly.places();
+    let mut launches = assembly.new_nodes();
+    let (keeps, retires) = assembly.fates(&places, &mut launches);
+    let inquest = unplaced::Inquest { input, offers: &offers };
+    let unplaced =
+        places.unplaced.iter().map(|(g, n)| inquest.explain(*g, &groups[*g], *n)).collect();
+    let refusals = offers.refusals.iter().map(|(p, r)| unplaced::refusal_text(p, r)).collect();
+    let target = Target {
+        launches,
+        keeps,
+        retires,
+        placements: places.placements,
+        unplaced,
+        packed: outcome.layout.price,
+        lower_bound: bound_of(&model, &standing, &outcome),
+    };
+    Solution { target, standing, refusals }
+}
+
+/// A bound on every fleet that holds the placed pods and keeps the nodes that stay in any case.
+fn bound_of(model: &Model, standing: &[Standing], outcome: &consolidate::Consolidated) -> MicroUsd {
+    let layout = &outcome.layout;
+    let left = &layout.packing.left;
+    let placed: Vec<u32> =
+        model.classes.iter().zip(left).map(|(c, left)| c.planned - left).collect();
+    let stays = |(node, kept): (&Standing, &bool)| *kept && !matches!(node.fate, Fate::Free);
+    let fixed: Vec<usize> = standing
+        .iter()
+        .zip(&layout.kept)
+        .enumerate()
+        .filter(|(_, pair)| stays(*pair))
+        .map(|(index, _)| index)
+        .collect();
+    let bins: Vec<&model::Bin> = fixed.iter().map(|i| &model.bins[*i]).collect();
+    let paid: MicroUsd = fixed.iter().map(|i| standing[*i].price.unwrap_or_default()).sum();
+    paid + bound::lower_bound(model, &placed, &bins)
+}

@@ -36,6 +36,15 @@ pub struct Zone {
     pub assumed: bool,
 }
 
+/// A zone that a cluster may use, as its owner states it.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ZoneSetting {
+    /// Name, such as `us-east-1a`.
+    pub name: ZoneName,
+    /// Id, such as `use1-az6`; `None`: as in the account the snapshot was taken in.
+    pub id: Option<ZoneId>,
+}
+
 /// Where prices come from.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct PriceSource {
@@ -200,7 +209,76 @@ pub enum CatalogError {
         /// The zones it has.
         known: Vec<ZoneName>,
     },
+    /// The region has no zone of such an id.
+    #[error("zone `{zone}`: `{id}` is not a zone id of region `{region}`")]
+    UnknownZoneId {
+        /// The zone it was stated for.
+        zone: ZoneName,
+        /// The id.
+        id: ZoneId,
+        /// The region.
+        region: Region,
+        /// The ids it has.
+        known: Vec<ZoneId>,
+    },
+    /// Two names mean the same zone.
+    #[error("zones `{first}` and `{second}` are both `{id}`")]
+    SharedZoneId {
+        /// The first zone.
+        first: ZoneName,
+        /// The second zone.
+        second: ZoneName,
+        /// The id of both.
+        id: ZoneId,
+    },
+    /// One name is stated with two ids.
+    #[error("zone `{zone}` is stated twice, as `{first}` and as `{second}`")]
+    ZoneTwice {
+        /// The zone.
+        zone: ZoneName,
+        /// One id.
+        first: ZoneId,
+        /// The other.
+        second: ZoneId,
+    },
+    /// More than one of the above.
+    #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
+    Several(Vec<CatalogError>),
     /// The embedded snapshot cannot be read: the build is broken.
     #[error("the embedded catalogue cannot be read: {0}")]
     Snapshot(String),
+}
+
+impl CatalogError {
+    /// Returns what to do about it, where something can be said.
+    #[must_use]
+    pub fn hint(&self) -> Option<String> {
+        match self {
+            Self::UnknownRegion { similar, .. } => Some(match similar.as_slice() {
+                [] => "write a region's name, such as `eu-west-1`".to_owned(),
+                similar => format!("did you mean {}?", quoted(similar, " or ")),
+            }),
+            Self::UnknownZone { known, .. } => {
+                Some(format!("its zones are {}", quoted(known, ", ")))
+            }
+            Self::UnknownZoneId { known, .. } => {
+                Some(format!("its zone ids are {}", quoted(known, ", ")))
+            }
+            Self::SharedZoneId { .. } => Some(
+                "state the id of each zone, as `aws ec2 describe-availability-zones` shows it"
+                    .to_owned(),
+            ),
+            Self::ZoneTwice { .. } => Some("keep the right one".to_owned()),
+            Self::Several(problems) => {
+                let hints: Vec<String> = problems.iter().filter_map(Self::hint).collect();
+                Some(hints.join("; "))
+            }
+            Self::Snapshot(_) => None,
+        }
+    }
+}
+
+/// Writes names in backquotes, with `between` between them.
+fn quoted<T: std::fmt::Display>(names: &[T], between: &str) -> String {
+    names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(between)
 }

@@ -17,6 +17,7 @@ impl Demand {
     pub fn build(desired: &Desired, observed: &Observed, mode: DemandMode) -> Self {
         let context = ShapeContext::of(desired);
         let live = LivePods::of(observed);
+        let declared = Declared { autoscalers: &desired.autoscalers, live: &live, mode };
         let mut demand = Self { unresolved: desired.unresolved.clone(), ..Self::default() };
         for workload in desired.workloads.values() {
             let shape = Arc::new(shape_of(&workload.id.namespace, &workload.template, &context));
@@ -24,47 +25,14 @@ impl Demand {
                 let origin = Some(workload.origin.clone());
                 demand.daemons.push(Daemon { workload: workload.id.clone(), origin, shape });
             } else {
-                demand.add_declared(desired, workload, shape, &live, mode);
+                let group = declared.group(workload, shape, &mut demand.problems);
+                demand.groups.push(group);
             }
         }
         demand.add_live_only(desired, observed, &live, &context);
         demand.groups.sort_by(|a, b| a.workload.cmp(&b.workload));
         demand.daemons.sort_by(|a, b| a.workload.cmp(&b.workload));
         demand
-    }
-
-    fn add_declared(
-        &mut self,
-        desired: &Desired,
-        workload: &Workload,
-        mut shape: Arc<PodShape>,
-        live: &LivePods,
-        mode: DemandMode,
-    ) {
-        let running = live.running(&workload.id);
-        let autoscaler = desired.autoscalers.iter().find(|a| claims(a, &workload.id));
-        let (mut counts, mut decided_by) = declared_counts(&workload.scale, running.values().sum());
-        if let Some(autoscaler) = autoscaler {
-            self.problems.push(ignored_autoscaler(autoscaler, workload));
-            decided_by = Decider::Ignored { autoscaler: autoscaler.object.clone() };
-        }
-        counts.planned = match mode {
-            DemandMode::Floor => counts.floor,
-            DemandMode::Live => counts.live,
-            DemandMode::Ceiling => counts.ceiling,
-        };
-        if workload.id.kind == WorkloadKind::Pod {
-            // Nothing would make the pod anew if it were evicted.
-            Arc::make_mut(&mut shape).pinned = true;
-        }
-        self.groups.push(PodGroup {
-            workload: workload.id.clone(),
-            origin: Some(workload.origin.clone()),
-            shape,
-            counts,
-            decided_by,
-            running,
-        });
     }
 
     fn add_live_only(
@@ -97,6 +65,40 @@ impl Demand {
                 running: live.running(id),
             });
         }
+    }
+}
+
+/// What decides the number of a declared workload's pods.
+struct Declared<'a> {
+    autoscalers: &'a [AutoscalerRef],
+    live: &'a LivePods<'a>,
+    mode: DemandMode,
+}
+
+impl Declared<'_> {
+    fn group(
+        &self,
+        workload: &Workload,
+        mut shape: Arc<PodShape>,
+        problems: &mut Vec<Problem>,
+    ) -> PodGroup {
+        let running = self.live.running(&workload.id);
+        let (mut counts, mut decided_by) = declared_counts(&workload.scale, running.values().sum());
+        if let Some(autoscaler) = self.autoscalers.iter().find(|a| claims(a, &workload.id)) {
+            problems.push(ignored_autoscaler(autoscaler, workload));
+            decided_by = Decider::Ignored { autoscaler: autoscaler.object.clone() };
+        }
+        counts.planned = match self.mode {
+            DemandMode::Floor => counts.floor,
+            DemandMode::Live => counts.live,
+            DemandMode::Ceiling => counts.ceiling,
+        };
+        if workload.id.kind == WorkloadKind::Pod {
+            // Nothing would make the pod anew if it were evicted.
+            Arc::make_mut(&mut shape).pinned = true;
+        }
+        let (workload, origin) = (workload.id.clone(), Some(workload.origin.clone()));
+        PodGroup { workload, origin, shape, counts, decided_by, running }
     }
 }
 

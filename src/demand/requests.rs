@@ -11,7 +11,11 @@ use crate::units::{Bytes, MilliCpu, ResourceName, Resources};
 /// requests replace the sum for the resources they name; overhead comes on top.
 /// Source: `k8s.io/component-helpers/resource`, `PodRequests`.
 #[must_use]
-pub fn pod_requests(spec: &PodSpec, overhead: &Amounts, limits: &[LimitRangeItem]) -> Resources {
+pub(super) fn pod_requests(
+    spec: &PodSpec,
+    overhead: &Amounts,
+    limits: &[LimitRangeItem],
+) -> Resources {
     let of = |container: &Container| effective_requests(&container.resources, limits);
     let mut sidecars = Resources::default();
     let mut start_peak = Resources::default();

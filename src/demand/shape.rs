@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::requests::pod_requests;
-use crate::ids::{Labels, Namespace};
+use crate::ids::{LabelValue, Labels, Namespace};
 use crate::manifest::{Desired, LimitRangeItem, RuntimeClass};
 use crate::pod::{
     Expression, HostPort, NodeTerm, PodAffinity, PodSpec, PodTemplate, Toleration, TopologySpread,
@@ -189,7 +189,7 @@ fn term_requirements(term: &NodeTerm) -> Option<Requirements> {
 /// Returns the label states that a validated expression allows.
 #[must_use]
 pub fn label_set(expression: &Expression) -> LabelSet {
-    let values: Vec<&str> = expression.values.iter().map(|value| value.as_str()).collect();
+    let values: Vec<&str> = expression.values.iter().map(LabelValue::as_str).collect();
     // An expression that slipped past validation must not widen the choice: it matches nothing.
     LabelSet::from_operator(expression.operator, &values)
         .unwrap_or_else(|_| LabelSet::all().complement())

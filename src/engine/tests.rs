@@ -1,0 +1,134 @@
+//! The whole line on the fleets of the source documents.
+
+use super::*;
+use crate::fleet::ClusterIdentity;
+use crate::plan::wire::{BaseWorld, Reason};
+use crate::story::Story;
+
+fn base(observed: &Observed, name: &str) -> Base {
+    Base {
+        path: ".".into(),
+        repository: None,
+        commit: Some("4f2c9a1".into()),
+        tree: "0".repeat(64),
+        dirty: false,
+        world: BaseWorld {
+            name: name.into(),
+            cluster: ClusterIdentity::clone(&observed.cluster),
+            taken_at: observed.taken_at,
+            sources: observed.sources.clone(),
+        },
+        demand: DemandMode::Live,
+        preconditions: Vec::new(),
+    }
+}
+
+fn plan_of(story: &Story, scope: Scope) -> Plan {
+    let plan = plan(&Inputs {
+        desired: &story.desired,
+        observed: &story.observed,
+        catalog: &story.catalog,
+        base: base(&story.observed, "sim:world"),
+        at: story.observed.taken_at,
+        demand: DemandMode::Live,
+        scope,
+        settings: Settings::default(),
+    });
+    let errors: Vec<&Diagnostic> =
+        plan.capacity.diagnostics.iter().filter(|d| d.severity == "error").collect();
+    assert!(errors.is_empty(), "{errors:#?}");
+    plan
+}
+
+fn workshop() -> Story {
+    Story::new(&["c5.large", "m5.large", "r5.large", "m5.xlarge"], 0, 1024)
+}
+
+#[test]
+fn every_plan_of_the_workshop_walk_passes_the_judge_and_ends_in_nothing_to_do() {
+    let mut story = workshop();
+    for replicas in [0, 5, 12, 5, 1, 0] {
+        story.scale(replicas);
+        let first = plan_of(&story, Scope::default());
+        assert!(first.applyable && first.complete);
+        story.carry_out(&story.solve());
+        let again = plan_of(&story, Scope::default());
+        assert_eq!((again.summary.add, again.summary.destroy), (0, 0), "{replicas}");
+        assert_eq!(again.capacity.cost.hourly_after, first.capacity.cost.hourly_after);
+    }
+}
+
+#[test]
+fn one_for_one_is_one_row_that_creates_before_it_deletes() {
+    let mut story = workshop();
+    story.step(5);
+    story.scale(1);
+    let plan = plan_of(&story, Scope::default());
+    assert_eq!((plan.summary.add, plan.summary.destroy, plan.summary.replace), (1, 1, 1));
+    let [row] = plan.resource_changes.as_slice() else { panic!("one row: {plan:#?}") };
+    assert_eq!(row.change.actions, [Action::Create, Action::Delete]);
+    assert_eq!(row.action_reason.as_deref(), Some("replace_because_underutilized"));
+    assert!(matches!(plan.capacity.explain[0].reason, Reason::Launch { .. }));
+    assert!(plan.capacity.explain[0].retire_reason.is_some());
+}
+
+#[test]
+fn same_inputs_give_the_same_bytes() {
+    let mut story = workshop();
+    story.scale(17);
+    let text = |plan: &Plan| crate::plan::canonical::pretty(plan).expect("no floats");
+    let first = text(&plan_of(&story, Scope::default()));
+    for _ in 0..10 {
+        assert_eq!(text(&plan_of(&story, Scope::default())), first);
+    }
+}
+
+#[test]
+fn an_excluded_node_stays_and_the_plan_says_it_is_partial() {
+    let mut story = workshop();
+    story.step(5);
+    story.scale(0);
+    let all = plan_of(&story, Scope::default());
+    let address = all.resource_changes[0].address.to_string();
+    assert_eq!(all.summary.destroy, 1);
+    let scope = Scope { exclude: vec![address.clone()], ..Scope::default() };
+    let limited = plan_of(&story, scope);
+    assert_eq!((limited.summary.destroy, limited.complete), (0, false));
+    let scope = Scope { target: vec![address], ..Scope::default() };
+    assert_eq!(plan_of(&story, scope).summary.destroy, 1);
+}
+
+#[test]
+fn an_excluded_launch_leaves_its_pods_without_a_place() {
+    let mut story = workshop();
+    story.scale(5);
+    let address = plan_of(&story, Scope::default()).resource_changes[0].address.to_string();
+    let limited = plan_of(&story, Scope { exclude: vec![address], ..Scope::default() });
+    assert_eq!((limited.summary.add, limited.capacity.pods.unschedulable), (0, 5));
+}
+
+#[test]
+fn a_requested_replacement_keeps_its_address() {
+    let mut story = workshop();
+    story.step(5);
+    let address = plan_of(&story, Scope::default()).resource_changes[0].address.to_string();
+    let plan = plan_of(&story, Scope { replace: vec![address.clone()], ..Scope::default() });
+    assert_eq!((plan.summary.add, plan.summary.destroy, plan.summary.replace), (1, 1, 1));
+    assert_eq!(plan.resource_changes[0].address.as_str(), address);
+    assert_eq!(plan.resource_changes[0].action_reason.as_deref(), Some("replace_by_request"));
+}
+
+#[test]
+fn errors_and_unknown_sizes_never_make_a_plan_smaller() {
+    let mut story = workshop();
+    story.step(5);
+    story.scale(0);
+    story.desired.unresolved.push(crate::manifest::Unresolved {
+        origin: crate::ids::Origin::new("release.yaml", 1),
+        object: "HelmRelease web/shop".into(),
+        reason: "the chart is not rendered".into(),
+    });
+    let plan = plan_of(&story, Scope::default());
+    assert_eq!((plan.summary.destroy, plan.capacity.pods.unresolved), (0, 1));
+    assert_eq!(plan.summary.blocked, 1);
+}

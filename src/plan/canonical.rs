@@ -1,0 +1,271 @@
+//! Canonical JSON: equal values give equal bytes, on every machine and in every release.
+//!
+//! This module knows JSON and nothing of plans. Keys are sorted by code point, numbers are
+//! integers, texts carry no escape they do not need. There are two spellings: [`compact`], without
+//! any white space, is what hashes are taken over; [`pretty`], with two spaces for each level and a
+//! final line feed, is what files hold. Invariant: a float is an error, even one that happens to be
+//! whole, and so is one that is no number, which other writers turn into `null`.
+//!
+//! ```
+//! use std::collections::BTreeMap;
+//! use fleetwright::plan::canonical;
+//! let value = BTreeMap::from([("b", vec![1, 2]), ("a", vec![])]);
+//! assert_eq!(canonical::compact(&value).unwrap(), r#"{"a":[],"b":[1,2]}"#);
+//! assert!(canonical::compact(&0.5).is_err());
+//! ```
+
+mod tree;
+
+use std::fmt::Write as _;
+
+use serde::Serialize;
+use thiserror::Error;
+
+use tree::Json;
+
+/// Spaces for each level of the spelling that files use.
+const INDENT: usize = 2;
+
+/// Why a value has no canonical form.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum CanonicalError {
+    /// A float: it would print differently elsewhere.
+    #[error("{0} is a float; use an integer or a decimal text")]
+    Float(String),
+    /// Raw bytes, which JSON does not have.
+    #[error("raw bytes have no canonical form; use text")]
+    Bytes,
+    /// An integer beyond 64 bits.
+    #[error("{0} does not fit into 64 bits")]
+    Wide(String),
+    /// A key of an object that is neither text nor an integer.
+    #[error("a key of an object is neither text nor an integer")]
+    Key,
+    /// A key that stands twice in one object.
+    #[error("key `{0}` stands twice in one object")]
+    DuplicateKey(String),
+    /// The value itself refused to be written.
+    #[error("{0}")]
+    Refused(String),
+}
+
+/// Returns `value` as canonical JSON without white space.
+///
+/// # Errors
+/// When the value holds a float, raw bytes, or keys that clash or are no text.
+pub fn compact<T: Serialize + ?Sized>(value: &T) -> Result<String, CanonicalError> {
+    let mut out = String::new();
+    write_compact(&Json::of(value)?, &mut out);
+    Ok(out)
+}
+
+/// Returns `value` as canonical JSON with two spaces for each level and a final line feed.
+///
+/// # Errors
+/// When the value holds a float, raw bytes, or keys that clash or are no text.
+pub fn pretty<T: Serialize + ?Sized>(value: &T) -> Result<String, CanonicalError> {
+    let mut out = String::new();
+    write_pretty(&Json::of(value)?, 0, &mut out);
+    out.push('\n');
+    Ok(out)
+}
+
+fn write_compact(json: &Json, out: &mut String) {
+    match json {
+        Json::List(items) => {
+            out.push('[');
+            for (index, item) in items.iter().enumerate() {
+                separate(index, out);
+                write_compact(item, out);
+            }
+            out.push(']');
+        }
+        Json::Object(entries) => {
+            out.push('{');
+            for (index, (key, item)) in entries.iter().enumerate() {
+                separate(index, out);
+                write_text(key, out);
+                out.push(':');
+                write_compact(item, out);
+            }
+            out.push('}');
+        }
+        Json::Null | Json::Bool(_) | Json::Integer(_) | Json::Text(_) => write_scalar(json, out),
+    }
+}
+
+fn write_pretty(json: &Json, level: usize, out: &mut String) {
+    match json {
+        Json::List(items) if !items.is_empty() => {
+            out.push('[');
+            for (index, item) in items.iter().enumerate() {
+                separate(index, out);
+                start_line(level + 1, out);
+                write_pretty(item, level + 1, out);
+            }
+            start_line(level, out);
+            out.push(']');
+        }
+        Json::Object(entries) if !entries.is_empty() => {
+            out.push('{');
+            for (index, (key, item)) in entries.iter().enumerate() {
+                separate(index, out);
+                start_line(level + 1, out);
+                write_text(key, out);
+                out.push_str(": ");
+                write_pretty(item, level + 1, out);
+            }
+            start_line(level, out);
+            out.push('}');
+        }
+        Json::List(_)
+        | Json::Object(_)
+        | Json::Null
+        | Json::Bool(_)
+        | Json::Integer(_)
+        | Json::Text(_) => write_compact(json, out),
+    }
+}
+
+fn separate(index: usize, out: &mut String) {
+    if index > 0 {
+        out.push(',');
+    }
+}
+
+fn start_line(level: usize, out: &mut String) {
+    out.push('\n');
+    out.extend(std::iter::repeat_n(' ', level * INDENT));
+}
+
+fn write_scalar(json: &Json, out: &mut String) {
+    match json {
+        Json::Bool(true) => out.push_str("true"),
+        Json::Bool(false) => out.push_str("false"),
+        Json::Integer(n) => out.push_str(&n.to_string()),
+        Json::Text(text) => write_text(text, out),
+        Json::Null | Json::List(_) | Json::Object(_) => out.push_str("null"),
+    }
+}
+
+/// Writes `text` with the escapes JSON demands, the short one where there is one, and no other.
+fn write_text(text: &str, out: &mut String) {
+    out.push('"');
+    for c in text.chars() {
+        match c {
+            '"' => out.push_str("\\\""),
+            '\\' => out.push_str("\\\\"),
+            '\u{8}' => out.push_str("\\b"),
+            '\t' => out.push_str("\\t"),
+            '\n' => out.push_str("\\n"),
+            '\u{c}' => out.push_str("\\f"),
+            '\r' => out.push_str("\\r"),
+            '\0'..='\u{1f}' => {
+                // Writing to a `String` cannot fail.
+                let _ = write!(out, "\\u{:04x}", u32::from(c));
+            }
+            _ => out.push(c),
+        }
+    }
+    out.push('"');
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use proptest::prelude::*;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    #[test]
+    fn keys_are_sorted_and_nothing_is_spaced() {
+        #[derive(Serialize)]
+        struct Shape {
+            z: u8,
+            a: Option<i64>,
+            m: BTreeMap<i32, &'static str>,
+        }
+        let value = Shape { z: 1, a: None, m: [(10, "x"), (9, "y")].into() };
+        assert_eq!(compact(&value).unwrap(), r#"{"a":null,"m":{"10":"x","9":"y"},"z":1}"#);
+    }
+
+    #[test]
+    fn files_are_indented_by_two_and_end_in_a_line_feed() {
+        let value = json!({"b": [], "a": [1, {"c": {}}]});
+        let expected =
+            "{\n  \"a\": [\n    1,\n    {\n      \"c\": {}\n    }\n  ],\n  \"b\": []\n}\n";
+        assert_eq!(pretty(&value).unwrap(), expected);
+    }
+
+    #[test]
+    fn texts_carry_no_escape_they_do_not_need() {
+        let text = "\u{0}\u{8}\t\n\u{c}\r\u{1f}\"\\/é\u{7f}\u{2028}😀";
+        let expected = "\"\\u0000\\b\\t\\n\\f\\r\\u001f\\\"\\\\/é\u{7f}\u{2028}😀\"";
+        assert_eq!(compact(text).unwrap(), expected);
+    }
+
+    #[test]
+    fn a_float_is_an_error_wherever_it_stands() {
+        for (value, shown) in [(1.0, "1"), (f64::NAN, "NaN"), (f64::INFINITY, "inf")] {
+            assert_eq!(compact(&vec![Some(value)]), Err(CanonicalError::Float(shown.to_owned())));
+        }
+        assert!(pretty(&json!({"a": [{"b": 0.5}]})).is_err());
+        assert_eq!(compact(&0.5_f32), Err(CanonicalError::Float("0.5".to_owned())));
+    }
+
+    #[test]
+    fn what_json_cannot_say_exactly_is_an_error() {
+        struct Raw;
+        impl Serialize for Raw {
+            fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.serialize_bytes(b"x")
+            }
+        }
+        #[derive(Serialize)]
+        struct Twice {
+            a: u8,
+            #[serde(flatten)]
+            rest: BTreeMap<&'static str, u8>,
+        }
+        assert_eq!(compact(&Raw), Err(CanonicalError::Bytes));
+        assert_eq!(compact(&BTreeMap::from([((1, 2), 3)])), Err(CanonicalError::Key));
+        let twice = Twice { a: 1, rest: [("a", 2)].into() };
+        assert_eq!(compact(&twice), Err(CanonicalError::DuplicateKey("a".to_owned())));
+        assert_eq!(compact(&u64::MAX).unwrap(), "18446744073709551615");
+        let wide = i128::from(u64::MAX) + 1;
+        assert_eq!(compact(&wide), Err(CanonicalError::Wide(wide.to_string())));
+    }
+
+    fn any_json() -> impl Strategy<Value = Value> {
+        let leaf = prop_oneof![
+            Just(Value::Null),
+            any::<bool>().prop_map(Value::from),
+            any::<i64>().prop_map(Value::from),
+            any::<String>().prop_map(Value::from),
+        ];
+        leaf.prop_recursive(4, 32, 4, |inner| {
+            prop_oneof![
+                proptest::collection::vec(inner.clone(), 0..4).prop_map(Value::from),
+                proptest::collection::btree_map(any::<String>(), inner, 0..4)
+                    .prop_map(|map| Value::Object(map.into_iter().collect())),
+            ]
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn both_spellings_are_json_and_say_the_same(value in any_json()) {
+            for text in [compact(&value).unwrap(), pretty(&value).unwrap()] {
+                prop_assert_eq!(&serde_json::from_str::<Value>(&text).unwrap(), &value);
+            }
+        }
+
+        #[test]
+        fn reading_and_writing_again_changes_no_byte(value in any_json()) {
+            let text = compact(&value).unwrap();
+            prop_assert_eq!(&compact(&serde_json::from_str::<Value>(&text).unwrap()).unwrap(), &text);
+        }
+    }
+}

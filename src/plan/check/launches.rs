@@ -1,0 +1,226 @@
+//! Nodes to come: what is on offer, what the pool declares, and what may stand in.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::Verdict;
+use super::case::{Case, Row, resources};
+use super::fit::{misfit, site_of};
+use crate::catalog::{InstanceType, Offering};
+use crate::fleet::KEY_LABEL;
+use crate::ids::{LabelValue, Labels, PoolName};
+use crate::manifest::{Generation, Pool};
+use crate::plan::wire::NodeState;
+use crate::pod::Taint;
+use crate::requirement::{LabelSet, Requirements, key, label};
+use crate::solve::Alternative;
+use crate::units::MicroUsd;
+
+pub(super) fn check(case: &Case<'_>, verdict: &mut Verdict) {
+    for row in case.rows.iter().filter(|row| row.deed.creates()) {
+        let Some(after) = row.after else { continue };
+        let Some(pool) = after.pool.as_ref().and_then(|name| case.pool(name)) else {
+            verdict.row("launch/pool", row.address, "its pool is not declared");
+            continue;
+        };
+        template(case, row, (pool, after), verdict);
+        let Some(kind) = case.kind(after) else {
+            verdict.row("launch/type", row.address, "its type is not in the catalogue");
+            continue;
+        };
+        match case.offering(after) {
+            Some(offering) => on_offer(row, after, offering, verdict),
+            None => verdict.row("launch/offering", row.address, "nobody offers it there"),
+        }
+        labels(row, (pool, after), kind, verdict);
+        amounts(case, row, (pool, after), kind, verdict);
+    }
+    keys(case, verdict);
+    alternatives(case, verdict);
+}
+
+fn on_offer(row: &Row<'_>, after: &NodeState, offering: &Offering, verdict: &mut Verdict) {
+    if offering.price.is_none() {
+        verdict.row("launch/offering", row.address, "its price is not known");
+    }
+    let zone_id = Some(offering.zone_id.clone());
+    verdict.row_equal("launch/zone-id", row.address, ("zone_id", &after.zone_id, &zone_id));
+}
+
+/// Holds a node to its pool's template and node class.
+fn template(
+    case: &Case<'_>,
+    row: &Row<'_>,
+    (pool, after): (&Pool, &NodeState),
+    verdict: &mut Verdict,
+) {
+    let set = |taints: &[Taint]| taints.iter().cloned().collect::<BTreeSet<_>>();
+    for (what, stated, declared) in [
+        ("taints", &after.taints, &pool.taints),
+        ("startup_taints", &after.startup_taints, &pool.startup_taints),
+    ] {
+        verdict.row_equal("launch/taints", row.address, (what, &set(stated), &set(declared)));
+    }
+    match case.class(pool) {
+        Some(class) => {
+            let image = Some(class.image.clone());
+            verdict.row_equal("launch/image", row.address, ("image", &after.image, &image));
+        }
+        None => verdict.row("launch/class", row.address, "its pool's node class is not declared"),
+    }
+}
+
+/// Holds the labels of a node to type, offering and pool.
+fn labels(
+    row: &Row<'_>,
+    (pool, after): (&Pool, &NodeState),
+    kind: &InstanceType,
+    verdict: &mut Verdict,
+) {
+    let mut expected = kind.labels.clone();
+    expected.extend(pool.labels.clone());
+    expected.extend(place_labels(
+        after.zone.as_ref().map_or("", |zone| zone.as_str()),
+        after.zone_id.as_ref().map_or("", |id| id.as_str()),
+        after.capacity_type.map_or("", |how| how.as_str()),
+    ));
+    let own = match pool.generation {
+        Generation::V1alpha5 => key::PROVISIONER,
+        Generation::V1beta1 | Generation::V1 => key::NODEPOOL,
+    };
+    expected.extend([label(own, pool.name.as_str())]);
+    for (key, value) in &expected {
+        let stated = after.labels.get(key);
+        if stated != Some(value) {
+            let fault = format!("label {key} is stated as {stated:?}, but is {value}");
+            verdict.row("launch/labels", row.address, fault);
+        }
+    }
+    for name in [key::NODEPOOL, key::PROVISIONER] {
+        if after.labels.get(name).is_some_and(|value| value.as_str() != pool.name.as_str()) {
+            verdict.row("launch/labels", row.address, format!("{name} names another pool"));
+        }
+    }
+    let index = row.change.index.as_deref();
+    if after.labels.get(KEY_LABEL).is_some_and(|value| Some(value.as_str()) != index) {
+        verdict.row("launch/labels", row.address, format!("{KEY_LABEL} is not the index"));
+    }
+    if let Some(fault) = unmet(pool, &after.labels) {
+        verdict.row("launch/requirements", row.address, fault);
+    }
+}
+
+fn place_labels(zone: &str, zone_id: &str, capacity_type: &str) -> Labels {
+    [label(key::ZONE, zone), label(key::ZONE_ID, zone_id), label(key::CAPACITY_TYPE, capacity_type)]
+        .into()
+}
+
+/// Returns the requirement of `pool` that a node with `labels` does not meet.
+fn unmet(pool: &Pool, labels: &Labels) -> Option<String> {
+    let mut requirements = Requirements::default();
+    for requirement in &pool.requirements {
+        let values: Vec<&str> = requirement.values.iter().map(LabelValue::as_str).collect();
+        match LabelSet::from_operator(requirement.operator, &values) {
+            Ok(set) => requirements.add(requirement.key.clone(), &set),
+            Err(error) => return Some(format!("{}: {error}", requirement.key)),
+        }
+    }
+    let key = requirements.unmatched(labels)?;
+    let allowed = requirements.get(key.as_str()).map(ToString::to_string).unwrap_or_default();
+    let held = labels.get(key).map_or("absent", |value| value.as_str());
+    Some(format!("pool {} requires {key} {allowed}, the node has {held}", pool.name))
+}
+
+/// Holds capacity and allocatable to the catalogue's rule.
+fn amounts(
+    case: &Case<'_>,
+    row: &Row<'_>,
+    (pool, after): (&Pool, &NodeState),
+    kind: &InstanceType,
+    verdict: &mut Verdict,
+) {
+    let Some(allocation) = case.allocation(pool, kind) else { return };
+    let (rule, stated) = ("launch/amounts", resources(&after.capacity));
+    verdict.row_equal(rule, row.address, ("capacity", &stated, &allocation.capacity));
+    let stated = resources(&after.allocatable);
+    verdict.row_equal(rule, row.address, ("allocatable", &stated, &allocation.allocatable));
+}
+
+/// Holds the keys of nodes to come to the lowest that are unused in their pool.
+///
+/// Where an instance is on its way out, its key may be counted as used or not.
+fn keys(case: &Case<'_>, verdict: &mut Verdict) {
+    let mut taken: BTreeMap<&PoolName, BTreeSet<&str>> = BTreeMap::new();
+    let mut comes = Vec::new();
+    for row in case.rows.iter().filter(|row| row.deed.creates()) {
+        let pool = row.after.and_then(|after| after.pool.as_ref());
+        let Some((pool, key)) = pool.zip(row.change.index.as_deref()) else {
+            verdict.row("launch/key", row.address, "it has no pool or no key");
+            continue;
+        };
+        if let Some(holder) = case.holder(pool, key, row) {
+            let fault = format!("key {key} of {pool} is used by {}", holder.id);
+            verdict.row("launch/key", row.address, fault);
+        }
+        taken.entry(pool).or_insert_with(|| case.held_keys(pool)).insert(key);
+        comes.push((row, pool, key));
+    }
+    for (row, pool, key) in comes {
+        let number = key.parse::<u32>().ok().filter(|number| number.to_string() == key);
+        let of_pool = taken.get(pool);
+        let used = |n: u32| of_pool.is_some_and(|keys| keys.contains(n.to_string().as_str()));
+        if !number.is_some_and(|number| (0..number).all(used)) {
+            verdict.row("launch/key", row.address, format!("{key} is not the lowest unused key"));
+        }
+    }
+}
+
+/// Holds offerings that may stand in for a launch to what is required of the launch itself.
+fn alternatives(case: &Case<'_>, verdict: &mut Verdict) {
+    for of in &case.plan.capacity.alternatives {
+        let row = case.row(&of.address).filter(|row| row.deed.creates());
+        let Some((row, after)) = row.and_then(|row| Some((row, row.after?))) else {
+            verdict.row("alternatives/row", &of.address, "nothing is launched there");
+            continue;
+        };
+        if !of.offerings.is_sorted_by_key(|offering| offering.hourly) {
+            verdict.row("alternatives/order", &of.address, "they are not cheapest first");
+        }
+        let pool = after.pool.as_ref().and_then(|name| case.pool(name));
+        let Some((pool, kind)) = pool.zip(case.kind(after)) else { continue };
+        for offering in &of.offerings {
+            let what = (offering.instance_type.as_str(), offering.zone.as_str());
+            if let Some((rule, fault)) = unfit(case, row, (pool, after, kind), offering) {
+                verdict.row(rule, &of.address, format!("{} in {}: {fault}", what.0, what.1));
+            }
+        }
+    }
+}
+
+/// Returns the rule that `offering` would break in the place of `row`, and how.
+fn unfit(
+    case: &Case<'_>,
+    row: &Row<'_>,
+    (pool, after, chosen): (&Pool, &NodeState, &InstanceType),
+    offering: &Alternative,
+) -> Option<(&'static str, String)> {
+    let Alternative { instance_type, zone, capacity_type, hourly } = offering;
+    let kind = case.facts.catalog.types.get(instance_type);
+    let same = |o: &&Offering| o.zone == *zone && o.capacity_type == *capacity_type;
+    let Some((kind, sold)) = kind.and_then(|k| Some((k, k.offerings.iter().find(same)?))) else {
+        return Some(("alternatives/offering", "nobody offers it".to_owned()));
+    };
+    if sold.price != Some(*hourly) {
+        let price = sold.price.as_ref().map(MicroUsd::to_string).unwrap_or_default();
+        return Some(("alternatives/price", format!("it costs {price}, not {hourly}")));
+    }
+    let mut labels = after.labels.clone();
+    labels.retain(|key, _| !chosen.labels.contains_key(key));
+    labels.extend(kind.labels.clone());
+    labels.extend(place_labels(zone.as_str(), sold.zone_id.as_str(), capacity_type.as_str()));
+    if let Some(fault) = unmet(pool, &labels) {
+        return Some(("alternatives/requirements", fault));
+    }
+    let allocation = case.allocation(pool, kind)?;
+    misfit(case, row, &site_of(after, &labels, allocation.allocatable))
+        .map(|fault| ("alternatives/fit", fault))
+}

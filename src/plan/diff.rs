@@ -1,0 +1,175 @@
+//! Target against world → rows, reasons, waves, conditions and totals.
+//!
+//! Nothing is decided here: the target says which nodes come, stay and go. This module names them,
+//! pairs what replaces each other, and counts.
+
+mod address;
+mod rows;
+mod totals;
+
+use jiff::Timestamp;
+
+use crate::catalog::Catalog;
+use crate::demand::Demand;
+use crate::fleet::Observed;
+use crate::ids::Address;
+use crate::plan::wire::{Action, Amount, FORMAT_VERSION};
+use crate::plan::wire::{
+    AlternativesRow, Base, Capacity, DaemonRow, DemandRow, Diagnostic, Plan, ResourceChange,
+    UnresolvedRow, UnschedulableRow, Wave, WaveStep,
+};
+use crate::solve::Solution;
+
+/// What a plan is put together from.
+pub struct Parts<'a> {
+    /// What runs.
+    pub observed: &'a Observed,
+    /// What has to be placed.
+    pub demand: &'a Demand,
+    /// What there should be.
+    pub solution: &'a Solution,
+    /// What can be had.
+    pub catalog: &'a Catalog,
+    /// What the plan is made from; its conditions are added here.
+    pub base: Base,
+    /// The moment planned for.
+    pub at: Timestamp,
+    /// Whether the inputs had errors.
+    pub errored: bool,
+    /// Whether the plan covers everything.
+    pub complete: bool,
+    /// Rows of launches that the user left out, by address.
+    pub left_out: &'a dyn Fn(&Address) -> bool,
+    /// Problems of the inputs.
+    pub diagnostics: Vec<Diagnostic>,
+}
+
+/// How long a plan that removes something may be applied.
+const DESTRUCTIVE_EXPIRY: jiff::SignedDuration = jiff::SignedDuration::from_mins(30);
+
+/// How long a plan that only adds may be applied.
+const ADDITIVE_EXPIRY: jiff::SignedDuration = jiff::SignedDuration::from_hours(24);
+
+/// Returns the plan, without digest and plan id.
+#[must_use]
+pub fn diff(parts: Parts) -> Plan {
+    let rows = rows::Rows::of(&parts);
+    let Parts {
+        observed: _,
+        demand,
+        solution,
+        catalog,
+        mut base,
+        at,
+        errored,
+        complete,
+        left_out: _,
+        diagnostics,
+    } = parts;
+    base.preconditions = rows.preconditions;
+    let summary = totals::summary(&rows.changes, rows.blocked);
+    let expiry = if summary.destructive { DESTRUCTIVE_EXPIRY } else { ADDITIVE_EXPIRY };
+    let mut unschedulable = unschedulable(demand, solution);
+    unschedulable.extend(rows.left_out_pods);
+    unschedulable.sort_by(|a, b| (&a.workload, a.pods).cmp(&(&b.workload, b.pods)));
+    let cost =
+        totals::cost(&rows.explain, solution.target.lower_bound, &catalog.prices, rows.estimated);
+    let applyable = !errored && base.world.name != "empty";
+    Plan {
+        format_version: FORMAT_VERSION.to_owned(),
+        tool_version: env!("CARGO_PKG_VERSION").to_owned(),
+        timestamp: at,
+        applyable,
+        complete,
+        errored,
+        summary,
+        resource_drift: Vec::new(),
+        checks: Vec::new(),
+        capacity: Capacity {
+            digest: "".into(),
+            plan_id: "".into(),
+            base,
+            expires_at: at.checked_add(expiry).unwrap_or(at),
+            waves: waves(&rows.changes),
+            pods: totals::pods(demand, &unschedulable, rows.moved),
+            placement: crate::plan::wire::Placement {
+                mode: "unsteered".to_owned(),
+                orders: Vec::new(),
+                packed_hourly: solution.target.packed,
+            },
+            placements: rows.placements,
+            unschedulable,
+            unresolved: unresolved(demand),
+            demand: demand_rows(demand),
+            daemons: daemon_rows(demand),
+            cost,
+            alternatives: rows.alternatives,
+            explain: rows.explain,
+            diagnostics,
+        },
+        resource_changes: rows.changes,
+    }
+}
+
+/// Launches first, retirements last; an empty wave is left out.
+fn waves(changes: &[ResourceChange]) -> Vec<Wave> {
+    let with = |action: Action| -> Vec<Address> {
+        let has = |row: &&ResourceChange| row.change.actions.contains(&action);
+        changes.iter().filter(has).map(|row| row.address.clone()).collect()
+    };
+    [(WaveStep::Launch, with(Action::Create)), (WaveStep::Retire, with(Action::Delete))]
+        .into_iter()
+        .filter(|(_, addresses)| !addresses.is_empty())
+        .map(|(step, addresses)| Wave { step, addresses })
+        .collect()
+}
+
+fn unschedulable(demand: &Demand, solution: &Solution) -> Vec<UnschedulableRow> {
+    let row = |unplaced: &crate::solve::Unplaced| {
+        let group = &demand.groups[unplaced.group];
+        UnschedulableRow {
+            workload: group.workload.clone(),
+            origin: group.origin.clone(),
+            pods: unplaced.pods,
+            offerings: unplaced.offerings,
+            reasons: unplaced.rejections.clone(),
+            nearest: unplaced.nearest.clone(),
+        }
+    };
+    solution.target.unplaced.iter().map(row).collect()
+}
+
+fn unresolved(demand: &Demand) -> Vec<UnresolvedRow> {
+    let row = |source: &crate::manifest::Unresolved| UnresolvedRow {
+        object: source.object.clone(),
+        origin: source.origin.clone(),
+        reason: source.reason.clone(),
+    };
+    demand.unresolved.iter().map(row).collect()
+}
+
+fn demand_rows(demand: &Demand) -> Vec<DemandRow> {
+    let row = |group: &crate::demand::PodGroup| DemandRow {
+        workload: group.workload.clone(),
+        origin: group.origin.clone(),
+        counts: group.counts,
+        decided_by: group.decided_by.clone(),
+        requests: Amount::from(&group.shape.requests),
+    };
+    demand.groups.iter().map(row).collect()
+}
+
+fn daemon_rows(demand: &Demand) -> Vec<DaemonRow> {
+    let row = |daemon: &crate::demand::Daemon| DaemonRow {
+        workload: daemon.workload.clone(),
+        origin: daemon.origin.clone(),
+        requests: Amount::from(&daemon.shape.requests),
+    };
+    demand.daemons.iter().map(row).collect()
+}
+
+/// Returns the alternatives row of a launch, where it has any.
+fn alternatives_row(address: &Address, node: &crate::solve::NewNode) -> Option<AlternativesRow> {
+    let offerings = node.alternatives.clone();
+    (!offerings.is_empty()).then(|| AlternativesRow { address: address.clone(), offerings })
+}

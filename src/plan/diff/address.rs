@@ -1,0 +1,107 @@
+//! Addresses: stable names for nodes that may not exist yet.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::fleet::{Instance, Observed, tag};
+use crate::ids::{Address, InstanceId, NodeName, PoolName};
+
+/// The name under which instances stand that are not ours.
+const FOREIGN: &str = "foreign";
+
+/// An address in its parts.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Named {
+    pub address: Address,
+    pub name: String,
+    pub index: Option<String>,
+}
+
+impl Named {
+    /// Returns the address of an instance of ours in `pool` with `key`.
+    pub(super) fn instance(pool: &str, key: &str) -> Self {
+        Self {
+            address: format!("ec2_instance.{pool}[\"{key}\"]").into(),
+            name: pool.to_owned(),
+            index: Some(key.to_owned()),
+        }
+    }
+
+    /// Returns the address of an instance that is not ours.
+    pub(super) fn foreign(id: &InstanceId) -> Self {
+        Self::instance(FOREIGN, id.as_str())
+    }
+
+    /// Returns the address of a node without an instance.
+    pub(super) fn node(name: &NodeName) -> Self {
+        Self {
+            address: format!("kubernetes_node.{name}").into(),
+            name: name.to_string(),
+            index: None,
+        }
+    }
+}
+
+/// The keys in use, by pool: what is there keeps its key, what comes gets the lowest unused.
+#[derive(Debug, Default)]
+pub(super) struct Keys {
+    used: BTreeMap<PoolName, BTreeSet<String>>,
+    by_instance: BTreeMap<InstanceId, (PoolName, String)>,
+}
+
+impl Keys {
+    /// Reads the keys of our instances. Where two carry the same one, which a half-applied
+    /// replacement leaves behind, the younger keeps it and the other goes by its instance id.
+    pub(super) fn of(observed: &Observed) -> Self {
+        let mut keys = Self::default();
+        let ours = |i: &&Instance| i.is_active() && i.is_ours(&observed.cluster.name);
+        let mut instances: Vec<&Instance> = observed.instances.values().filter(ours).collect();
+        instances.sort_by(|a, b| (b.launched_at, &a.id).cmp(&(a.launched_at, &b.id)));
+        for instance in instances {
+            let Some(pool) = instance.tags.get(tag::POOL) else { continue };
+            let pool = PoolName::from(pool.as_str());
+            let used = keys.used.entry(pool.clone()).or_default();
+            let tagged = instance.tags.get(tag::KEY).filter(|key| !used.contains(*key));
+            let key = tagged.cloned().unwrap_or_else(|| instance.id.to_string());
+            used.insert(key.clone());
+            keys.by_instance.insert(instance.id.clone(), (pool, key));
+        }
+        keys
+    }
+
+    /// Returns the address of an instance of ours.
+    pub(super) fn existing(&self, id: &InstanceId) -> Option<Named> {
+        self.by_instance.get(id).map(|(pool, key)| Named::instance(pool.as_str(), key))
+    }
+
+    /// Returns whether the instance has a key of its own, which a replacement can take over.
+    pub(super) fn has_number(&self, id: &InstanceId) -> bool {
+        self.by_instance.get(id).is_some_and(|(_, key)| key.parse::<u32>().is_ok())
+    }
+
+    /// Takes the lowest unused key of `pool`.
+    pub(super) fn next(&mut self, pool: &PoolName) -> Named {
+        let used = self.used.entry(pool.clone()).or_default();
+        // One more candidate than keys are used: one of them is free.
+        let free = (0..=used.len()).map(|n| n.to_string()).find(|key| !used.contains(key));
+        let key = free.expect("more candidates than used keys");
+        used.insert(key.clone());
+        Named::instance(pool.as_str(), &key)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_fill_the_gaps_in_order() {
+        let mut keys = Keys::default();
+        let pool = PoolName::from("web");
+        keys.used.insert(pool.clone(), ["0".into(), "2".into(), "i-0abc".into()].into());
+        let next: Vec<String> = (0..3).map(|_| keys.next(&pool).address.to_string()).collect();
+        assert_eq!(
+            next,
+            [r#"ec2_instance.web["1"]"#, r#"ec2_instance.web["3"]"#, r#"ec2_instance.web["4"]"#]
+        );
+    }
+}

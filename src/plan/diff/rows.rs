@@ -1,0 +1,443 @@
+//! One row for each node, with its reason, its conditions, and the pods on it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::address::{Keys, Named};
+use super::{Parts, alternatives_row};
+use crate::fleet::{Instance, Node, tag};
+use crate::ids::{Address, NodeName, WorkloadId};
+use crate::plan::wire::{
+    Action, AlternativesRow, Amount, Change, Condition, ExplainRow, NodeState, PlacementRow,
+    Precondition, Reason, ResourceChange, ResourceKind, UnschedulableRow,
+};
+use crate::solve::{
+    KeepReason, Launch, LaunchReason, NewNode, Place, Rejection, Retire, RetireReason, Standing,
+    workload_key,
+};
+
+/// Everything that belongs to rows.
+#[derive(Debug, Default)]
+pub(super) struct Rows {
+    pub changes: Vec<ResourceChange>,
+    pub explain: Vec<ExplainRow>,
+    pub preconditions: Vec<Precondition>,
+    pub placements: Vec<PlacementRow>,
+    pub alternatives: Vec<AlternativesRow>,
+    /// Pods of launches that the user left out.
+    pub left_out_pods: Vec<UnschedulableRow>,
+    pub blocked: u32,
+    pub moved: u32,
+    /// Nodes after the plan whose price is estimated, and whose price is not known.
+    pub estimated: (u32, u32),
+}
+
+impl Rows {
+    pub(super) fn of(parts: &Parts) -> Self {
+        let mut naming = Naming::of(parts);
+        let mut rows = Self::default();
+        let mut addresses: BTreeMap<Place, Address> = BTreeMap::new();
+        let pairs = naming.pairs();
+        for (index, launch) in parts.solution.target.launches.iter().enumerate() {
+            let replaced = pairs.get(&index).copied();
+            let named = match replaced {
+                Some(standing) => naming.standing(standing),
+                None => naming.keys.next(&launch.node.pool),
+            };
+            if (parts.left_out)(&named.address) {
+                rows.leave_out(parts, index);
+                continue;
+            }
+            addresses.insert(Place::Launch(index), named.address.clone());
+            rows.launch(&naming, &named, launch, replaced);
+        }
+        let paired: BTreeSet<&NodeName> = pairs.values().map(|standing| &standing.name).collect();
+        for standing in parts.solution.standing.iter().filter(|s| !paired.contains(&s.name)) {
+            let named = naming.standing(standing);
+            addresses.insert(Place::Node(standing.name.clone()), named.address.clone());
+            rows.standing(&naming, &named, standing);
+        }
+        rows.place(parts, &addresses);
+        rows.moved = moved(parts);
+        rows.sort();
+        rows
+    }
+
+    fn sort(&mut self) {
+        self.changes.sort_by(|a, b| a.address.cmp(&b.address));
+        self.explain.sort_by(|a, b| a.address.cmp(&b.address));
+        self.alternatives.sort_by(|a, b| a.address.cmp(&b.address));
+        self.preconditions.sort();
+        self.placements.sort();
+    }
+
+    fn launch(
+        &mut self,
+        naming: &Naming,
+        named: &Named,
+        launch: &Launch,
+        replaced: Option<&Standing>,
+    ) {
+        let Launch { node, reason, batch, rejected } = launch;
+        let retire = replaced.and_then(|s| naming.parts.solution.target.retires.get(&s.name));
+        let actions = match replaced {
+            Some(_) => vec![Action::Create, Action::Delete],
+            None => vec![Action::Create],
+        };
+        self.changes.push(ResourceChange {
+            address: named.address.clone(),
+            kind: ResourceKind::Ec2Instance,
+            name: named.name.clone(),
+            index: named.index.clone(),
+            change: Change {
+                actions,
+                before: replaced.map(|standing| naming.before(standing)),
+                after: Some(after(node)),
+                after_unknown: ["instance_id", "node", "node_uid"]
+                    .map(|k| (k.to_owned(), true))
+                    .into(),
+            },
+            action_reason: Some(launch_hint(reason, retire.map(|r| &r.reason)).to_owned()),
+        });
+        if let Some(standing) = replaced {
+            self.removal_conditions(naming, named, standing);
+        } else {
+            let key = named.index.clone().unwrap_or_default();
+            self.condition(named, Condition::KeyUnused { pool: node.pool.clone(), key });
+        }
+        self.alternatives.extend(alternatives_row(&named.address, node));
+        self.estimated.0 += u32::from(node.price_estimated);
+        self.explain.push(ExplainRow {
+            address: named.address.clone(),
+            group: batch.map(batch_name),
+            reason: Reason::Launch { because: naming.with_address(reason) },
+            retire_reason: retire.map(|retire| retire.reason.clone()),
+            hourly_before: replaced.and_then(|standing| standing.price),
+            hourly_after: Some(node.price),
+            pods: BTreeMap::new(),
+            daemons: daemons_of(naming, node),
+            rejected: rejected.clone(),
+        });
+    }
+
+    fn standing(&mut self, naming: &Naming, named: &Named, standing: &Standing) {
+        let target = &naming.parts.solution.target;
+        let before = naming.before(standing);
+        let (actions, after, reason, group, hint) = match target.retires.get(&standing.name) {
+            Some(Retire { reason, batch }) => {
+                self.removal_conditions(naming, named, standing);
+                let hint = retire_hint(reason);
+                (Action::Delete, None, Reason::Retire { because: reason.clone() }, *batch, hint)
+            }
+            None => {
+                let reason = target.keeps.get(&standing.name).cloned();
+                let reason = reason.unwrap_or(KeepReason::Needed { pods: 0 });
+                self.blocked += u32::from(matches!(reason, KeepReason::Blocked { .. }));
+                self.estimated.1 += u32::from(standing.price.is_none());
+                let hint = keep_hint(&reason);
+                (Action::NoOp, Some(before.clone()), Reason::Keep { because: reason }, None, hint)
+            }
+        };
+        let stays = after.is_some();
+        self.changes.push(ResourceChange {
+            address: named.address.clone(),
+            kind: naming.kind(standing),
+            name: named.name.clone(),
+            index: named.index.clone(),
+            change: Change {
+                actions: vec![actions],
+                before: Some(before),
+                after,
+                after_unknown: BTreeMap::new(),
+            },
+            action_reason: Some(hint.to_owned()),
+        });
+        let fixed = naming.fixed(standing);
+        self.explain.push(ExplainRow {
+            address: named.address.clone(),
+            group: group.map(batch_name),
+            reason,
+            retire_reason: None,
+            hourly_before: standing.price,
+            hourly_after: standing.price.filter(|_| stays),
+            pods: BTreeMap::new(),
+            daemons: fixed,
+            rejected: Vec::new(),
+        });
+    }
+
+    fn condition(&mut self, named: &Named, condition: Condition) {
+        self.preconditions.push(Precondition { address: named.address.clone(), condition });
+    }
+
+    /// A removal holds for this very instance, once no workload has more pods than were planned.
+    fn removal_conditions(&mut self, naming: &Naming, named: &Named, standing: &Standing) {
+        if let Some(instance) = naming.instance(standing) {
+            let node_uid = naming.node(standing).map(|node| node.uid.clone());
+            let instance_id = instance.id.clone();
+            self.condition(named, Condition::InstanceIs { instance_id, node_uid });
+        }
+        for (workload, replicas) in naming.affected(standing) {
+            self.condition(named, Condition::ReplicasAtMost { workload, replicas });
+        }
+    }
+
+    /// Notes where pods are: on every row how many, and in `placements` those that are new there.
+    fn place(&mut self, parts: &Parts, addresses: &BTreeMap<Place, Address>) {
+        let at: BTreeMap<Address, usize> =
+            self.explain.iter().enumerate().map(|(i, row)| (row.address.clone(), i)).collect();
+        for (group, places) in &parts.solution.target.placements {
+            let group = &parts.demand.groups[*group];
+            for (place, count) in places {
+                let Some(address) = addresses.get(place) else { continue };
+                *self.explain[at[address]]
+                    .pods
+                    .entry(workload_key(&group.workload))
+                    .or_insert(0) += count;
+                let running = match place {
+                    Place::Node(name) => group.running.get(name).copied().unwrap_or(0),
+                    Place::Launch(_) => 0,
+                };
+                let pods = count.saturating_sub(running);
+                if pods > 0 {
+                    let (workload, address) = (group.workload.clone(), address.clone());
+                    self.placements.push(PlacementRow { workload, address, pods });
+                }
+            }
+        }
+    }
+
+    fn leave_out(&mut self, parts: &Parts, launch: usize) {
+        let place = Place::Launch(launch);
+        for (group, places) in &parts.solution.target.placements {
+            let Some(pods) = places.get(&place) else { continue };
+            let group = &parts.demand.groups[*group];
+            let detail = "the node they were meant for is left out of this plan".to_owned();
+            self.left_out_pods.push(UnschedulableRow {
+                workload: group.workload.clone(),
+                origin: group.origin.clone(),
+                pods: *pods,
+                offerings: 0,
+                reasons: vec![Rejection { reason: "left-out".to_owned(), detail, count: 0 }],
+                nearest: Some("plan without --target and --exclude".to_owned()),
+            });
+        }
+    }
+}
+
+/// Finds instances, nodes and addresses of standing nodes.
+struct Naming<'a> {
+    parts: &'a Parts<'a>,
+    keys: Keys,
+}
+
+impl<'a> Naming<'a> {
+    fn of(parts: &'a Parts<'a>) -> Self {
+        Self { parts, keys: Keys::of(parts.observed) }
+    }
+
+    fn node(&self, standing: &Standing) -> Option<&'a Node> {
+        self.parts.observed.nodes.get(&standing.name)
+    }
+
+    /// The instance of a standing node; while no node has joined, the name is the instance's id.
+    fn instance(&self, standing: &Standing) -> Option<&'a Instance> {
+        let observed = self.parts.observed;
+        match self.node(standing) {
+            Some(node) => observed.instances.get(node.instance.as_ref()?),
+            None => observed.instances.get(standing.name.as_str()),
+        }
+    }
+
+    fn standing(&self, standing: &Standing) -> Named {
+        match self.instance(standing) {
+            Some(instance) => {
+                self.keys.existing(&instance.id).unwrap_or_else(|| Named::foreign(&instance.id))
+            }
+            None => Named::node(&standing.name),
+        }
+    }
+
+    fn kind(&self, standing: &Standing) -> ResourceKind {
+        match self.instance(standing) {
+            Some(_) => ResourceKind::Ec2Instance,
+            None => ResourceKind::KubernetesNode,
+        }
+    }
+
+    /// One launch that takes the place of exactly one node of the same pool shares its row.
+    fn pairs(&self) -> BTreeMap<usize, &'a Standing> {
+        let solution = self.parts.solution;
+        let batched = |s: &&Standing| {
+            solution.target.retires.get(&s.name).is_some_and(|retire| retire.batch.is_some())
+        };
+        let retired: Vec<&Standing> = solution.standing.iter().filter(batched).collect();
+        let launches: Vec<usize> = (0..solution.target.launches.len())
+            .filter(|i| solution.target.launches[*i].batch.is_some())
+            .collect();
+        match (launches.as_slice(), retired.as_slice()) {
+            ([launch], [standing])
+                if self.can_hand_over(standing, &solution.target.launches[*launch].node) =>
+            {
+                [(*launch, *standing)].into()
+            }
+            _ => BTreeMap::new(),
+        }
+    }
+
+    /// A node of the same pool takes the key over, if the one that goes has a key.
+    fn can_hand_over(&self, standing: &Standing, node: &NewNode) -> bool {
+        standing.pool.as_ref() == Some(&node.pool)
+            && self.instance(standing).is_some_and(|instance| self.keys.has_number(&instance.id))
+    }
+
+    fn before(&self, standing: &Standing) -> NodeState {
+        let (node, instance) = (self.node(standing), self.instance(standing));
+        let zone = instance.map(|i| i.zone.clone());
+        let known = self.parts.catalog.zones.iter().find(|z| Some(&z.name) == zone.as_ref());
+        let allocatable =
+            node.map_or_else(|| Amount::from(&standing.room), |n| Amount::from(&n.allocatable));
+        NodeState {
+            pool: standing.pool.clone(),
+            instance_type: instance.map(|i| i.instance_type.clone()),
+            zone_id: known.map(|zone| zone.id.clone()),
+            zone,
+            capacity_type: instance.map(|i| i.capacity_type),
+            image: instance.map(|i| i.image.clone()).filter(|image| !image.is_empty()),
+            labels: standing.labels.clone(),
+            taints: standing.taints.clone(),
+            startup_taints: Vec::new(),
+            capacity: Amount::from(&standing.capacity),
+            allocatable,
+            spec_digest: instance.and_then(|i| i.tags.get(tag::SPEC).cloned()),
+            instance_id: instance.map(|i| i.id.clone()),
+            node: node.map(|node| node.name.clone()),
+            node_uid: node.map(|node| node.uid.clone()),
+        }
+    }
+
+    /// What DaemonSet and static pods take of a standing node.
+    fn fixed(&self, standing: &Standing) -> Amount {
+        self.node(standing).map_or_else(Amount::default, |node| {
+            Amount::from(&node.allocatable.minus(&standing.room))
+        })
+    }
+
+    /// The workloads whose counts a removal relies on, with the most pods each may have: those that
+    /// run on the node, and those that have more pods than are planned.
+    fn affected(&self, standing: &Standing) -> Vec<(WorkloadId, u32)> {
+        let concerns = |group: &&crate::demand::PodGroup| {
+            let live: u32 = group.running.values().sum();
+            group.running.contains_key(&standing.name) || live > group.counts.planned
+        };
+        let groups = self.parts.demand.groups.iter().filter(concerns);
+        groups.map(|group| (group.workload.clone(), group.counts.planned)).collect()
+    }
+
+    /// Reasons name nodes as the solver knows them; a plan names rows.
+    fn with_address(&self, reason: &LaunchReason) -> LaunchReason {
+        match reason {
+            LaunchReason::Replacement { of, because } => {
+                let named =
+                    self.parts.solution.standing.iter().find(|s| s.name.as_str() == of.as_str());
+                let of =
+                    named.map_or_else(|| of.clone(), |standing| self.standing(standing).address);
+                LaunchReason::Replacement { of, because: because.clone() }
+            }
+            LaunchReason::Demand { .. } | LaunchReason::Consolidation { .. } => reason.clone(),
+        }
+    }
+}
+
+fn after(node: &NewNode) -> NodeState {
+    let NewNode {
+        pool,
+        node_class: _, // named by the pool, and part of `spec_digest`
+        instance_type,
+        zone,
+        zone_id,
+        capacity_type,
+        image,
+        labels,
+        taints,
+        startup_taints,
+        capacity,
+        allocatable,
+        price: _,           // stands in `explain`: a price is no decision
+        price_estimated: _, // counted in `cost`
+        spec_digest,
+        alternatives: _, // a row of their own
+    } = node;
+    NodeState {
+        pool: Some(pool.clone()),
+        instance_type: Some(instance_type.clone()),
+        zone: Some(zone.clone()),
+        zone_id: Some(zone_id.clone()),
+        capacity_type: Some(*capacity_type),
+        image: Some(image.clone()),
+        labels: labels.clone(),
+        taints: taints.clone(),
+        startup_taints: startup_taints.clone(),
+        capacity: Amount::from(capacity),
+        allocatable: Amount::from(allocatable),
+        spec_digest: Some(spec_digest.clone()),
+        instance_id: None,
+        node: None,
+        node_uid: None,
+    }
+}
+
+fn daemons_of(naming: &Naming, node: &NewNode) -> Amount {
+    let daemons = &naming.parts.demand.daemons;
+    Amount::from(&crate::solve::daemon_requests(daemons, &node.labels, &node.taints))
+}
+
+fn batch_name(batch: usize) -> String {
+    format!("exchange-{}", batch + 1)
+}
+
+/// Running pods that a removal moves: those of nodes that go, as far as they are planned at all.
+fn moved(parts: &Parts) -> u32 {
+    let target = &parts.solution.target;
+    let of_group = |(index, group): (usize, &crate::demand::PodGroup)| {
+        let empty = BTreeMap::new();
+        let places = target.placements.get(&index).unwrap_or(&empty);
+        let stays = |(node, running): (&NodeName, &u32)| {
+            places.get(&Place::Node(node.clone())).copied().unwrap_or(0).min(*running)
+        };
+        let live: u32 = group.running.values().sum();
+        live.min(group.counts.planned).saturating_sub(group.running.iter().map(stays).sum())
+    };
+    parts.demand.groups.iter().enumerate().map(of_group).sum()
+}
+
+fn launch_hint(reason: &LaunchReason, retire: Option<&RetireReason>) -> &'static str {
+    match (reason, retire) {
+        (_, Some(RetireReason::Requested)) => "replace_by_request",
+        (_, Some(RetireReason::Drifted { .. })) => "replace_because_drifted",
+        (_, Some(RetireReason::Expired { .. })) => "replace_because_expired",
+        (_, Some(_)) => "replace_because_underutilized",
+        (LaunchReason::Demand { .. }, None) => "create_for_pending_pods",
+        (LaunchReason::Consolidation { .. }, None) => "create_for_consolidation",
+        (LaunchReason::Replacement { .. }, None) => "create_for_replacement",
+    }
+}
+
+fn retire_hint(reason: &RetireReason) -> &'static str {
+    match reason {
+        RetireReason::Empty { .. } => "delete_because_empty",
+        RetireReason::Underutilized { .. } => "delete_because_underutilized",
+        RetireReason::PoolRemoved => "delete_because_no_resource_config",
+        RetireReason::Drifted { .. } => "delete_because_drifted",
+        RetireReason::Expired { .. } => "delete_because_expired",
+        RetireReason::Requested => "delete_by_request",
+    }
+}
+
+fn keep_hint(reason: &KeepReason) -> &'static str {
+    match reason {
+        KeepReason::Needed { .. } => "noop_because_needed",
+        KeepReason::NotWorthMoving { .. } => "noop_because_not_worth_moving",
+        KeepReason::Blocked { .. } => "noop_because_blocked",
+        KeepReason::NotOurs => "noop_because_not_ours",
+    }
+}

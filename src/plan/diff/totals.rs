@@ -1,0 +1,92 @@
+//! Sums over rows.
+
+use crate::catalog::PriceSource;
+use crate::demand::Demand;
+use crate::plan::wire::{
+    Action, Cost, ExplainRow, NodeTotals, PodTotals, ResourceChange, Summary, UnschedulableRow,
+};
+use crate::units::MicroUsd;
+
+/// Returns the totals over `changes`; `blocked` nodes are counted by who knows them.
+pub(super) fn summary(changes: &[ResourceChange], blocked: u32) -> Summary {
+    let count = |holds: &dyn Fn(&ResourceChange) -> bool| {
+        u32::try_from(changes.iter().filter(|row| holds(row)).count()).unwrap_or(u32::MAX)
+    };
+    let has = |row: &ResourceChange, action| row.change.actions.contains(&action);
+    let (add, destroy) = (count(&|r| has(r, Action::Create)), count(&|r| has(r, Action::Delete)));
+    Summary {
+        add,
+        change: count(&|r| has(r, Action::Update)),
+        destroy,
+        replace: count(&|r| has(r, Action::Create) && has(r, Action::Delete)),
+        blocked,
+        destructive: destroy > 0,
+        nodes: NodeTotals {
+            before: count(&|r| r.change.before.is_some()),
+            launch: add,
+            terminate: destroy,
+            after: count(&|r| r.change.after.is_some()),
+        },
+    }
+}
+
+/// Returns what the fleet costs before and after, against the bound.
+pub(super) fn cost(
+    explain: &[ExplainRow],
+    lower_bound: MicroUsd,
+    prices: &PriceSource,
+    (estimated, unpriced): (u32, u32),
+) -> Cost {
+    let before: MicroUsd = explain.iter().filter_map(|row| row.hourly_before).sum();
+    let after: MicroUsd = explain.iter().filter_map(|row| row.hourly_after).sum();
+    // The bound is worked out for what is placed; rounding must not lift it above the fleet.
+    let lower_bound = MicroUsd(lower_bound.0.min(after.0));
+    Cost {
+        currency: "USD".to_owned(),
+        hourly_before: before,
+        hourly_after: after,
+        hourly_delta: after - before,
+        monthly_delta: (after - before).per_month(),
+        lower_bound_hourly: lower_bound,
+        gap_percent: percent_above(after, lower_bound),
+        prices: prices.clone(),
+        estimated,
+        unpriced,
+    }
+}
+
+/// Returns how far `price` is above `bound`, in percent with two digits, rounded to the nearest.
+pub(super) fn percent_above(price: MicroUsd, bound: MicroUsd) -> String {
+    if bound.0 <= 0 {
+        return "0.00".to_owned();
+    }
+    let (above, bound) = (i128::from(price.0 - bound.0) * 10_000, i128::from(bound.0));
+    let hundredths = (above + bound / 2) / bound;
+    format!("{}.{:02}", hundredths / 100, hundredths % 100)
+}
+
+/// Returns the totals over pods.
+pub(super) fn pods(demand: &Demand, unschedulable: &[UnschedulableRow], moved: u32) -> PodTotals {
+    let total = demand.groups.iter().map(|group| group.counts.planned).sum();
+    let without: u32 = unschedulable.iter().map(|row| row.pods).sum();
+    PodTotals {
+        total,
+        placed: total - without.min(total),
+        unschedulable: without,
+        fargate: 0,
+        unresolved: u32::try_from(demand.unresolved.len()).unwrap_or(u32::MAX),
+        moved,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percent_is_rounded_and_safe_at_zero() {
+        assert_eq!(percent_above(MicroUsd(110), MicroUsd(100)), "10.00");
+        assert_eq!(percent_above(MicroUsd(300), MicroUsd(296)), "1.35");
+        assert_eq!(percent_above(MicroUsd(5), MicroUsd(0)), "0.00");
+    }
+}

@@ -1,0 +1,234 @@
+use std::collections::BTreeSet;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::demand::DemandMode;
+use crate::plan::fixture::{address, plan};
+use crate::plan::wire::Check;
+use crate::requirement::label;
+use crate::units::MicroUsd;
+
+/// A change to a plan, by name.
+type Edit = (&'static str, fn(&mut Plan));
+
+fn before(plan: &mut Plan) -> &mut NodeState {
+    plan.resource_changes[1].change.before.as_mut().unwrap()
+}
+
+fn after(plan: &mut Plan) -> &mut NodeState {
+    plan.resource_changes[3].change.after.as_mut().unwrap()
+}
+
+/// Everything that a plan decides.
+const DECIDED: &[Edit] = &[
+    ("cluster name", |p| p.capacity.base.world.cluster.name.push('x')),
+    ("cluster region", |p| p.capacity.base.world.cluster.region.push('x')),
+    ("cluster account", |p| p.capacity.base.world.cluster.account.push('x')),
+    ("cluster uid", |p| p.capacity.base.world.cluster.uid.push('x')),
+    ("complete", |p| p.complete = false),
+    ("address", |p| p.resource_changes[1].address = address("7")),
+    ("kind", |p| p.resource_changes[1].kind = ResourceKind::KubernetesNode),
+    ("actions", |p| p.resource_changes[1].change.actions = vec![Action::Update]),
+    ("order of actions", |p| p.resource_changes[2].change.actions.reverse()),
+    ("row gone", |p| drop(p.resource_changes.remove(3))),
+    ("no-op turned into a change", |p| {
+        p.resource_changes[0].change.actions = vec![Action::Delete];
+    }),
+    ("no before", |p| p.resource_changes[1].change.before = None),
+    ("before.instance_id", |p| before(p).instance_id = Some("i-7".into())),
+    ("before.node_uid", |p| before(p).node_uid = None),
+    ("before.pool", |p| before(p).pool = None),
+    ("before.instance_type", |p| before(p).instance_type = Some("x".into())),
+    ("before.zone", |p| before(p).zone = Some("x".into())),
+    ("before.capacity_type", |p| before(p).capacity_type = Some(CapacityType::Spot)),
+    ("no after", |p| p.resource_changes[3].change.after = None),
+    ("after.pool", |p| after(p).pool = Some("x".into())),
+    ("after.instance_type", |p| after(p).instance_type = Some("x".into())),
+    ("after.zone", |p| after(p).zone = Some("x".into())),
+    ("after.zone_id", |p| after(p).zone_id = None),
+    ("after.capacity_type", |p| after(p).capacity_type = Some(CapacityType::Spot)),
+    ("after.image", |p| after(p).image = Some("x".to_owned())),
+    ("after.labels", |p| after(p).labels.extend([label("a", "b")])),
+    ("after.taints", |p| after(p).taints.clear()),
+    ("after.startup_taints", |p| after(p).startup_taints.clear()),
+    ("taint moved to startup", |p| {
+        let taints = std::mem::take(&mut after(p).taints);
+        after(p).startup_taints.extend(taints);
+    }),
+    ("after.spec_digest", |p| after(p).spec_digest = None),
+    ("order of waves", |p| p.capacity.waves.reverse()),
+    ("step of a wave", |p| p.capacity.waves[0].step = WaveStep::Retire),
+    ("address of a wave", |p| drop(p.capacity.waves[0].addresses.pop())),
+    ("waves joined", |p| {
+        let wave = p.capacity.waves.pop().unwrap();
+        p.capacity.waves[0].addresses.extend(wave.addresses);
+    }),
+    ("address of alternatives", |p| p.capacity.alternatives[0].address = address("7")),
+    ("alternative gone", |p| drop(p.capacity.alternatives[0].offerings.pop())),
+    ("alternative.instance_type", |p| {
+        p.capacity.alternatives[0].offerings[0].instance_type = "x".into();
+    }),
+    ("alternative.zone", |p| p.capacity.alternatives[0].offerings[0].zone = "x".into()),
+    ("alternative.capacity_type", |p| {
+        p.capacity.alternatives[0].offerings[0].capacity_type = CapacityType::Spot;
+    }),
+    ("precondition gone", |p| drop(p.capacity.base.preconditions.pop())),
+    ("address of a precondition", |p| p.capacity.base.preconditions[0].address = address("7")),
+    ("replicas of a precondition", |p| {
+        let Condition::ReplicasAtMost { replicas, .. } =
+            &mut p.capacity.base.preconditions[1].condition
+        else {
+            panic!("the second precondition is on replicas")
+        };
+        *replicas += 1;
+    }),
+];
+
+/// Everything that is shown with a plan and decides nothing.
+const SHOWN: &[Edit] = &[
+    ("format version", |p| p.format_version = "1.1".to_owned()),
+    ("tool version", |p| p.tool_version.push('x')),
+    ("time", |p| p.timestamp = Timestamp::UNIX_EPOCH),
+    ("world taken at", |p| p.capacity.base.world.taken_at = Timestamp::UNIX_EPOCH),
+    ("expiry", |p| p.capacity.expires_at = Timestamp::UNIX_EPOCH),
+    ("commit", |p| p.capacity.base.commit = None),
+    ("tree", |p| p.capacity.base.tree.push('x')),
+    ("repository", |p| p.capacity.base.repository = Some("x".to_owned())),
+    ("path", |p| p.capacity.base.path.push('x')),
+    ("dirty", |p| p.capacity.base.dirty = true),
+    ("world name", |p| p.capacity.base.world.name.push('x')),
+    ("demand mode", |p| p.capacity.base.demand = DemandMode::Ceiling),
+    ("stated digest", |p| p.capacity.digest = "x".into()),
+    ("stated identity", |p| p.capacity.plan_id = "x".into()),
+    ("prices", |p| {
+        p.capacity.cost.hourly_after = MicroUsd(1);
+        p.capacity.cost.prices.date.push('x');
+        for row in &mut p.capacity.explain {
+            row.hourly_after = Some(MicroUsd(1));
+        }
+        for offering in p.capacity.alternatives.iter_mut().flat_map(|row| &mut row.offerings) {
+            offering.hourly = MicroUsd(1);
+        }
+    }),
+    ("order of alternatives, which is that of prices", |p| {
+        p.capacity.alternatives[0].offerings.reverse();
+    }),
+    ("reasons", |p| {
+        p.capacity.explain.clear();
+        p.resource_changes[1].action_reason = Some("x".to_owned());
+    }),
+    ("policies", |p| {
+        p.checks.push(Check {
+            name: "x".to_owned(),
+            status: "pass".to_owned(),
+            problems: Vec::new(),
+        });
+    }),
+    ("rows that change nothing", |p| drop(p.resource_changes.remove(0))),
+    ("amounts that follow from the type", |p| after(p).allocatable.cpu_milli += 1),
+    ("node name", |p| before(p).node = None),
+    ("order of taints", |p| {
+        let mut row = after(p).taints.clone();
+        row.extend(std::mem::take(&mut after(p).startup_taints));
+        after(p).taints = row;
+    }),
+];
+
+#[test]
+fn every_decided_field_changes_the_digest_in_its_own_way() {
+    let mut digests = BTreeSet::from([digest(&plan())]);
+    for (name, edit) in DECIDED {
+        let mut other = plan();
+        edit(&mut other);
+        assert!(digests.insert(digest(&other)), "{name}");
+    }
+}
+
+#[test]
+fn what_is_only_shown_does_not_change_the_digest() {
+    for (name, edit) in SHOWN {
+        let (mut one, mut other) = (plan(), plan());
+        edit(&mut other);
+        if *name == "order of taints" {
+            // Both hold two taints; the other one in reverse.
+            edit(&mut one);
+            after(&mut other).taints.reverse();
+            assert_ne!(one, other);
+        }
+        assert_eq!(digest(&other), digest(&one), "{name}");
+    }
+}
+
+proptest! {
+    #[test]
+    fn the_digest_does_not_depend_on_the_order_of_rows(
+        rows in Just(plan().resource_changes).prop_shuffle(),
+        alternatives in Just(plan().capacity.alternatives).prop_shuffle(),
+        preconditions in Just(plan().capacity.base.preconditions).prop_shuffle(),
+        wave in Just(plan().capacity.waves[0].addresses.clone()).prop_shuffle(),
+    ) {
+        let mut other = plan();
+        other.resource_changes = rows;
+        other.capacity.alternatives = alternatives;
+        other.capacity.base.preconditions = preconditions;
+        other.capacity.waves[0].addresses = wave;
+        prop_assert_eq!(digest(&other), digest(&plan()));
+    }
+
+    #[test]
+    fn edits_of_both_kinds_add_up(
+        decided in proptest::sample::subsequence(DECIDED.to_vec(), 0..4),
+        shown in proptest::sample::subsequence(SHOWN.to_vec(), 0..4),
+    ) {
+        let (mut one, mut other) = (plan(), plan());
+        // Rows that are gone cannot be edited: those edits come last.
+        let gone = |name: &str| name.contains("gone") || name.starts_with("no ");
+        let removes = |(name, _): &&Edit| gone(name) || name.contains("rows");
+        for (_, edit) in decided.iter().filter(|edit| !removes(edit)) {
+            edit(&mut one);
+            edit(&mut other);
+        }
+        for (_, edit) in shown.iter().filter(|edit| !removes(edit) && edit.0 != "order of taints") {
+            edit(&mut other);
+        }
+        prop_assert_eq!(digest(&other), digest(&one));
+    }
+}
+
+#[test]
+fn identities_depend_on_each_of_their_parts() {
+    let taken_at = Timestamp::UNIX_EPOCH;
+    let ids = [
+        plan_id(&"d".into(), Source::Commit("c"), taken_at),
+        plan_id(&"e".into(), Source::Commit("c"), taken_at),
+        plan_id(&"d".into(), Source::Commit("b"), taken_at),
+        plan_id(&"d".into(), Source::Tree("c"), taken_at),
+        plan_id(&"d".into(), Source::Commit("c"), Timestamp::MAX),
+    ];
+    assert_eq!(ids.iter().collect::<BTreeSet<_>>().len(), ids.len());
+    let changes = [
+        change_id(&ids[0], &address("0")),
+        change_id(&ids[0], &address("1")),
+        change_id(&ids[1], &address("0")),
+    ];
+    assert_eq!(changes.iter().collect::<BTreeSet<_>>().len(), changes.len());
+    let tokens =
+        [client_token(&changes[0], 0), client_token(&changes[0], 1), client_token(&changes[1], 0)];
+    assert_eq!(tokens.iter().collect::<BTreeSet<_>>().len(), tokens.len());
+    assert!(tokens.iter().all(|token| token.len() == 64 && token.is_ascii()));
+}
+
+#[test]
+fn the_chain_of_identities_never_changes_between_releases() {
+    // If these move, approvals and tags of every cluster out there are void: raise the number in
+    // the `…_OF` constant instead, and keep reading the old one.
+    let id = plan_id(&"sha256:00".into(), Source::Commit("4f2c9a1"), Timestamp::UNIX_EPOCH);
+    assert_eq!(id.as_str(), "99c347c3f40a99c2172576d005b11374201b298c52d00b7cbf75dd77079bd25a");
+    let change = change_id(&id, &address("3"));
+    assert_eq!(change.as_str(), "dc2ef22472f0c061c00b6b35374ec2172866a943c83c6e96b12f3168e448e320");
+    assert_eq!(
+        client_token(&change, 0),
+        "ea5339d11bb89cec83696c197a4d5a8bde1cd54bfca978da30717517e307e3aa"
+    );
+}

@@ -1,0 +1,86 @@
+//! The JSON Schema of a plan, as `plans/plan.schema.json` publishes it.
+//!
+//! This module knows nothing but that the schema follows from the types of the wire form. Invariant:
+//! the file in the repository is what [`plan_schema`] returns; after a change of the wire form,
+//! `UPDATE_SCHEMA=1 cargo test --lib plan::schema` writes it again.
+
+use schemars::generate::SchemaSettings;
+
+use super::canonical;
+use super::wire::Plan;
+
+/// Where the schema is published.
+const SCHEMA_ID: &str = "https://fleetwright.dev/plan.schema.json";
+
+/// Returns the JSON Schema (2020-12) of a plan, canonical, as its file holds it.
+///
+/// It describes what readers accept: keys that a plan may lack are not required, and keys that a
+/// newer minor version adds are allowed.
+#[must_use]
+pub fn plan_schema() -> String {
+    let mut schema = SchemaSettings::draft2020_12().into_generator().into_root_schema_for::<Plan>();
+    schema.insert("$id".to_owned(), SCHEMA_ID.into());
+    write(&schema)
+}
+
+fn write(schema: &schemars::Schema) -> String {
+    canonical::pretty(schema).expect("the bounds in the wire form's schema are integers")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::Path;
+
+    use serde_json::Value;
+
+    use super::*;
+    use crate::plan::fixture::plan;
+
+    fn valid(value: &Value) -> bool {
+        let schema: Value = serde_json::from_str(&plan_schema()).unwrap();
+        jsonschema::draft202012::new(&schema).unwrap().is_valid(value)
+    }
+
+    #[test]
+    fn the_file_in_the_repository_is_the_schema_of_the_types() {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("plans/plan.schema.json");
+        if std::env::var_os("UPDATE_SCHEMA").is_some() {
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(&path, plan_schema()).unwrap();
+        }
+        let file = fs::read_to_string(&path).unwrap_or_default();
+        assert!(
+            file == plan_schema(),
+            "plans/plan.schema.json is not the schema of the wire form; \
+             run UPDATE_SCHEMA=1 cargo test --lib plan::schema"
+        );
+    }
+
+    #[test]
+    fn a_plan_validates_and_so_does_one_with_keys_of_a_newer_minor() {
+        let mut value: Value = serde_json::from_str(&plan().to_json()).unwrap();
+        assert!(valid(&value));
+        value["capacity"]["novelty"] = true.into();
+        assert!(valid(&value));
+    }
+
+    #[test]
+    fn what_is_no_plan_does_not_validate() {
+        let good: Value = serde_json::from_str(&plan().to_json()).unwrap();
+        for change in [
+            |value: &mut Value| drop(value["capacity"].as_object_mut().unwrap().remove("digest")),
+            |value: &mut Value| value["capacity"]["cost"]["hourly_after"] = 0.5.into(),
+            |value: &mut Value| {
+                value["resource_changes"][0]["change"]["actions"][0] = "read".into();
+            },
+            |value: &mut Value| value["summary"]["add"] = "1".into(),
+            |value: &mut Value| value["summary"]["add"] = (-1).into(),
+            |value: &mut Value| value["timestamp"] = 7.into(),
+        ] {
+            let mut value = good.clone();
+            change(&mut value);
+            assert!(!valid(&value), "{value}");
+        }
+    }
+}

@@ -1,0 +1,359 @@
+//! From counts by class back to workloads and concrete nodes.
+
+use std::collections::BTreeMap;
+
+use super::consolidate::Consolidated;
+use super::layout::Counts;
+use super::model::{Column, Model, copies, take};
+use super::offer::Offer;
+use super::pack::Opened;
+use super::standing::{Fate, Standing, zone_of};
+use super::target::{
+    Alternative, BlockReason, KeepReason, Launch, LaunchReason, Place, Rejection, Retire,
+    RetireReason,
+};
+use super::{Settings, workload_key};
+use crate::demand::PodGroup;
+use crate::ids::{NodeName, ZoneName};
+use crate::units::MicroUsd;
+
+/// How much dearer than the node itself an alternative may be, in percent.
+const ALTERNATIVE_BAND_PERCENT: i64 = 20;
+
+/// Most alternatives kept for a node.
+const ALTERNATIVES_MAX: usize = 15;
+
+/// What concrete answers are made from.
+pub(super) struct Assembly<'a> {
+    pub model: &'a Model,
+    pub groups: &'a [PodGroup],
+    pub offers: &'a [Offer],
+    pub standing: &'a [Standing],
+    pub outcome: &'a Consolidated,
+    pub settings: &'a Settings,
+}
+
+/// Where the pods of each group are, and how many have no place.
+pub(super) struct Places {
+    pub placements: BTreeMap<usize, BTreeMap<Place, u32>>,
+    pub unplaced: BTreeMap<usize, u32>,
+}
+
+impl Assembly<'_> {
+    /// Returns the concrete nodes to launch, one for each opened node, in the same order.
+    ///
+    /// Among zones at the same price the one with the fewest nodes of the pool is taken.
+    pub(super) fn new_nodes(&self) -> Vec<Launch> {
+        let mut zones: BTreeMap<(String, ZoneName), u32> = BTreeMap::new();
+        for (node, kept) in self.standing.iter().zip(&self.outcome.layout.kept) {
+            if let (true, Some(pool), Some(zone)) = (*kept, &node.pool, zone_of(&node.labels)) {
+                *zones.entry((pool.to_string(), zone.into())).or_insert(0) += 1;
+            }
+        }
+        let opened = &self.outcome.layout.packing.opened;
+        let mut memo: BTreeMap<(usize, &Counts), (Vec<Alternative>, Vec<Rejection>)> =
+            BTreeMap::new();
+        let mut launches = Vec::with_capacity(opened.len());
+        for node in opened {
+            let column = &self.model.columns[node.column];
+            let count = |i: &usize| {
+                let chosen = &self.offers[*i].node;
+                zones.get(&(chosen.pool.to_string(), chosen.zone.clone())).copied().unwrap_or(0)
+            };
+            let chosen = column.offers.iter().copied().min_by_key(|i| (count(i), *i));
+            let chosen = &self.offers[chosen.expect("a column has at least one offer")];
+            let key = (chosen.node.pool.to_string(), chosen.node.zone.clone());
+            *zones.entry(key).or_insert(0) += 1;
+            let (alternatives, rejected) =
+                memo.entry((node.column, &node.pods)).or_insert_with(|| self.others(node)).clone();
+            let mut new = chosen.node.clone();
+            let itself = |a: &Alternative| {
+                a.instance_type == new.instance_type
+                    && a.zone == new.zone
+                    && a.capacity_type == new.capacity_type
+            };
+            new.alternatives = alternatives.into_iter().filter(|a| !itself(a)).collect();
+            let reason = LaunchReason::Demand { pods: BTreeMap::new() };
+            launches.push(Launch { node: new, reason, batch: None, rejected });
+        }
+        launches
+    }
+
+    /// Returns the offerings that could stand in for `node`, and what was not taken and why.
+    fn others(&self, node: &Opened) -> (Vec<Alternative>, Vec<Rejection>) {
+        let taken = &self.model.columns[node.column];
+        let cap = MicroUsd(taken.price.0 + taken.price.0 * ALTERNATIVE_BAND_PERCENT / 100);
+        let (mut alternatives, mut dearer, mut too_small) = (Vec::new(), Vec::new(), 0_u32);
+        for (index, column) in self.model.columns.iter().enumerate() {
+            if column.pool != taken.pool {
+                continue;
+            }
+            if !self.holds(column, node) {
+                too_small += 1;
+                continue;
+            }
+            if index != node.column {
+                dearer.push(index);
+            }
+            if column.price <= cap && alternatives.len() < ALTERNATIVES_MAX {
+                alternatives.extend(column.offers.iter().map(|i| self.alternative(*i)));
+            }
+        }
+        alternatives.sort_by(|a, b| {
+            (a.hourly, &a.instance_type, &a.zone).cmp(&(b.hourly, &b.instance_type, &b.zone))
+        });
+        alternatives.truncate(ALTERNATIVES_MAX);
+        (alternatives, self.rejections(&dearer, too_small))
+    }
+
+    fn alternative(&self, offer: usize) -> Alternative {
+        let node = &self.offers[offer].node;
+        Alternative {
+            instance_type: node.instance_type.clone(),
+            zone: node.zone.clone(),
+            capacity_type: node.capacity_type,
+            hourly: node.price,
+        }
+    }
+
+    fn rejections(&self, dearer: &[usize], too_small: u32) -> Vec<Rejection> {
+        let mut rejections = Vec::new();
+        if let Some(next) = dearer.first() {
+            let next = &self.offers[self.model.columns[*next].offers[0]].node;
+            rejections.push(Rejection {
+                reason: "dearer".to_owned(),
+                detail: format!(
+                    "holds the same pods, from {} at ${}/h",
+                    next.instance_type,
+                    next.price.rounded(4)
+                ),
+                count: u32::try_from(dearer.len()).unwrap_or(u32::MAX),
+            });
+        }
+        if too_small > 0 {
+            let detail = "cannot hold these pods on one node".to_owned();
+            rejections.push(Rejection { reason: "too-small".to_owned(), detail, count: too_small });
+        }
+        rejections
+    }
+
+    fn holds(&self, column: &Column, node: &Opened) -> bool {
+        let mut room = column.room.clone();
+        node.pods.iter().all(|(class, count)| {
+            let ask = &self.model.classes[*class].ask;
+            let fits = column.takes[*class] && copies(ask, &room, *count) == *count;
+            take(&mut room, ask, *count);
+            fits
+        })
+    }
+
+    /// Hands the places of each class out to its groups: first where a group's pods run.
+    pub(super) fn places(&self) -> Places {
+        let layout = &self.outcome.layout;
+        let mut placements: BTreeMap<usize, BTreeMap<Place, u32>> = BTreeMap::new();
+        let mut unplaced = BTreeMap::new();
+        for (index, class) in self.model.classes.iter().enumerate() {
+            let on_nodes =
+                self.standing.iter().zip(&layout.on).filter_map(|(node, on)| {
+                    Some((Place::Node(node.name.clone()), *on.get(&index)?))
+                });
+            let on_new = layout.packing.opened.iter().enumerate();
+            let on_new =
+                on_new.filter_map(|(at, node)| Some((Place::Launch(at), *node.pods.get(&index)?)));
+            let mut free: BTreeMap<Place, u32> = on_nodes.chain(on_new).collect();
+            let mut open: Vec<(usize, u32)> = Vec::new();
+            for group in &class.groups {
+                let mut wanted = self.groups[*group].counts.planned;
+                for (node, running) in &self.groups[*group].running {
+                    let place = Place::Node(node.clone());
+                    let count = free.get(&place).copied().unwrap_or(0).min(*running).min(wanted);
+                    put(&mut placements, &mut free, (*group, &place, count));
+                    wanted -= count;
+                }
+                open.push((*group, wanted));
+            }
+            for (group, mut wanted) in open {
+                let places: Vec<Place> = free.keys().cloned().collect();
+                for place in places {
+                    let count = free[&place].min(wanted);
+                    put(&mut placements, &mut free, (group, &place, count));
+                    wanted -= count;
+                }
+                if wanted > 0 {
+                    unplaced.insert(group, wanted);
+                }
+            }
+        }
+        self.unsupported(&mut placements, &mut unplaced);
+        Places { placements, unplaced }
+    }
+
+    /// Pods that use something placement does not know stay where they run; more of them have no
+    /// place.
+    fn unsupported(
+        &self,
+        placements: &mut BTreeMap<usize, BTreeMap<Place, u32>>,
+        unplaced: &mut BTreeMap<usize, u32>,
+    ) {
+        let groups =
+            self.groups.iter().enumerate().filter(|(_, g)| !g.shape.unsupported.is_empty());
+        for (index, group) in groups {
+            let mut wanted = group.counts.planned;
+            let kept = |name: &NodeName| {
+                let mut nodes = self.standing.iter().zip(&self.outcome.layout.kept);
+                nodes.any(|(node, kept)| *kept && node.name == *name)
+            };
+            for (node, running) in group.running.iter().filter(|(name, _)| kept(name)) {
+                let count = (*running).min(wanted);
+                if count > 0 {
+                    placements.entry(index).or_default().insert(Place::Node(node.clone()), count);
+                }
+                wanted -= count;
+            }
+            if wanted > 0 {
+                unplaced.insert(index, wanted);
+            }
+        }
+    }
+
+    /// Returns which nodes stay and which go, and gives every launch its reason.
+    pub(super) fn fates(
+        &self,
+        places: &Places,
+        launches: &mut [Launch],
+    ) -> (BTreeMap<NodeName, KeepReason>, BTreeMap<NodeName, Retire>) {
+        let layout = &self.outcome.layout;
+        let (mut keeps, mut retires) = (BTreeMap::new(), BTreeMap::new());
+        let ledger = self.ledger(launches);
+        for (index, node) in self.standing.iter().enumerate() {
+            if layout.kept[index] {
+                let pods = layout.on[index].values().sum();
+                keeps.insert(node.name.clone(), self.keep_reason(index, node, pods));
+            } else {
+                retires.insert(node.name.clone(), self.retire(index, node, &ledger));
+            }
+        }
+        self.launch_reasons(places, launches, &retires, &ledger);
+        (keeps, retires)
+    }
+
+    fn keep_reason(&self, index: usize, node: &Standing, pods: u32) -> KeepReason {
+        let blocked = |by: BlockReason| KeepReason::Blocked { by };
+        match &node.fate {
+            Fate::Stays(reason) => reason.clone(),
+            Fate::OnlyWhenEmpty(by) if pods > 0 && self.outcome.stuck.contains(&index) => {
+                blocked(by.clone())
+            }
+            Fate::Leaves(_) => blocked(BlockReason::Unknown {
+                what: "its pods would have no other place".to_owned(),
+            }),
+            Fate::Free | Fate::OnlyWhenEmpty(_) => match self.outcome.declined.get(&node.name) {
+                Some((saves, needed, moves)) if *saves > MicroUsd::ZERO => {
+                    KeepReason::NotWorthMoving {
+                        saves_hourly: *saves,
+                        needed_hourly: *needed,
+                        moves: *moves,
+                    }
+                }
+                _ => KeepReason::Needed { pods },
+            },
+        }
+    }
+
+    fn retire(&self, index: usize, node: &Standing, ledger: &Ledger) -> Retire {
+        let price = node.price.unwrap_or_default();
+        let moves = self.live_pods(index);
+        if let Fate::Leaves(reason) = &node.fate {
+            return Retire { reason: reason.clone(), batch: ledger.batch };
+        }
+        if moves == 0 && self.runs_nothing(node) {
+            return Retire { reason: RetireReason::Empty { saves_hourly: price }, batch: None };
+        }
+        let (saves_hourly, moves) = match ledger.batch {
+            Some(_) => (ledger.saves, ledger.moves),
+            None => (price, moves),
+        };
+        let payback_hours = self.settings.payback_hours(saves_hourly, moves);
+        Retire {
+            reason: RetireReason::Underutilized { saves_hourly, moves, payback_hours },
+            batch: ledger.batch,
+        }
+    }
+
+    /// Planned pods that run on the node now.
+    fn live_pods(&self, index: usize) -> u32 {
+        self.model.bins[index].running.iter().sum()
+    }
+
+    fn runs_nothing(&self, node: &Standing) -> bool {
+        !self.groups.iter().any(|group| group.running.contains_key(&node.name))
+    }
+
+    /// Works out whether launches replace nodes that go, and what the exchange saves and moves.
+    fn ledger(&self, launches: &[Launch]) -> Ledger {
+        let layout = &self.outcome.layout;
+        let going = |i: &usize| !layout.kept[*i] && self.live_pods(*i) > 0;
+        let gone: Vec<usize> = (0..self.standing.len()).filter(going).collect();
+        let exchange = !gone.is_empty() && !launches.is_empty();
+        Ledger {
+            batch: exchange.then_some(0),
+            saves: self.outcome.baseline - layout.price,
+            moves: gone.iter().map(|i| self.live_pods(*i)).sum(),
+        }
+    }
+
+    fn launch_reasons(
+        &self,
+        places: &Places,
+        launches: &mut [Launch],
+        retires: &BTreeMap<NodeName, Retire>,
+        ledger: &Ledger,
+    ) {
+        let leaving = retires.iter().find(|(_, retire)| {
+            !matches!(
+                retire.reason,
+                RetireReason::Empty { .. } | RetireReason::Underutilized { .. }
+            )
+        });
+        for (index, launch) in launches.iter_mut().enumerate() {
+            launch.batch = ledger.batch;
+            launch.reason = match (ledger.batch, leaving) {
+                (Some(_), Some((node, retire))) => LaunchReason::Replacement {
+                    of: node.as_str().into(),
+                    because: Box::new(retire.reason.clone()),
+                },
+                (Some(_), None) if ledger.saves > MicroUsd::ZERO => {
+                    LaunchReason::Consolidation { saves_hourly: ledger.saves, moves: ledger.moves }
+                }
+                _ => LaunchReason::Demand { pods: self.pods_on(places, &Place::Launch(index)) },
+            };
+        }
+    }
+
+    fn pods_on(&self, places: &Places, place: &Place) -> BTreeMap<String, u32> {
+        let here =
+            places.placements.iter().filter_map(|(group, on)| Some((*group, *on.get(place)?)));
+        here.map(|(group, n)| (workload_key(&self.groups[group].workload), n)).collect()
+    }
+}
+
+/// What an exchange of nodes comes to.
+struct Ledger {
+    batch: Option<usize>,
+    saves: MicroUsd,
+    moves: u32,
+}
+
+fn put(
+    placements: &mut BTreeMap<usize, BTreeMap<Place, u32>>,
+    free: &mut BTreeMap<Place, u32>,
+    (group, place, count): (usize, &Place, u32),
+) {
+    if count == 0 {
+        return;
+    }
+    *placements.entry(group).or_default().entry(place.clone()).or_insert(0) += count;
+    if let Some(left) = free.get_mut(place) {
+        *left -= count;
+    }
+}

@@ -1,0 +1,319 @@
+//! New nodes for pods that have no room: price-guided greedy with look-ahead.
+//!
+//! Each step opens the node whose price is least for what its pods are worth, many at once while
+//! the same filling repeats. Before every step the end is tried as well: the one cheapest node that
+//! takes all that is left. Small remainders are searched with each column as the next node, since
+//! for few pods the last node decides the price.
+
+use std::collections::BTreeMap;
+
+use super::limits::Limits;
+use super::model::{Model, copies, take};
+use crate::units::MicroUsd;
+
+/// Pods up to which every column is tried as the next node.
+const LOOK_AHEAD_PODS: u32 = 64;
+
+/// Fillings that one look-ahead may work out, counted instead of time so that the result does not
+/// depend on the machine.
+const LOOK_AHEAD_WORK: usize = 20_000;
+
+/// A node to open, and the pods on it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Opened {
+    /// Column.
+    pub column: usize,
+    /// Pods by class.
+    pub pods: BTreeMap<usize, u32>,
+}
+
+/// Nodes to open, what they cost, and what is left over.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Packing {
+    /// The nodes.
+    pub opened: Vec<Opened>,
+    /// Pods by class that no node takes.
+    pub left: Vec<u32>,
+}
+
+impl Packing {
+    /// Returns the price per hour of the nodes.
+    pub(super) fn price(&self, model: &Model) -> MicroUsd {
+        self.opened.iter().map(|node| model.columns[node.column].price).sum()
+    }
+
+    /// Returns how many pods are left over.
+    pub(super) fn left_over(&self) -> u64 {
+        self.left.iter().map(|n| u64::from(*n)).sum()
+    }
+}
+
+/// Packs `wanted` pods (by class) onto new nodes, pools of higher weight first.
+pub(super) fn pack(model: &Model, wanted: &[u32], limits: &Limits) -> Packing {
+    let mut limits = limits.clone();
+    let mut packing = Packing { opened: Vec::new(), left: wanted.to_vec() };
+    let mut weights: Vec<u32> = model.columns.iter().map(|column| column.weight).collect();
+    weights.sort_unstable_by(|a, b| b.cmp(a));
+    weights.dedup();
+    for weight in weights {
+        if packing.left_over() == 0 {
+            break;
+        }
+        let of_weight = |i: &usize| model.columns[*i].weight == weight;
+        let lean: Vec<usize> = model.undominated.iter().copied().filter(of_weight).collect();
+        let all: Vec<usize> = (0..model.columns.len()).filter(of_weight).collect();
+        let mut tier = Tier { model, lean, all, limits: limits.clone() };
+        tier.run(&mut packing);
+        limits = tier.limits;
+    }
+    packing
+}
+
+/// The columns of one weight.
+struct Tier<'a> {
+    model: &'a Model,
+    /// Columns worth opening, cheapest first.
+    lean: Vec<usize>,
+    /// All columns, cheapest first: limits may forbid the better ones.
+    all: Vec<usize>,
+    limits: Limits,
+}
+
+impl Tier<'_> {
+    fn run(&mut self, packing: &mut Packing) {
+        let candidates = if self.limits.bind() { self.all.clone() } else { self.lean.clone() };
+        let mut left = std::mem::take(&mut packing.left);
+        self.greedy(&candidates, &mut left, &mut packing.opened, LOOK_AHEAD_PODS);
+        packing.left = left;
+    }
+
+    /// Opens nodes until nothing more can be placed; looks ahead once few pods are left.
+    fn greedy(
+        &mut self,
+        candidates: &[usize],
+        left: &mut [u32],
+        opened: &mut Vec<Opened>,
+        look_ahead: u32,
+    ) {
+        let mut best_end: Option<(Vec<Opened>, MicroUsd)> = None;
+        let mut spent = MicroUsd::ZERO;
+        let start = opened.len();
+        while let Some(first) = self.best_next(candidates, left) {
+            let remaining: u32 = self.placeable(candidates, left).iter().sum();
+            if let Some(end) = self.one_for_all(candidates, left) {
+                let total = spent + self.model.columns[end.column].price;
+                if best_end.as_ref().is_none_or(|(_, price)| total < *price) {
+                    best_end =
+                        Some((opened[start..].iter().cloned().chain([end]).collect(), total));
+                }
+            }
+            let next = if remaining <= look_ahead {
+                self.looked_ahead(candidates, left).unwrap_or(first)
+            } else {
+                first
+            };
+            spent += self.open_copies(&next, left, opened, remaining > look_ahead);
+        }
+        self.shrink(&mut opened[start..]);
+        let total: MicroUsd =
+            opened[start..].iter().map(|n| self.model.columns[n.column].price).sum();
+        if let Some((nodes, _)) = best_end.filter(|(_, price)| *price < total) {
+            self.replace_end(opened, start, nodes, left);
+        }
+    }
+
+    /// Swaps the nodes opened since `start` for a cheaper set that holds at least the same pods.
+    fn replace_end(
+        &mut self,
+        opened: &mut Vec<Opened>,
+        start: usize,
+        nodes: Vec<Opened>,
+        left: &mut [u32],
+    ) {
+        for node in opened.drain(start..) {
+            self.limits.give_back(node.column);
+            node.pods.iter().for_each(|(class, count)| left[*class] += count);
+        }
+        for node in nodes {
+            self.limits.take(node.column);
+            node.pods.iter().for_each(|(class, count)| left[*class] -= count);
+            opened.push(node);
+        }
+    }
+
+    /// Pods that some candidate takes.
+    fn placeable(&self, candidates: &[usize], left: &[u32]) -> Vec<u32> {
+        let takes = |class: usize| candidates.iter().any(|c| self.model.columns[*c].takes[class]);
+        left.iter()
+            .enumerate()
+            .map(|(class, n)| if *n > 0 && takes(class) { *n } else { 0 })
+            .collect()
+    }
+
+    /// Returns the candidate, filled, whose price is least for what its pods are worth.
+    fn best_next(&self, candidates: &[usize], left: &[u32]) -> Option<Opened> {
+        let open = |c: &&usize| self.limits.allows(**c);
+        let filled = candidates.iter().filter(open).filter_map(|c| self.filled(*c, left));
+        filled.reduce(|best, other| {
+            let cost = |node: &Opened| i128::from(self.model.columns[node.column].price.0);
+            let (a, b) = (self.worth(&best), self.worth(&other));
+            if cost(&other) * a < cost(&best) * b { other } else { best }
+        })
+    }
+
+    fn worth(&self, node: &Opened) -> i128 {
+        let worth =
+            |(class, count): (&usize, &u32)| self.model.classes[*class].worth * i128::from(*count);
+        node.pods.iter().map(worth).sum::<i128>().max(1)
+    }
+
+    /// Returns the better of two fillings of a column: the most valuable pods first, and pods that
+    /// use what the node has in the proportion in which it is left.
+    fn filled(&self, column: usize, left: &[u32]) -> Option<Opened> {
+        let by_value = self.fill_by_value(column, left);
+        let by_shape = self.fill_by_shape(column, left);
+        let best = if self.worth(&by_shape) > self.worth(&by_value) { by_shape } else { by_value };
+        (!best.pods.is_empty()).then_some(best)
+    }
+
+    fn fill_by_value(&self, column: usize, left: &[u32]) -> Opened {
+        let target = &self.model.columns[column];
+        let mut room = target.room.clone();
+        let mut pods = BTreeMap::new();
+        for class in self.model.order.iter().copied().filter(|c| left[*c] > 0 && target.takes[*c]) {
+            let count = self.model.copies(class, &room, left[class]);
+            if count > 0 {
+                take(&mut room, &self.model.classes[class].ask, count);
+                pods.insert(class, count);
+            }
+        }
+        Opened { column, pods }
+    }
+
+    /// Places step by step the class that best matches the proportions of what is left, a quarter
+    /// of what fits at a time.
+    fn fill_by_shape(&self, column: usize, left: &[u32]) -> Opened {
+        let target = &self.model.columns[column];
+        let (mut room, mut pods) = (target.room.clone(), BTreeMap::new());
+        let usable = |c: &usize| left[*c] > 0 && target.takes[*c];
+        let mut classes: Vec<usize> = self.model.order.iter().copied().filter(usable).collect();
+        while !classes.is_empty() {
+            let placed = |c: usize, pods: &BTreeMap<usize, u32>| pods.get(&c).copied().unwrap_or(0);
+            classes
+                .retain(|c| left[*c] > placed(*c, &pods) && self.model.copies(*c, &room, 1) == 1);
+            let score = |c: &usize| alignment(&self.model.classes[*c].ask, &room, &target.room);
+            let Some(best) =
+                classes.iter().copied().reduce(|a, b| if score(&b) > score(&a) { b } else { a })
+            else {
+                break;
+            };
+            let fits = self.model.copies(best, &room, left[best] - placed(best, &pods));
+            let count = fits.div_ceil(4).max(1);
+            take(&mut room, &self.model.classes[best].ask, count);
+            *pods.entry(best).or_insert(0) += count;
+        }
+        Opened { column, pods }
+    }
+
+    /// Returns the cheapest candidate that takes everything that is left.
+    fn one_for_all(&self, candidates: &[usize], left: &[u32]) -> Option<Opened> {
+        let wanted = self.placeable(candidates, left);
+        let pods: BTreeMap<usize, u32> =
+            wanted.iter().copied().enumerate().filter(|(_, n)| *n > 0).collect();
+        let open = |c: &&usize| self.limits.allows(**c);
+        let column = *candidates.iter().filter(open).find(|c| self.holds(**c, &pods))?;
+        Some(Opened { column, pods })
+    }
+
+    /// Returns whether one node of `column` holds all of `pods`.
+    fn holds(&self, column: usize, pods: &BTreeMap<usize, u32>) -> bool {
+        let target = &self.model.columns[column];
+        let mut room = target.room.clone();
+        pods.iter().all(|(class, count)| {
+            let ask = &self.model.classes[*class].ask;
+            let fits = target.takes[*class] && copies(ask, &room, *count) == *count;
+            take(&mut room, ask, *count);
+            fits
+        })
+    }
+
+    /// Tries each candidate as the next node, the rest without looking ahead, and returns the next
+    /// node of the cheapest end.
+    fn looked_ahead(&self, candidates: &[usize], left: &[u32]) -> Option<Opened> {
+        let pods: u32 = left.iter().sum();
+        let work =
+            candidates.len() * candidates.len() * usize::try_from(pods).unwrap_or(usize::MAX);
+        if work > LOOK_AHEAD_WORK * 64 {
+            return None;
+        }
+        let open = |c: &&usize| self.limits.allows(**c);
+        let ends = candidates.iter().filter(open).filter_map(|c| {
+            let next = self.filled(*c, left)?;
+            let mut rest = left.to_vec();
+            let mut limits = self.limits.clone();
+            limits.take(*c);
+            next.pods.iter().for_each(|(class, count)| rest[*class] -= count);
+            let mut tier =
+                Tier { model: self.model, lean: Vec::new(), all: self.all.clone(), limits };
+            let mut opened = vec![next.clone()];
+            tier.greedy(candidates, &mut rest, &mut opened, 0);
+            tier.shrink(&mut opened);
+            let price: MicroUsd = opened.iter().map(|n| self.model.columns[n.column].price).sum();
+            Some(((rest.iter().sum::<u32>(), price, opened.len()), next))
+        });
+        ends.reduce(|a, b| if b.0 < a.0 { b } else { a }).map(|(_, next)| next)
+    }
+
+    /// Opens `node`, and as many copies as the remaining pods fill alike if `many`; returns the
+    /// price of all of them.
+    fn open_copies(
+        &mut self,
+        node: &Opened,
+        left: &mut [u32],
+        opened: &mut Vec<Opened>,
+        many: bool,
+    ) -> MicroUsd {
+        let column = &self.model.columns[node.column];
+        let mut price = MicroUsd::ZERO;
+        loop {
+            self.limits.take(node.column);
+            node.pods.iter().for_each(|(class, count)| left[*class] -= count);
+            price += column.price;
+            opened.push(node.clone());
+            let again = node.pods.iter().all(|(class, count)| left[*class] >= *count);
+            if !(many && again && self.limits.allows(node.column)) {
+                return price;
+            }
+        }
+    }
+
+    /// Gives each node the cheapest column that holds its pods.
+    fn shrink(&mut self, opened: &mut [Opened]) {
+        for node in opened {
+            let dearer =
+                |c: &&usize| self.model.columns[**c].price < self.model.columns[node.column].price;
+            let allowed = |c: &&usize| self.limits.allows_swap(node.column, **c);
+            let cheaper = self.all.iter().take_while(|c| dearer(c)).filter(allowed);
+            let found = cheaper.copied().find(|c| self.holds(*c, &node.pods));
+            if let Some(column) = found {
+                self.limits.give_back(node.column);
+                self.limits.take(column);
+                node.column = column;
+            }
+        }
+    }
+}
+
+/// How well `ask` matches what is left: the dot product of the pod's and the remainder's shares of
+/// the node, over the length of the pod's, in fixed point.
+fn alignment(ask: &[i64], room: &[i64], whole: &[i64]) -> i128 {
+    const ONE: i128 = 1 << 20;
+    let share = |part: i64, whole: i64| i128::from(part.max(0)) * ONE / i128::from(whole.max(1));
+    let (mut product, mut length) = (0_i128, 1_i128);
+    for ((asked, free), whole) in ask.iter().zip(room).zip(whole) {
+        let (pod, rest) = (share(*asked, *whole), share(*free, *whole));
+        product += pod * rest;
+        length += pod * pod;
+    }
+    product * product / length
+}

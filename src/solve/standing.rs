@@ -1,0 +1,298 @@
+//! Nodes that are there: what is left on them for pods, what they cost, and whether they may go.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+
+use super::drift;
+use super::offer::{Offer, admits_daemon};
+use super::target::{BlockReason, KeepReason, RetireReason};
+use crate::catalog::Catalog;
+use crate::demand::{Demand, ShapeContext, shape_of};
+use crate::fleet::{Instance, Node, Observed, tag};
+use crate::ids::{Labels, NodeName, PoolName, WorkloadKind};
+use crate::manifest::{Consolidation, Desired, Expiry, Pool};
+use crate::pod::Taint;
+use crate::requirement::key;
+use crate::units::{MicroUsd, Resources};
+
+/// A node that is there, or an instance of ours that has not joined yet.
+#[derive(Debug, Clone)]
+pub struct Standing {
+    /// Name of the node; the instance id while no node has joined.
+    pub name: NodeName,
+    /// Pool, where the node belongs to one.
+    pub pool: Option<PoolName>,
+    /// Labels.
+    pub labels: Labels,
+    /// Taints that pods must tolerate.
+    pub taints: Vec<Taint>,
+    /// What it reports as capacity; pool limits count this.
+    pub capacity: Resources,
+    /// What is left for pods once DaemonSet and static pods have theirs.
+    pub room: Resources,
+    /// Price per hour, where known.
+    pub price: Option<MicroUsd>,
+    /// Whether new pods may be placed on it.
+    pub schedulable: bool,
+    /// What may become of it.
+    pub fate: Fate,
+}
+
+/// What may become of a node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Fate {
+    /// It stays, whatever it costs.
+    Stays(KeepReason),
+    /// It may go once nothing but DaemonSet pods is left on it; the reason forbids more.
+    OnlyWhenEmpty(BlockReason),
+    /// It may go, or be replaced, when that saves enough.
+    Free,
+    /// It should go, for this reason, as soon as its pods have a place elsewhere.
+    Leaves(RetireReason),
+}
+
+/// What decides the fate of nodes, beside the nodes themselves.
+pub struct Circumstances<'a> {
+    /// What the repository declares.
+    pub desired: &'a Desired,
+    /// What has to be placed.
+    pub demand: &'a Demand,
+    /// The moment planned for.
+    pub at: Timestamp,
+    /// Why nothing may be removed at all, where something says so.
+    pub frozen: Option<String>,
+    /// Nodes that the user asked to replace.
+    pub replace: &'a [NodeName],
+    /// Nodes that must not change, because the user limited the plan.
+    pub untouched: &'a [NodeName],
+}
+
+/// Returns every node that pods may be on, by name.
+#[must_use]
+pub(super) fn standing_nodes(
+    observed: &Observed,
+    catalog: &Catalog,
+    offers: &[Offer],
+    circumstances: &Circumstances,
+) -> Vec<Standing> {
+    let survey = Survey {
+        observed,
+        catalog,
+        offers,
+        circumstances,
+        fixed: fixed_requests(observed, circumstances),
+    };
+    let by_instance: BTreeMap<_, _> =
+        observed.nodes.values().filter_map(|n| Some((n.instance.as_ref()?, n))).collect();
+    let joining = observed
+        .instances
+        .values()
+        .filter(|i| i.is_active() && i.is_ours(&observed.cluster.name))
+        .filter(|i| !by_instance.contains_key(&i.id));
+    let mut nodes: Vec<Standing> =
+        observed.nodes.values().filter_map(|node| survey.node(node)).collect();
+    nodes.extend(joining.filter_map(|instance| survey.joining(instance)));
+    nodes.sort_by(|a, b| a.name.cmp(&b.name));
+    nodes
+}
+
+struct Survey<'a> {
+    observed: &'a Observed,
+    catalog: &'a Catalog,
+    offers: &'a [Offer],
+    circumstances: &'a Circumstances<'a>,
+    /// What static pods, and DaemonSet pods that no rule expects, take of each node.
+    fixed: BTreeMap<NodeName, Resources>,
+}
+
+impl Survey<'_> {
+    fn node(&self, node: &Node) -> Option<Standing> {
+        let instance = node.instance.as_ref().and_then(|id| self.observed.instances.get(id));
+        if instance.is_some_and(|instance| !instance.is_active()) {
+            return None;
+        }
+        let ours = instance.filter(|instance| instance.is_ours(&self.observed.cluster.name));
+        let pool = ours.and_then(pool_of);
+        let daemons = self.expected_daemons(&node.labels, &node.taints);
+        let fixed = self.fixed.get(&node.name).cloned().unwrap_or_default();
+        let fate = match ours {
+            None => Fate::Stays(KeepReason::NotOurs),
+            Some(instance) => self.fate(node, instance, pool.as_ref()),
+        };
+        Some(Standing {
+            name: node.name.clone(),
+            labels: node.labels.clone(),
+            taints: node.taints.clone(),
+            capacity: node.capacity.clone(),
+            room: node.allocatable.minus(&daemons).minus(&fixed),
+            price: instance.and_then(|instance| self.price(instance)),
+            schedulable: !node.unschedulable && (node.ready || ours.is_some()),
+            fate,
+            pool,
+        })
+    }
+
+    /// An instance without a node counts as the node it will become, so that a second plan does
+    /// not launch another one for the same pods.
+    fn joining(&self, instance: &Instance) -> Option<Standing> {
+        let pool = pool_of(instance)?;
+        let offer = self.offers.iter().find(|offer| {
+            let node = &offer.node;
+            node.pool == pool
+                && node.instance_type == instance.instance_type
+                && node.zone == instance.zone
+                && node.capacity_type == instance.capacity_type
+        })?;
+        Some(Standing {
+            name: instance.id.as_str().into(),
+            labels: offer.node.labels.clone(),
+            taints: offer.node.taints.clone(),
+            capacity: offer.node.capacity.clone(),
+            room: offer.room.clone(),
+            price: self.price(instance),
+            schedulable: true,
+            fate: Fate::Stays(KeepReason::Blocked { by: BlockReason::NotReady }),
+            pool: Some(pool),
+        })
+    }
+
+    fn price(&self, instance: &Instance) -> Option<MicroUsd> {
+        let offerings = &self.catalog.types.get(&instance.instance_type)?.offerings;
+        let same = |o: &&crate::catalog::Offering| {
+            o.zone == instance.zone && o.capacity_type == instance.capacity_type
+        };
+        offerings.iter().find(same)?.price
+    }
+
+    fn expected_daemons(&self, labels: &Labels, taints: &[Taint]) -> Resources {
+        super::offer::daemon_requests(&self.circumstances.demand.daemons, labels, taints)
+    }
+
+    fn fate(&self, node: &Node, instance: &Instance, pool: Option<&PoolName>) -> Fate {
+        let blocked = |by| Fate::Stays(KeepReason::Blocked { by });
+        let circumstances = self.circumstances;
+        if circumstances.untouched.contains(&node.name) {
+            return blocked(BlockReason::NotTargeted);
+        }
+        if let Some(what) = &circumstances.frozen {
+            return blocked(BlockReason::Unknown { what: what.clone() });
+        }
+        if !node.ready {
+            return blocked(BlockReason::NotReady);
+        }
+        if let Some(by) = self.obstacle(node) {
+            return blocked(by);
+        }
+        let declared = pool.and_then(|name| circumstances.desired.pools.get(name));
+        let Some(pool) = declared else { return Fate::Leaves(RetireReason::PoolRemoved) };
+        if circumstances.replace.contains(&node.name) {
+            return Fate::Leaves(RetireReason::Requested);
+        }
+        if let Some(reason) = self.must_leave(node, instance, pool) {
+            return Fate::Leaves(reason);
+        }
+        if pool.replicas.is_some() {
+            return blocked(BlockReason::StaticPool);
+        }
+        if pool.consolidate_after.is_none() {
+            return blocked(BlockReason::ConsolidationDisabled);
+        }
+        match pool.consolidation {
+            Consolidation::WhenEmpty => Fate::OnlyWhenEmpty(BlockReason::PolicyWhenEmpty),
+            Consolidation::WhenEmptyOrUnderutilized | Consolidation::Balanced => Fate::Free,
+        }
+    }
+
+    /// Something on the node, or on one of its pods, that forbids to touch it.
+    fn obstacle(&self, node: &Node) -> Option<BlockReason> {
+        if node.annotations.get("karpenter.sh/do-not-disrupt").is_some_and(|v| v == "true") {
+            return Some(BlockReason::DoNotDisrupt);
+        }
+        let mut here = self
+            .circumstances
+            .demand
+            .groups
+            .iter()
+            .filter(|group| group.counts.planned > 0 && group.running.contains_key(&node.name));
+        here.find_map(|group| {
+            let workload = super::workload_key(&group.workload);
+            if group.shape.pinned {
+                return Some(BlockReason::PinnedPod { workload });
+            }
+            let feature = group.shape.unsupported.first()?.as_str().to_owned();
+            Some(BlockReason::UnsupportedPod { workload, feature })
+        })
+    }
+
+    fn must_leave(&self, node: &Node, instance: &Instance, pool: &Pool) -> Option<RetireReason> {
+        if let Expiry::After(limit) = pool.expire_after {
+            let age = self.circumstances.at.duration_since(instance.launched_at);
+            if age >= limit {
+                let hours =
+                    |d: jiff::SignedDuration| u32::try_from(d.as_hours()).unwrap_or(u32::MAX);
+                return Some(RetireReason::Expired {
+                    age_hours: hours(age),
+                    limit_hours: hours(limit),
+                });
+            }
+        }
+        let requirements = super::offer::pool_requirements(pool);
+        if let Some(key) = requirements.unmatched(&node.labels) {
+            let state = node.labels.get(key).map_or("absent".to_owned(), ToString::to_string);
+            let declared = requirements.get(key.as_str()).map(ToString::to_string);
+            return Some(RetireReason::Drifted {
+                field: format!("label {key}"),
+                is: state,
+                declared: declared.unwrap_or_default(),
+            });
+        }
+        let class = pool.node_class.as_ref();
+        let class = class.and_then(|name| self.circumstances.desired.node_classes.get(name))?;
+        let (is, declared) = (instance.tags.get(tag::SPEC)?, drift::spec_digest(pool, class));
+        drift::changed(is, &declared).then(|| RetireReason::Drifted {
+            field: "pool template or node class".to_owned(),
+            is: is.clone(),
+            declared,
+        })
+    }
+}
+
+fn pool_of(instance: &Instance) -> Option<PoolName> {
+    instance.tags.get(tag::POOL).map(|name| name.as_str().into())
+}
+
+/// What pods take of nodes without being placed: static pods, and pods of DaemonSets that are not
+/// expected there.
+fn fixed_requests(
+    observed: &Observed,
+    circumstances: &Circumstances,
+) -> BTreeMap<NodeName, Resources> {
+    let context = ShapeContext::of(circumstances.desired);
+    let expected = |pod: &crate::fleet::Pod, node: &Node| {
+        let daemons = &circumstances.demand.daemons;
+        let owner = daemons.iter().find(|d| Some(&d.workload) == pod.owner.as_ref());
+        owner.is_some_and(|daemon| admits_daemon(daemon, &node.labels, &node.taints))
+    };
+    let mut fixed: BTreeMap<NodeName, Resources> = BTreeMap::new();
+    for pod in observed.pods.iter().filter(|pod| pod.is_active()) {
+        let Some(node) = pod.node.as_ref().and_then(|name| observed.nodes.get(name)) else {
+            continue;
+        };
+        let daemon = pod.owner.as_ref().is_some_and(|o| o.kind == WorkloadKind::DaemonSet);
+        if !(pod.mirror || daemon && !expected(pod, node)) {
+            continue;
+        }
+        let Some(template) = observed.templates.get(&pod.template) else { continue };
+        let requests = shape_of(&pod.namespace, template, &context).requests;
+        let sum = fixed.entry(node.name.clone()).or_default();
+        *sum = sum.plus(&requests);
+    }
+    fixed
+}
+
+/// Returns the node label that names the zone, where it has one.
+#[must_use]
+pub(super) fn zone_of(labels: &Labels) -> Option<&str> {
+    labels.get(key::ZONE).map(crate::ids::LabelValue::as_str)
+}

@@ -1,0 +1,240 @@
+//! Why pods have no place: what ruled out each offer, and the nearest change that would help.
+
+use std::collections::BTreeMap;
+
+use super::Input;
+use super::limits::amount;
+use super::offer::{Offer, Offers, PoolRefusal, pool_requirements};
+use super::target::{Rejection, Unplaced};
+use crate::catalog::{CapacityType, NodeSettings, allocation};
+use crate::demand::{PodGroup, PodShape};
+use crate::ids::PoolName;
+use crate::manifest::{Desired, PoolLimits};
+use crate::pod::untolerated;
+use crate::requirement::{Requirements, key};
+
+/// Most reasons that are listed for one group.
+const REASONS_MAX: usize = 12;
+
+/// What explains unplaced pods.
+pub(super) struct Inquest<'a> {
+    pub input: &'a Input<'a>,
+    pub offers: &'a Offers,
+}
+
+/// Why one offer does not take a pod.
+enum Obstacle {
+    Taint(String),
+    Label { key: String, asked: String },
+    TooSmall { resource: String },
+    Limit,
+}
+
+impl Inquest<'_> {
+    /// Returns why `pods` pods of `group` have no place.
+    pub(super) fn explain(&self, index: usize, group: &PodGroup, pods: u32) -> Unplaced {
+        let shape = &group.shape;
+        let offerings = u32::try_from(self.offers.list.len()).unwrap_or(u32::MAX);
+        if let Some(feature) = shape.unsupported.first() {
+            let rejection = Rejection {
+                reason: "unsupported".to_owned(),
+                detail: format!("the pod uses {}, which is not supported yet", feature.as_str()),
+                count: offerings,
+            };
+            return Unplaced {
+                group: index,
+                pods,
+                rejections: vec![rejection],
+                offerings,
+                nearest: None,
+            };
+        }
+        let mut counts: BTreeMap<(String, String), u32> = BTreeMap::new();
+        for offer in &self.offers.list {
+            let reason = self.describe(shape, offer, &obstacle(shape, offer));
+            *counts.entry(reason).or_insert(0) += 1;
+        }
+        let mut rejections: Vec<Rejection> = counts
+            .into_iter()
+            .map(|((reason, detail), count)| Rejection { reason, detail, count })
+            .collect();
+        rejections.extend(self.refusals());
+        rejections.sort_by(|a, b| b.count.cmp(&a.count).then_with(|| a.cmp(b)));
+        rejections.truncate(REASONS_MAX);
+        Unplaced { group: index, pods, rejections, offerings, nearest: self.nearest(shape) }
+    }
+
+    fn describe(&self, shape: &PodShape, offer: &Offer, obstacle: &Obstacle) -> (String, String) {
+        let pool = &offer.node.pool;
+        match obstacle {
+            Obstacle::Taint(taint) => (
+                "taint".to_owned(),
+                format!("pool {pool} has taint {taint}, which the pod does not tolerate"),
+            ),
+            Obstacle::Label { key, asked } if key == key::ZONE => {
+                ("wrong-zone".to_owned(), format!("the pod asks for zone {asked}"))
+            }
+            Obstacle::Label { key, asked } => (
+                "wrong-label".to_owned(),
+                format!("the pod asks for {key} {asked}; pool {pool} does not make such nodes"),
+            ),
+            Obstacle::TooSmall { resource } => {
+                let largest = self.largest(pool, resource);
+                let asked = show(resource, amount(&shape.requests, resource));
+                let detail = format!(
+                    "{resource}: needs {asked}, the largest of pool {pool} leaves {}",
+                    show(resource, largest)
+                );
+                ("too-small".to_owned(), detail)
+            }
+            Obstacle::Limit => ("limit-reached".to_owned(), self.limit_detail(pool)),
+        }
+    }
+
+    fn largest(&self, pool: &PoolName, resource: &str) -> i64 {
+        let of_pool = self.offers.list.iter().filter(|offer| offer.node.pool == *pool);
+        of_pool.map(|offer| amount(&offer.room, resource)).max().unwrap_or(0)
+    }
+
+    fn limit_detail(&self, pool: &PoolName) -> String {
+        let limits = self.input.desired.pools.get(pool).map(|pool| pool.limits.clone());
+        let PoolLimits { resources, nodes } = limits.unwrap_or_default();
+        let amounts =
+            resources.iter().map(|(name, n)| format!("{name} {}", show(name.as_str(), *n)));
+        let nodes = nodes.map(|n| format!("nodes {n}"));
+        let list: Vec<String> = amounts.chain(nodes).collect();
+        format!("pool {pool} has reached its limits ({})", list.join(", "))
+    }
+
+    fn refusals(&self) -> impl Iterator<Item = Rejection> {
+        self.offers.refusals.iter().map(|(pool, refusal)| Rejection {
+            reason: "pool-unusable".to_owned(),
+            detail: refusal_text(pool, refusal),
+            count: 0,
+        })
+    }
+
+    /// Returns the smallest change that would let the pod be placed, in words.
+    fn nearest(&self, shape: &PodShape) -> Option<String> {
+        if self.input.desired.pools.is_empty() {
+            return Some("declare a NodePool: the repository has none".to_owned());
+        }
+        let obstacles: Vec<(&Offer, Obstacle)> =
+            self.offers.list.iter().map(|offer| (offer, obstacle(shape, offer))).collect();
+        let limited = obstacles.iter().find(|(_, o)| matches!(o, Obstacle::Limit));
+        if let Some((offer, _)) = limited {
+            let node = &offer.node;
+            return Some(format!(
+                "raise the limits of pool {} by at least one {} (cpu {}, memory {})",
+                node.pool, node.instance_type, node.capacity.cpu, node.capacity.memory
+            ));
+        }
+        let roomy = obstacles.iter().filter(|(offer, _)| shape.requests.fits(&offer.room));
+        let by_cost = roomy.min_by_key(|(offer, _)| offer.node.price);
+        if let Some((offer, obstacle)) = by_cost {
+            let change = match obstacle {
+                Obstacle::Taint(taint) => format!("tolerate taint {taint}"),
+                Obstacle::Label { key, asked } => {
+                    format!(
+                        "let pool {} make nodes with {key} {asked}, or drop the wish",
+                        offer.node.pool
+                    )
+                }
+                Obstacle::TooSmall { .. } | Obstacle::Limit => return None,
+            };
+            return Some(format!(
+                "{change}: {} at ${}/h would hold it",
+                offer.node.instance_type,
+                offer.node.price.rounded(4)
+            ));
+        }
+        self.nearest_type(shape)
+    }
+
+    /// The cheapest type of the region, outside what the pools allow, that would hold the pod.
+    fn nearest_type(&self, shape: &PodShape) -> Option<String> {
+        let (pool, settings) = self.first_pool()?;
+        let daemons =
+            self.offers.list.first().map(|offer| offer.daemons.clone()).unwrap_or_default();
+        let types = self.input.catalog.types.values();
+        let holding = types.filter_map(|kind| {
+            let room = allocation(kind, &settings).allocatable.minus(&daemons);
+            let offering =
+                kind.offerings.iter().filter(|o| o.capacity_type == CapacityType::OnDemand);
+            let price = offering.filter_map(|o| o.price).min()?;
+            (shape.requests.fits(&room) && !kind.bare_metal).then_some((price, kind, room))
+        });
+        match holding.min_by(|a, b| (a.0, &a.1.name).cmp(&(b.0, &b.1.name))) {
+            Some((price, kind, _)) => {
+                let requirements = pool_requirements(&self.input.desired.pools[&pool]);
+                let missing = requirements.iter().find(|(key, set)| {
+                    kind.labels.get(*key).is_some_and(|v| !set.contains(Some(v)))
+                });
+                let why =
+                    missing.map_or(String::new(), |(key, set)| format!(" (it allows {key} {set})"));
+                Some(format!(
+                    "let pool {pool} use {}{why}: ${}/h on demand",
+                    kind.name,
+                    price.rounded(4)
+                ))
+            }
+            None => Some(
+                "lower the requests: no instance type of the region holds such a pod".to_owned(),
+            ),
+        }
+    }
+
+    fn first_pool(&self) -> Option<(PoolName, NodeSettings)> {
+        let desired: &Desired = self.input.desired;
+        desired.pools.values().find_map(|pool| {
+            let class = desired.node_classes.get(pool.node_class.as_ref()?)?;
+            Some((pool.name.clone(), NodeSettings::of(pool, class)))
+        })
+    }
+}
+
+fn obstacle(shape: &PodShape, offer: &Offer) -> Obstacle {
+    let node = &offer.node;
+    if let Some(taint) = untolerated(&node.taints, &shape.tolerations) {
+        return Obstacle::Taint(format!("{}={}:{:?}", taint.key, taint.value, taint.effect));
+    }
+    let unmatched = |alternative: &Requirements| {
+        let key = alternative.unmatched(&node.labels)?;
+        let asked = alternative.get(key.as_str()).map(ToString::to_string).unwrap_or_default();
+        Some(Obstacle::Label { key: key.to_string(), asked })
+    };
+    let verdicts: Vec<Option<Obstacle>> = shape.nodes.any_of.iter().map(unmatched).collect();
+    if verdicts.iter().all(Option::is_some) {
+        let first = verdicts.into_iter().flatten().next();
+        return first.unwrap_or(Obstacle::Label {
+            key: "node affinity".into(),
+            asked: "impossible".into(),
+        });
+    }
+    match shape.requests.exceeding(&offer.room).into_iter().next() {
+        Some(resource) => Obstacle::TooSmall { resource },
+        None => Obstacle::Limit,
+    }
+}
+
+/// Returns an amount as Kubernetes writes it.
+fn show(resource: &str, amount: i64) -> String {
+    match resource {
+        "cpu" => crate::units::MilliCpu(amount).to_string(),
+        "memory" | "ephemeral-storage" => crate::units::Bytes(amount).to_string(),
+        _ => amount.to_string(),
+    }
+}
+
+/// Returns why a pool can make no nodes, in words.
+pub(super) fn refusal_text(pool: &PoolName, refusal: &PoolRefusal) -> String {
+    match refusal {
+        PoolRefusal::NoNodeClass => format!("pool {pool} has no node class"),
+        PoolRefusal::NoOffering => format!("no offering satisfies the requirements of pool {pool}"),
+        PoolRefusal::TooFewValues { key, demanded, remain } => {
+            format!(
+                "pool {pool} demands {demanded} distinct values of {key}; {remain} remain possible"
+            )
+        }
+    }
+}

@@ -1,0 +1,203 @@
+//! Holds the source to its layers: who may import whom, and what the pure part may never touch.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// What each module may import of ours, beside itself. Lower layers come first.
+const MAY_IMPORT: &[(&str, &[&str])] = &[
+    ("ids", &[]),
+    ("units", &["ids"]),
+    ("requirement", &["ids"]),
+    ("pod", &["ids", "requirement", "units"]),
+    ("manifest", &["ids", "pod", "requirement", "units"]),
+    ("catalog", &["ids", "manifest", "pod", "requirement", "units"]),
+    ("fleet", &["catalog", "ids", "pod", "units"]),
+    ("demand", &["fleet", "ids", "manifest", "pod", "requirement", "units"]),
+    ("schedule", &["demand", "ids", "pod", "requirement", "units"]),
+    (
+        "solve",
+        &[
+            "catalog",
+            "demand",
+            "fleet",
+            "ids",
+            "manifest",
+            "pod",
+            "requirement",
+            "schedule",
+            "units",
+        ],
+    ),
+    (
+        "plan",
+        &["catalog", "demand", "fleet", "ids", "manifest", "pod", "requirement", "solve", "units"],
+    ),
+    ("engine", &["catalog", "demand", "fleet", "ids", "manifest", "plan", "solve"]),
+    ("render", &["catalog", "ids", "manifest", "plan", "requirement", "units"]),
+    ("port", &["catalog", "fleet", "ids", "pod", "units"]),
+    ("observe", &["fleet", "ids", "port"]),
+    (
+        "apply",
+        &["catalog", "fleet", "ids", "observe", "plan", "pod", "port", "requirement", "units"],
+    ),
+    ("git", &["manifest"]),
+    (
+        "sim",
+        &[
+            "catalog",
+            "demand",
+            "fleet",
+            "ids",
+            "manifest",
+            "pod",
+            "port",
+            "requirement",
+            "schedule",
+            "units",
+        ],
+    ),
+    ("telemetry", &[]),
+];
+
+/// The only place that wires; it may import everything.
+const WIRES: [&str; 3] = ["cli", "lib", "main"];
+
+/// Modules that decide: no files, no clock, no network, no threads, no logging, no unordered maps.
+const PURE: [&str; 13] = [
+    "ids",
+    "units",
+    "requirement",
+    "pod",
+    "manifest",
+    "catalog",
+    "fleet",
+    "demand",
+    "schedule",
+    "solve",
+    "plan",
+    "engine",
+    "render",
+];
+
+/// What a pure module never mentions.
+const IMPURE: [&str; 14] = [
+    "std::fs",
+    "std::net",
+    "std::process",
+    "std::thread",
+    "std::env::",
+    "SystemTime",
+    "Instant::",
+    "Timestamp::now",
+    "Zoned::now",
+    "HashMap",
+    "HashSet",
+    "tokio",
+    "tracing",
+    "git2",
+];
+
+/// Source files of a module, without the test modules that stand in files of their own.
+fn sources() -> BTreeMap<String, Vec<(PathBuf, String)>> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let mut files = Vec::new();
+    collect(&root, &mut files);
+    let mut modules: BTreeMap<String, Vec<(PathBuf, String)>> = BTreeMap::new();
+    for path in files {
+        let below = path.strip_prefix(&root).expect("below src").to_path_buf();
+        let first = below.components().next().expect("a name").as_os_str().to_string_lossy();
+        let module = first.trim_end_matches(".rs").to_owned();
+        let text = fs::read_to_string(&path).expect("source is readable");
+        // Unit tests may use what they like; they stand last in a file.
+        let code = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default().to_owned();
+        modules.entry(module).or_default().push((below, code));
+    }
+    modules
+}
+
+fn collect(dir: &Path, files: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(dir).expect("source is readable") {
+        let path = entry.expect("source is readable").path();
+        let name = path.file_name().expect("a name").to_string_lossy().into_owned();
+        if path.is_dir() {
+            collect(&path, files);
+        } else if name.ends_with(".rs")
+            && !["tests.rs", "fixture.rs", "story.rs", "build.rs"].contains(&name.as_str())
+        {
+            files.push(path);
+        }
+    }
+}
+
+/// The modules that a text names after `crate::`, comments left out.
+fn imports(code: &str) -> BTreeSet<String> {
+    let lines = code.lines().filter(|line| !line.trim_start().starts_with("//"));
+    let named = lines.flat_map(|line| line.split("crate::").skip(1).map(str::to_owned));
+    let name = |rest: String| {
+        rest.chars().take_while(|c| c.is_ascii_lowercase() || *c == '_').collect::<String>()
+    };
+    named.map(name).filter(|name| !name.is_empty()).collect()
+}
+
+#[test]
+fn every_module_imports_only_what_lies_below_it() {
+    let table: BTreeMap<&str, BTreeSet<&str>> = MAY_IMPORT
+        .iter()
+        .map(|(module, below)| (*module, below.iter().copied().collect()))
+        .collect();
+    let mut wrong = Vec::new();
+    for (module, files) in sources() {
+        if WIRES.contains(&module.as_str()) {
+            continue;
+        }
+        let Some(allowed) = table.get(module.as_str()) else {
+            wrong.push(format!("src/{module} is in no layer: add it to the table with a reason"));
+            continue;
+        };
+        for (path, code) in files {
+            let used = imports(&code).into_iter().filter(|name| *name != module);
+            let bad = used.filter(|name| !allowed.contains(name.as_str()) && name != "story");
+            wrong.extend(bad.map(|name| format!("src/{}: imports crate::{name}", path.display())));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn the_pure_part_touches_nothing_outside() {
+    let mut wrong = Vec::new();
+    for (module, files) in
+        sources().into_iter().filter(|(module, _)| PURE.contains(&module.as_str()))
+    {
+        for (path, code) in files {
+            let code: String = code.lines().filter(|l| !l.trim_start().starts_with("//")).collect();
+            let bad = IMPURE.iter().filter(|name| code.contains(**name));
+            wrong.extend(
+                bad.map(|name| format!("src/{}: {module} mentions {name}", path.display())),
+            );
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn the_table_has_no_cycle() {
+    let mut known: BTreeSet<&str> = BTreeSet::new();
+    let mut waiting: Vec<_> = MAY_IMPORT.to_vec();
+    while !waiting.is_empty() {
+        let before = waiting.len();
+        waiting.retain(|(module, below)| {
+            let ready = below.iter().all(|name| known.contains(name));
+            if ready {
+                known.insert(module);
+            }
+            !ready
+        });
+        assert!(
+            waiting.len() < before,
+            "a cycle among {:?}",
+            waiting.iter().map(|(m, _)| m).collect::<Vec<_>>()
+        );
+    }
+}

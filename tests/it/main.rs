@@ -1,0 +1,3 @@
+//! Integration tests: the layers of the source, and scripts that drive the real binary.
+
+mod layers;
