@@ -41,7 +41,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
         "apply",
         &["catalog", "fleet", "ids", "observe", "plan", "pod", "port", "requirement", "units"],
     ),
-    ("git", &["manifest"]),
+    ("git", &["ids", "manifest"]),
     (
         "sim",
         &[
