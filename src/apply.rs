@@ -1,1 +1,215 @@
-//! Carries an approved plan out over the ports.
+//! Carries an approved plan out: launches, waits until Ready, drains, terminates.
+//!
+//! This module knows the wire form of a plan and the ports, and nothing of how the plan came to be.
+//! It decides nothing: it does a subset of what was approved, or nothing. Invariants: nothing is
+//! written before every check has passed; each step looks first whether it is done, so that running
+//! the same plan again finishes what is left and launches nothing twice; new capacity is Ready
+//! before anything is drained; every wait has a bound, and every drain ends.
+//!
+//! What survives a run that dies is in the world itself: the tag [`tag::CHANGE`] of an instance,
+//! its client token, the annotation [`CORDONED_ANNOTATION`] of a node.
+//!
+//! [`tag::CHANGE`]: crate::fleet::tag::CHANGE
+//! [`CORDONED_ANNOTATION`]: crate::fleet::CORDONED_ANNOTATION
+
+mod guard;
+mod identity;
+mod launch;
+mod receipt;
+mod retire;
+mod stand_in;
+mod work;
+
+pub use guard::{ApplyError, FailedCondition};
+pub use receipt::{ChangeOutcome, Event, Outcome, Receipt, Step, Verdict};
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use jiff::{SignedDuration, Timestamp};
+
+use crate::catalog::Catalog;
+use crate::fleet::{ClusterIdentity, Observed};
+use crate::ids::{Address, Digest, InstanceId};
+use crate::observe::observe;
+use crate::plan::Plan;
+use crate::plan::wire::WaveStep;
+use crate::port::{Clock, Cloud, Cluster};
+use work::WaveWork;
+
+/// The outside, as apply needs it.
+#[derive(Debug)]
+pub struct Ports<'a, C, K, T> {
+    /// EC2.
+    pub cloud: &'a C,
+    /// Kubernetes.
+    pub cluster: &'a K,
+    /// Time.
+    pub clock: &'a T,
+}
+
+/// How one plan is to be applied.
+#[derive(Debug, Clone)]
+pub struct ApplySettings<'a> {
+    /// The cluster that the ports reach.
+    pub cluster: ClusterIdentity,
+    /// The digest that was approved; `None` where approval was given in another way.
+    pub approved: Option<Digest>,
+    /// Changes that are no longer needed, with the reason; they are left out.
+    pub dropped: BTreeMap<Address, String>,
+    /// Tells the labels of stand-in offerings; without it none is taken.
+    pub catalog: Option<&'a Catalog>,
+    /// Set where the run is to end soon: drains are undone, nothing new begins.
+    pub interrupted: Option<&'a AtomicBool>,
+    /// How long each wait may take.
+    pub bounds: Bounds,
+}
+
+impl ApplySettings<'_> {
+    fn is_interrupted(&self) -> bool {
+        self.interrupted.is_some_and(|flag| flag.load(Ordering::Relaxed))
+    }
+}
+
+/// How long each wait of an apply may take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Bounds {
+    /// Between two looks at the world.
+    pub poll: SignedDuration,
+    /// From an instance's launch until its node is Ready; then it is given up.
+    pub ready: SignedDuration,
+    /// Until live replicas are down to the planned ones; then the node is left.
+    pub replicas: SignedDuration,
+    /// From cordoning until a node is drained; then it is uncordoned and left.
+    pub drain: SignedDuration,
+    /// From terminating an instance until EC2 says that it is gone.
+    pub gone: SignedDuration,
+    /// How often a call is made that fails for a reason that may pass.
+    pub tries: u32,
+}
+
+impl Default for Bounds {
+    fn default() -> Self {
+        Self {
+            poll: SignedDuration::from_secs(5),
+            // Karpenter gives a machine as long to register.
+            ready: SignedDuration::from_mins(15),
+            replicas: SignedDuration::from_mins(10),
+            drain: SignedDuration::from_mins(15),
+            gone: SignedDuration::from_mins(10),
+            tries: 5,
+        }
+    }
+}
+
+/// Carries `plan` out, or refuses before the first write.
+///
+/// What could not be done is an outcome of its change in the receipt, not an error; then the
+/// verdict is [`Verdict::Partly`], and the same plan may be applied again.
+///
+/// # Errors
+/// When the plan may not be applied to this cluster, now, as it is; nothing was written then.
+pub async fn apply<C: Cloud, K: Cluster, T: Clock>(
+    plan: &Plan,
+    ports: &Ports<'_, C, K, T>,
+    settings: &ApplySettings<'_>,
+    report: &mut dyn FnMut(&Event),
+) -> Result<Receipt, ApplyError> {
+    let started_at = ports.clock.now();
+    let waves = guard::check_plan(plan, settings, started_at)?;
+    let groups = work::groups(plan);
+    let mut run = Run { plan, ports, settings, report, groups, outcomes: Vec::new() };
+    guard::check_world(plan, &waves, settings, &run.look().await)?;
+    run.say(None, Step::Checked);
+    for wave in &waves {
+        run.say(None, Step::Wave { step: wave.step(), changes: wave.len() });
+        match wave {
+            WaveWork::Launch(launches) => run.launch_wave(launches).await,
+            WaveWork::Retire(retires) => run.retire_wave(retires).await,
+        }
+    }
+    Ok(run.into_receipt(started_at))
+}
+
+/// One apply, under way.
+struct Run<'a, C, K, T> {
+    plan: &'a Plan,
+    ports: &'a Ports<'a, C, K, T>,
+    settings: &'a ApplySettings<'a>,
+    report: &'a mut dyn FnMut(&Event),
+    /// The group of rows that replace each other, by row.
+    groups: BTreeMap<&'a Address, &'a str>,
+    outcomes: Vec<ChangeOutcome>,
+}
+
+impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
+    fn now(&self) -> Timestamp {
+        self.ports.clock.now()
+    }
+
+    async fn look(&self) -> Observed {
+        let Ports { cloud, cluster, clock } = self.ports;
+        observe(*cloud, *cluster, *clock, self.settings.cluster.clone()).await
+    }
+
+    /// Looks at the world; `None` where not all of it could be read: then nothing is concluded.
+    async fn look_whole(&self) -> Option<Observed> {
+        Some(self.look().await).filter(Observed::is_complete)
+    }
+
+    async fn pause(&self) {
+        self.ports.clock.sleep(self.settings.bounds.poll).await;
+    }
+
+    /// Returns the moment `bound` from now.
+    fn deadline(&self, bound: SignedDuration) -> Timestamp {
+        later(self.now(), bound)
+    }
+
+    fn say(&mut self, address: Option<&Address>, step: Step) {
+        let event = Event { at: self.now(), address: address.cloned(), step };
+        (self.report)(&event);
+    }
+
+    fn finish(
+        &mut self,
+        address: &Address,
+        step: WaveStep,
+        instance_id: Option<&InstanceId>,
+        outcome: Outcome,
+    ) {
+        self.say(Some(address), Step::Finished { step, outcome: outcome.clone() });
+        let instance_id = instance_id.cloned();
+        self.outcomes.push(ChangeOutcome { address: address.clone(), step, instance_id, outcome });
+    }
+
+    fn into_receipt(self, started_at: Timestamp) -> Receipt {
+        let finished_at = self.now();
+        let mut outcomes = self.outcomes;
+        outcomes.sort_by(|a, b| (&a.address, a.step).cmp(&(&b.address, b.step)));
+        let unfinished = outcomes.iter().any(|change| !change.outcome.is_settled());
+        let verdict = match (unfinished, self.settings.is_interrupted()) {
+            (false, _) => Verdict::Applied,
+            (true, true) => Verdict::Interrupted,
+            (true, false) => Verdict::Partly,
+        };
+        Receipt {
+            plan_id: self.plan.capacity.plan_id.clone(),
+            digest: self.plan.capacity.digest.clone(),
+            outcomes,
+            started_at,
+            finished_at,
+            verdict,
+        }
+    }
+}
+
+/// Returns the moment `bound` after `at`, or the last one there is.
+fn later(at: Timestamp, bound: SignedDuration) -> Timestamp {
+    at.checked_add(bound).unwrap_or(Timestamp::MAX)
+}
+
+#[cfg(test)]
+mod fixture;
+#[cfg(test)]
+mod tests;

@@ -4,6 +4,10 @@
 //! FILE` reads, and that the simulator keeps. It holds names, labels and amounts, never secrets.
 //! Invariant: what could not be read is marked in `sources`, never left out in silence.
 
+mod file;
+
+pub use file::{WorldError, read_world, template_key, write_world};
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -37,6 +41,10 @@ pub mod tag {
 
 /// Label of a node of ours: the key of its instance within its pool.
 pub const KEY_LABEL: &str = "fleetwright.dev/key";
+
+/// Annotation of a node that an apply cordoned: only such a node is uncordoned when a drain is given
+/// up, since whoever else cordoned a node had a reason of their own.
+pub const CORDONED_ANNOTATION: &str = "fleetwright.dev/cordoned";
 
 /// Everything observed at one moment.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -265,6 +273,23 @@ impl Observed {
             templates: BTreeMap::new(),
             pods: Vec::new(),
         }
+    }
+
+    /// Brings rows into the order of the file, and keys templates by their content.
+    ///
+    /// Equal states become equal values, whatever the order in which they were read.
+    pub fn canonicalize(&mut self) {
+        let keys: BTreeMap<String, String> =
+            self.templates.iter().map(|(old, t)| (old.clone(), template_key(t))).collect();
+        for pod in &mut self.pods {
+            if let Some(key) = keys.get(&pod.template) {
+                pod.template.clone_from(key);
+            }
+        }
+        let templates = std::mem::take(&mut self.templates);
+        self.templates = templates.into_values().map(|t| (template_key(&t), t)).collect();
+        self.pods.sort_by(|a, b| (&a.namespace, &a.name).cmp(&(&b.namespace, &b.name)));
+        self.workloads.sort();
     }
 
     /// Returns whether every source was read completely.

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::future::Future;
 
 use jiff::{SignedDuration, Timestamp};
+use serde::Serialize;
 use thiserror::Error;
 
 use crate::catalog::CapacityType;
@@ -29,7 +30,7 @@ pub struct PortError {
 }
 
 /// What to launch, decided in every part.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct LaunchRequest {
     /// Client token: the same token never launches a second instance.
     pub token: String,
@@ -111,6 +112,8 @@ pub trait Cluster {
     /// Reads nodes, pods and workloads.
     fn objects(&self) -> impl Future<Output = Result<ClusterObjects, PortError>>;
     /// Marks a node unschedulable or schedulable; fails if the node's UID is another.
+    ///
+    /// The same write sets, or removes, [`crate::fleet::CORDONED_ANNOTATION`].
     fn cordon(
         &self,
         node: &NodeName,

@@ -207,11 +207,12 @@ fn binding_volumes(spec: &PodSpec) -> Vec<Volume> {
     spec.volumes.iter().filter(binds).cloned().collect()
 }
 
-/// Annotations with which a pod asks not to be moved.
+/// Returns whether a pod asks not to be moved, by one of its annotations.
 ///
 /// `do-not-disrupt` may also be a duration, counted from the pod's start; until its age is taken
 /// into account such a pod counts as one that may not be moved.
-fn is_pinned(annotations: &BTreeMap<String, String>) -> bool {
+#[must_use]
+pub fn is_pinned(annotations: &BTreeMap<String, String>) -> bool {
     let is = |key: &str, value: &str| annotations.get(key).is_some_and(|v| v == value);
     let duration = |text: &String| {
         text.starts_with(|c: char| c.is_ascii_digit()) && text.ends_with(['s', 'm', 'h'])

@@ -35,6 +35,7 @@ use crate::solve::{Alternative, BlockReason, KeepReason, LaunchReason, Rejection
 use crate::units::{Bytes, MicroUsd, MilliCpu, Resources};
 
 /// The inputs of the plan, owned.
+#[derive(Clone)]
 pub(super) struct Inputs {
     pub(super) desired: Desired,
     pub(super) demand: Demand,

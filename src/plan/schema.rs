@@ -72,7 +72,7 @@ mod tests {
             |value: &mut Value| drop(value["capacity"].as_object_mut().unwrap().remove("digest")),
             |value: &mut Value| value["capacity"]["cost"]["hourly_after"] = 0.5.into(),
             |value: &mut Value| {
-                value["resource_changes"][0]["change"]["actions"][0] = "read".into()
+                value["resource_changes"][0]["change"]["actions"][0] = "read".into();
             },
             |value: &mut Value| value["summary"]["add"] = "1".into(),
             |value: &mut Value| value["summary"]["add"] = (-1).into(),

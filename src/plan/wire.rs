@@ -231,7 +231,7 @@ pub struct Summary {
     pub destroy: u32,
     /// Rows that do both.
     pub replace: u32,
-    /// Nodes that would change if nothing blocked it.
+    /// Nodes that something forbids to touch.
     pub blocked: u32,
     /// Whether anything is deleted.
     pub destructive: bool,

@@ -1,12 +1,12 @@
 //! A plan and its inputs, indexed for the rules.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::Facts;
 use crate::catalog::{Allocation, InstanceType, NodeSettings, Offering};
 use crate::demand::PodGroup;
-use crate::fleet::{Instance, Node};
-use crate::ids::{Address, NodeName, PoolName};
+use crate::fleet::{Instance, InstanceState, Node, Observed, tag};
+use crate::ids::{Address, InstanceId, NodeName, PoolName};
 use crate::manifest::{NodeClass, Pool};
 use crate::plan::wire::{Action, Amount, ExplainRow, NodeState, Plan, ResourceChange};
 use crate::solve::workload_key;
@@ -20,7 +20,8 @@ pub(super) enum Deed {
     Update,
     Delete,
     Replace,
-    /// The actions are none of the five lists that there are.
+    /// The actions are none of the five lists that there are: a violation of its own, of which no
+    /// other rule makes sense.
     Unknown,
 }
 
@@ -36,7 +37,7 @@ impl Deed {
         }
     }
 
-    /// Returns whether a node comes. Of actions that are not understood the worst is taken.
+    /// Returns whether a node comes.
     pub(super) fn creates(self) -> bool {
         matches!(self, Self::Create | Self::Replace)
     }
@@ -82,6 +83,12 @@ pub(super) struct Case<'a> {
     pub(super) rows: Vec<Row<'a>>,
     /// The demand's groups, by workload key.
     pub(super) groups: BTreeMap<String, &'a PodGroup>,
+    /// Where in `rows` an address is.
+    places: BTreeMap<&'a Address, usize>,
+    /// The nodes observed, by the instance they run on.
+    nodes: BTreeMap<&'a InstanceId, &'a Node>,
+    /// The instances of ours, by pool and key; one for each, unless something went wrong.
+    holders: BTreeMap<(&'a str, &'a str), Vec<&'a Instance>>,
 }
 
 impl<'a> Case<'a> {
@@ -104,17 +111,46 @@ impl<'a> Case<'a> {
             }
         };
         let groups = facts.demand.groups.iter();
+        let nodes = facts.observed.nodes.values();
+        let mut holders: BTreeMap<_, Vec<_>> = BTreeMap::new();
+        for (pool, key, instance) in keyed(facts.observed) {
+            holders.entry((pool, key)).or_default().push(instance);
+        }
+        let places = plan.resource_changes.iter().map(|change| &change.address).enumerate();
         Self {
             plan,
             facts,
             rows: plan.resource_changes.iter().map(row).collect(),
             groups: groups.map(|group| (workload_key(&group.workload), group)).collect(),
+            places: places.map(|(index, address)| (address, index)).collect(),
+            nodes: nodes.filter_map(|node| Some((node.instance.as_ref()?, node))).collect(),
+            holders,
         }
     }
 
     /// Returns the row at `address`.
     pub(super) fn row(&self, address: &Address) -> Option<&Row<'a>> {
-        self.rows.iter().find(|row| row.address == address)
+        self.places.get(address).and_then(|index| self.rows.get(*index))
+    }
+
+    /// Returns the node that runs on `instance`.
+    pub(super) fn node_of(&self, instance: &InstanceId) -> Option<&'a Node> {
+        self.nodes.get(instance).copied()
+    }
+
+    /// Returns an instance that has `key` in `pool` and is not on its way out, other than the one
+    /// that `row` replaces.
+    pub(super) fn holder(&self, pool: &PoolName, key: &str, row: &Row<'_>) -> Option<&'a Instance> {
+        let holders = self.holders.get(&(pool.as_str(), key)).into_iter().flatten();
+        let gone = |state| matches!(state, InstanceState::ShuttingDown | InstanceState::Terminated);
+        let replaced = row.instance.filter(|_| row.deed == Deed::Replace).map(|i| &i.id);
+        holders.copied().find(|held| !gone(held.state) && Some(&held.id) != replaced)
+    }
+
+    /// Returns the keys in `pool` that instances of ours have, those on their way out included.
+    pub(super) fn held_keys(&self, pool: &PoolName) -> BTreeSet<&'a str> {
+        let held = self.holders.keys().filter(|(of, _)| *of == pool.as_str());
+        held.map(|(_, key)| *key).collect()
     }
 
     /// Returns whether `instance` carries our tags for the cluster observed.
@@ -155,6 +191,12 @@ impl<'a> Case<'a> {
         let same = |o: &&Offering| o.zone == *zone && o.capacity_type == capacity_type;
         self.kind(state)?.offerings.iter().find(same)
     }
+}
+
+/// Returns the instances of ours that have a key, with pool and key.
+fn keyed(observed: &Observed) -> impl Iterator<Item = (&str, &str, &Instance)> {
+    let ours = observed.instances.values().filter(|i| i.is_ours(&observed.cluster.name));
+    ours.filter_map(|i| Some((i.tags.get(tag::POOL)?.as_str(), i.tags.get(tag::KEY)?.as_str(), i)))
 }
 
 /// Returns an amount as the vector that arithmetic is done with.

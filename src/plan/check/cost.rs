@@ -8,6 +8,9 @@ use crate::units::MicroUsd;
 /// Hundredths of a percent in the whole.
 const WHOLE: i128 = 10_000;
 
+/// Most digits of a share before the point, so that no product below overflows.
+const WHOLE_DIGITS_MAX: usize = 15;
+
 pub(super) fn check(case: &Case<'_>, verdict: &mut Verdict) {
     for row in &case.rows {
         prices(case, row, verdict);
@@ -113,7 +116,7 @@ fn hundredths(text: &str) -> Option<i128> {
     let (sign, digits) = text.strip_prefix('-').map_or((1, text), |digits| (-1, digits));
     let (whole, fraction) = digits.split_once('.')?;
     let plain = |part: &str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit());
-    if !plain(whole) || !plain(fraction) || fraction.len() != 2 || whole.len() > 18 {
+    if !plain(whole) || !plain(fraction) || fraction.len() != 2 || whole.len() > WHOLE_DIGITS_MAX {
         return None;
     }
     Some(sign * (whole.parse::<i128>().ok()? * 100 + fraction.parse::<i128>().ok()?))

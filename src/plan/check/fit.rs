@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::Verdict;
 use super::case::{Case, Row, number, resources};
 use crate::demand::{PodGroup, PodShape};
-use crate::ids::{Address, Labels};
+use crate::ids::{Address, LabelKey, Labels, NodeName};
 use crate::plan::wire::{NodeState, PlacementRow};
-use crate::pod::{Taint, TaintEffect, Toleration, TolerationOperator, untolerated};
+use crate::pod::{Taint, TaintEffect, untolerated};
 use crate::solve::workload_key;
 use crate::units::Resources;
 
@@ -41,6 +41,7 @@ struct Share<'a> {
 
 pub(super) fn check(case: &Case<'_>, verdict: &mut Verdict) {
     let mut expected: BTreeMap<(String, &Address), u32> = BTreeMap::new();
+    let running = running(case);
     for row in &case.rows {
         let Some(after) = row.after else {
             let left = row.explain.is_some_and(|explain| !explain.pods.is_empty());
@@ -49,7 +50,7 @@ pub(super) fn check(case: &Case<'_>, verdict: &mut Verdict) {
             }
             continue;
         };
-        let shares = shares(case, row, verdict);
+        let shares = shares(case, row, &running, verdict);
         for share in shares.iter().filter(|share| share.come > 0) {
             expected.insert((workload_key(&share.group.workload), row.address), share.come);
         }
@@ -58,7 +59,7 @@ pub(super) fn check(case: &Case<'_>, verdict: &mut Verdict) {
             labels: &after.labels,
             taints: &after.taints,
             allocatable: resources(&after.allocatable),
-            name: name.map(crate::ids::NodeName::as_str),
+            name: name.map(NodeName::as_str),
         };
         admission(row, &shares, &site, verdict);
         room(case, row, &shares, &site, verdict);
@@ -66,10 +67,26 @@ pub(super) fn check(case: &Case<'_>, verdict: &mut Verdict) {
     placements(case, &expected, verdict);
 }
 
+/// Returns what runs on each node, by workload key.
+fn running<'a>(case: &Case<'a>) -> BTreeMap<&'a NodeName, Vec<(String, u32)>> {
+    let mut running: BTreeMap<&NodeName, Vec<(String, u32)>> = BTreeMap::new();
+    for group in &case.facts.demand.groups {
+        for (node, pods) in &group.running {
+            running.entry(node).or_default().push((workload_key(&group.workload), *pods));
+        }
+    }
+    running
+}
+
 /// Returns the groups with pods on the node, and holds the pods that run there to stay there:
 /// nothing drains a node that is kept. A workload that shrinks may lose its surplus anywhere, and
 /// one whose pods may no longer run here is rolled by whoever delivers it.
-fn shares<'a>(case: &Case<'a>, row: &Row<'a>, verdict: &mut Verdict) -> Vec<Share<'a>> {
+fn shares<'a>(
+    case: &Case<'a>,
+    row: &Row<'a>,
+    running: &BTreeMap<&NodeName, Vec<(String, u32)>>,
+    verdict: &mut Verdict,
+) -> Vec<Share<'a>> {
     let node = row.before.filter(|_| row.deed.stays()).and_then(|before| before.node.as_ref());
     let mut shares = Vec::new();
     for (key, pods) in row.pods() {
@@ -82,12 +99,12 @@ fn shares<'a>(case: &Case<'a>, row: &Row<'a>, verdict: &mut Verdict) -> Vec<Shar
         shares.push(Share { group, stay, come: pods - stay });
     }
     let planned: BTreeMap<&str, u32> = row.pods().collect();
-    for (key, group) in &case.groups {
-        let running = Case::running(group, node);
+    for (key, running) in node.and_then(|name| running.get(name)).into_iter().flatten() {
         let pods = planned.get(key.as_str()).copied().unwrap_or(0);
+        let Some(group) = case.groups.get(key) else { continue };
         let surplus = group.running.values().sum::<u32>().saturating_sub(group.counts.planned);
         let admitted = || row.before.is_none_or(|b| admits_labels(&group.shape, &b.labels));
-        if running > pods.saturating_add(surplus) && admitted() {
+        if *running > pods.saturating_add(surplus) && admitted() {
             let fault = format!("{running} pods of {key} run here and stay, {pods} are planned");
             verdict.row("fit/stays", row.address, fault);
         }
@@ -127,30 +144,21 @@ pub(super) fn refusal(shape: &PodShape, site: &Site<'_>) -> Option<(&'static str
     if !shape.nodes.any_of.iter().any(|choice| choice.match_labels(site.labels)) {
         let keys: BTreeSet<_> =
             shape.nodes.any_of.iter().filter_map(|choice| choice.unmatched(site.labels)).collect();
-        let keys: Vec<_> = keys.into_iter().map(crate::ids::LabelKey::as_str).collect();
+        let keys: Vec<_> = keys.into_iter().map(LabelKey::as_str).collect();
         return Some(("fit/labels", format!("labels {} do not suit it", keys.join(", "))));
     }
-    untolerated(site.taints, &shape.tolerations)
-        .map(|taint| ("fit/taints", format!("it does not tolerate {}", taint.key)))
+    let taint = untolerated(site.taints, &shape.tolerations)?;
+    Some(("fit/taints", format!("it does not tolerate {}", taint.key)))
 }
 
 /// Returns what DaemonSet pods take of the node.
 pub(super) fn daemons(case: &Case<'_>, site: &Site<'_>) -> Resources {
-    let admitted = case.facts.demand.daemons.iter().filter(|daemon| {
-        let mut shape = PodShape::clone(&daemon.shape);
-        shape.tolerations.extend(automatic());
-        refusal(&shape, site).is_none()
-    });
-    admitted.fold(Resources::default(), |sum, daemon| sum.plus(&daemon.shape.requests))
-}
-
-fn automatic() -> impl Iterator<Item = Toleration> {
-    DAEMONS_TOLERATE.into_iter().map(|(key, effect)| Toleration {
-        key: key.to_owned(),
-        operator: TolerationOperator::Exists,
-        effect: Some(effect),
-        ..Toleration::default()
-    })
+    let stood = |taint: &&Taint| !DAEMONS_TOLERATE.contains(&(taint.key.as_str(), taint.effect));
+    let taints: Vec<Taint> = site.taints.iter().filter(stood).cloned().collect();
+    let site = Site { taints: &taints, allocatable: Resources::default(), ..*site };
+    let daemons = case.facts.demand.daemons.iter().map(|daemon| &daemon.shape);
+    let admitted = daemons.filter(|shape| refusal(shape, &site).is_none());
+    admitted.fold(Resources::default(), |sum, shape| sum.plus(&shape.requests))
 }
 
 /// Holds the node to have room for what comes, beside what stays and its daemons.

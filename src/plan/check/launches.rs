@@ -6,7 +6,7 @@ use super::Verdict;
 use super::case::{Case, Row, resources};
 use super::fit::{misfit, site_of};
 use crate::catalog::{InstanceType, Offering};
-use crate::fleet::{InstanceState, KEY_LABEL, tag};
+use crate::fleet::KEY_LABEL;
 use crate::ids::{LabelValue, Labels, PoolName};
 use crate::manifest::{Generation, Pool};
 use crate::plan::wire::NodeState;
@@ -149,41 +149,26 @@ fn amounts(
 ///
 /// Where an instance is on its way out, its key may be counted as used or not.
 fn keys(case: &Case<'_>, verdict: &mut Verdict) {
-    let mut taken: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
-    let mut live: BTreeMap<(&str, &str), &str> = BTreeMap::new();
-    let ours = case.facts.observed.instances.values().filter(|instance| case.is_ours(instance));
-    for instance in ours {
-        let (Some(pool), Some(key)) = (instance.tags.get(tag::POOL), instance.tags.get(tag::KEY))
-        else {
+    let mut taken: BTreeMap<&PoolName, BTreeSet<&str>> = BTreeMap::new();
+    let mut comes = Vec::new();
+    for row in case.rows.iter().filter(|row| row.deed.creates()) {
+        let pool = row.after.and_then(|after| after.pool.as_ref());
+        let Some((pool, key)) = pool.zip(row.change.index.as_deref()) else {
+            verdict.row("launch/key", row.address, "it has no pool or no key");
             continue;
         };
-        taken.entry(pool).or_default().insert(key);
-        let going =
-            matches!(instance.state, InstanceState::ShuttingDown | InstanceState::Terminated);
-        if !going {
-            live.insert((pool, key), instance.id.as_str());
+        if let Some(holder) = case.holder(pool, key, row) {
+            let fault = format!("key {key} of {pool} is used by {}", holder.id);
+            verdict.row("launch/key", row.address, fault);
         }
+        taken.entry(pool).or_insert_with(|| case.held_keys(pool)).insert(key);
+        comes.push((row, pool, key));
     }
-    let comes = case.rows.iter().filter(|row| row.deed.creates());
-    let comes: Vec<(&Row<'_>, &PoolName)> =
-        comes.filter_map(|row| Some((row, row.after?.pool.as_ref()?))).collect();
-    for (row, pool) in &comes {
-        let Some(key) = row.change.index.as_deref() else {
-            verdict.row("launch/key", row.address, "it has no key");
-            continue;
-        };
-        let replaced = row.instance.map(|instance| instance.id.as_str());
-        if live.get(&(pool.as_str(), key)).is_some_and(|user| Some(*user) != replaced) {
-            verdict.row("launch/key", row.address, format!("key {key} of {pool} is in use"));
-        }
-        taken.entry(pool.as_str()).or_default().insert(key);
-    }
-    for (row, pool) in comes {
-        let key = row.change.index.as_deref().unwrap_or_default();
+    for (row, pool, key) in comes {
         let number = key.parse::<u32>().ok().filter(|number| number.to_string() == key);
-        let used = |n: u32| taken[pool.as_str()].contains(n.to_string().as_str());
-        let lowest = number.is_some_and(|number| (0..number).all(used));
-        if !lowest {
+        let of_pool = taken.get(pool);
+        let used = |n: u32| of_pool.is_some_and(|keys| keys.contains(n.to_string().as_str()));
+        if !number.is_some_and(|number| (0..number).all(used)) {
             verdict.row("launch/key", row.address, format!("{key} is not the lowest unused key"));
         }
     }

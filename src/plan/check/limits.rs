@@ -1,13 +1,16 @@
 //! Pool limits: what the nodes of a pool may add up to, in capacity.
 
+use std::collections::BTreeMap;
+
 use super::Verdict;
-use super::case::{Case, Row, resources};
+use super::case::{Case, Row, number, resources};
+use crate::ids::PoolName;
 use crate::manifest::Pool;
-use crate::plan::wire::AlternativesRow;
 use crate::solve::Alternative;
 use crate::units::{ResourceName, Resources};
 
 pub(super) fn check(case: &Case<'_>, verdict: &mut Verdict) {
+    let mut totals: BTreeMap<&PoolName, Resources> = BTreeMap::new();
     for pool in case.facts.desired.pools.values() {
         let rows: Vec<&Row<'_>> = case.rows.iter().filter(|row| is_of(row, pool)).collect();
         // A pool may stand above a limit that was lowered; it may not grow there.
@@ -20,16 +23,22 @@ pub(super) fn check(case: &Case<'_>, verdict: &mut Verdict) {
                 format!("pool {} comes to {name} {amount}, its limit is {limit}", pool.name);
             verdict.plan("limits/resources", fault);
         }
-        let nodes = super::case::number(&rows);
+        let nodes = number(&rows);
         if let Some(limit) = pool.limits.nodes.filter(|limit| nodes > *limit) {
             let fault = format!("pool {} comes to {nodes} nodes, its limit is {limit}", pool.name);
             verdict.plan("limits/nodes", fault);
         }
-        for (row, alternatives) in rows.iter().filter_map(|row| Some((*row, of(case, row)?))) {
-            let others = total.minus(&capacity(row));
-            for offering in &alternatives.offerings {
-                stand_in(case, (pool, row, &others), offering, verdict);
-            }
+        totals.insert(&pool.name, total);
+    }
+    for of in &case.plan.capacity.alternatives {
+        let row = case.row(&of.address).filter(|row| row.deed.creates());
+        let Some((row, pool)) = row.and_then(|row| Some((row, row.after?.pool.as_ref()?))) else {
+            continue;
+        };
+        let Some((pool, total)) = case.pool(pool).zip(totals.get(pool)) else { continue };
+        let others = total.minus(&capacity(row));
+        for offering in &of.offerings {
+            stand_in(case, (pool, row, &others), offering, verdict);
         }
     }
 }
@@ -40,10 +49,6 @@ fn is_of(row: &Row<'_>, pool: &Pool) -> bool {
 
 fn capacity(row: &Row<'_>) -> Resources {
     row.after.map(|after| resources(&after.capacity)).unwrap_or_default()
-}
-
-fn of<'a>(case: &Case<'a>, row: &Row<'_>) -> Option<&'a AlternativesRow> {
-    case.plan.capacity.alternatives.iter().find(|of| of.address == *row.address)
 }
 
 /// Holds an offering that may stand in for one launch to the pool's limits.

@@ -2,12 +2,17 @@
 
 use super::Verdict;
 use super::case::{Case, Row};
-use crate::plan::wire::ResourceKind;
+use crate::plan::wire::{Reason, ResourceKind};
+use crate::solve::RetireReason;
+
+/// The annotation by which a node says that nothing may disrupt it.
+const DO_NOT_DISRUPT: &str = "karpenter.sh/do-not-disrupt";
 
 pub(super) fn check(case: &Case<'_>, verdict: &mut Verdict) {
     for row in case.rows.iter().filter(|row| row.deed.deletes()) {
         ours(case, row, verdict);
         known(case, row, verdict);
+        pinned(case, row, verdict);
     }
     // A row of a strange form must not slip by the rules for those that delete.
     for row in case.rows.iter().filter(|row| !row.deed.deletes()) {
@@ -30,7 +35,7 @@ fn ours(case: &Case<'_>, row: &Row<'_>, verdict: &mut Verdict) {
         let fault = format!("{} does not carry our tags for cluster {cluster}", instance.id);
         verdict.row("ownership/ours", row.address, fault);
     }
-    let node = case.facts.observed.node_of(&instance.id);
+    let node = case.node_of(&instance.id);
     let stated = row.before.and_then(|before| before.node_uid.as_ref());
     if node.map(|node| &node.uid) != stated {
         let fault = format!("the node of {} is not the one stated", instance.id);
@@ -45,5 +50,41 @@ fn known(case: &Case<'_>, row: &Row<'_>, verdict: &mut Verdict) {
     if !case.facts.observed.is_complete() {
         let fault = "the world was not read completely; what is not known is not deleted";
         verdict.row("ownership/unknown", row.address, fault);
+    }
+}
+
+/// Holds removals that only save money to nodes that may be disrupted.
+fn pinned(case: &Case<'_>, row: &Row<'_>, verdict: &mut Verdict) {
+    let (Some(node), true) = (row.node, saves_only(row)) else { return };
+    if node.annotations.get(DO_NOT_DISRUPT).is_some_and(|value| value == "true") {
+        verdict.row(
+            "ownership/pinned",
+            row.address,
+            format!("{} forbids to disrupt it", node.name),
+        );
+    }
+    for group in case.groups.values().filter(|group| group.shape.pinned) {
+        if Case::running(group, Some(&node.name)) > 0 {
+            let fault = format!("a pod of {} runs there and may not be moved", group.workload);
+            verdict.row("ownership/pinned", row.address, fault);
+        }
+    }
+}
+
+/// Returns whether the node goes for no other reason than its price.
+fn saves_only(row: &Row<'_>) -> bool {
+    let Some(explain) = row.explain else { return true };
+    let because = match &explain.reason {
+        Reason::Retire { because } => Some(because),
+        Reason::Launch { .. } | Reason::Keep { .. } => explain.retire_reason.as_ref(),
+    };
+    match because {
+        None | Some(RetireReason::Empty { .. } | RetireReason::Underutilized { .. }) => true,
+        Some(
+            RetireReason::PoolRemoved
+            | RetireReason::Drifted { .. }
+            | RetireReason::Expired { .. }
+            | RetireReason::Requested,
+        ) => false,
     }
 }

@@ -1,9 +1,9 @@
 //! Numbers of pods and nodes: every planned pod is accounted for, once.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::Verdict;
-use super::case::{Case, number, total};
+use super::case::{Case, Deed, Row, number, total};
 use crate::plan::wire::{Amount, NodeTotals, PodTotals, Reason, Summary};
 use crate::solve::{KeepReason, workload_key};
 
@@ -48,8 +48,9 @@ fn demand(case: &Case<'_>, verdict: &mut Verdict) {
 /// Holds each group to: planned = placed + without a place.
 fn groups(case: &Case<'_>, verdict: &mut Verdict) {
     let mut placed: BTreeMap<&str, u32> = BTreeMap::new();
-    for (key, pods) in case.rows.iter().flat_map(super::case::Row::pods) {
-        *placed.entry(key).or_default() += pods;
+    for (key, pods) in case.rows.iter().flat_map(Row::pods) {
+        let sum = placed.entry(key).or_default();
+        *sum = sum.saturating_add(pods);
     }
     let mut unplaced: BTreeMap<String, u32> = BTreeMap::new();
     for row in &case.plan.capacity.unschedulable {
@@ -57,7 +58,8 @@ fn groups(case: &Case<'_>, verdict: &mut Verdict) {
         if row.pods == 0 || !case.groups.contains_key(&key) {
             verdict.plan("totals/unschedulable", format!("{key} has no pods without a place"));
         }
-        *unplaced.entry(key).or_default() += row.pods;
+        let sum = unplaced.entry(key).or_default();
+        *sum = sum.saturating_add(row.pods);
     }
     for (key, group) in &case.groups {
         let placed = placed.get(key.as_str()).copied().unwrap_or(0);
@@ -79,7 +81,7 @@ fn pods(case: &Case<'_>, verdict: &mut Verdict) {
     verdict.equal("totals/pods", "pods.total", &all, &sum);
     let planned = total(case.groups.values(), |group| group.counts.planned);
     verdict.equal("totals/pods", "pods.total", &all, &planned);
-    let holds = total(case.rows.iter().flat_map(super::case::Row::pods), |(_, pods)| pods);
+    let holds = total(case.rows.iter().flat_map(Row::pods), |(_, pods)| pods);
     verdict.equal("totals/pods", "pods.placed", &placed, &holds);
     let holds = total(&capacity.unschedulable, |row| row.pods);
     verdict.equal("totals/pods", "pods.unschedulable", &unschedulable, &holds);
@@ -98,27 +100,27 @@ fn pods(case: &Case<'_>, verdict: &mut Verdict) {
 /// from those nodes, or where pods find no place.
 fn moves(case: &Case<'_>) -> (u32, u32) {
     let going = case.rows.iter().filter(|row| row.deed.deletes());
-    let going: Vec<_> = going.filter_map(|row| row.node).map(|node| &node.name).collect();
+    let going: BTreeSet<_> = going.filter_map(|row| row.node).map(|node| &node.name).collect();
+    let rows = case.plan.capacity.unschedulable.iter();
+    let unplaced: BTreeMap<_, _> =
+        rows.map(|row| (workload_key(&row.workload), row.pods)).collect();
     let (mut least, mut most) = (0_u32, 0_u32);
     for (key, group) in &case.groups {
-        let here = total(&going, |name| Case::running(group, Some(name)));
-        let rows = case.plan.capacity.unschedulable.iter();
-        let homeless = total(rows.filter(|row| workload_key(&row.workload) == *key), |r| r.pods);
+        let here = group.running.iter().filter(|(name, _)| going.contains(name));
+        let here = total(here, |(_, pods)| *pods);
+        let homeless = unplaced.get(key).copied().unwrap_or(0);
         let running: u32 = group.running.values().sum();
         let planned = group.counts.planned;
-        let elsewhere = running - here;
-        let must = planned.min(running).saturating_sub(elsewhere).min(here);
-        least = least.saturating_add(must.saturating_sub(homeless));
+        let at_least = planned.min(running).saturating_sub(running - here).min(here);
+        least = least.saturating_add(at_least.saturating_sub(homeless));
         most = most.saturating_add(here.min(planned));
     }
     (least, most)
 }
 
 fn summary(case: &Case<'_>, verdict: &mut Verdict) {
-    let rows = |holds: fn(&super::case::Row<'_>) -> bool| {
-        number(case.rows.iter().filter(|row| holds(row)))
-    };
-    let blocked = |row: &super::case::Row<'_>| {
+    let rows = |holds: fn(&Row<'_>) -> bool| number(case.rows.iter().filter(|row| holds(row)));
+    let blocked = |row: &Row<'_>| {
         row.explain.is_some_and(|explain| {
             matches!(&explain.reason, Reason::Keep { because: KeepReason::Blocked { .. } })
         })
@@ -126,9 +128,9 @@ fn summary(case: &Case<'_>, verdict: &mut Verdict) {
     let (add, destroy) = (rows(|row| row.deed.creates()), rows(|row| row.deed.deletes()));
     let holds = Summary {
         add,
-        change: rows(|row| row.deed == super::case::Deed::Update),
+        change: rows(|row| row.deed == Deed::Update),
         destroy,
-        replace: rows(|row| row.deed == super::case::Deed::Replace),
+        replace: rows(|row| row.deed == Deed::Replace),
         blocked: rows(blocked),
         destructive: destroy > 0,
         nodes: NodeTotals {

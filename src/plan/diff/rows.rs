@@ -11,8 +11,8 @@ use crate::plan::wire::{
     Precondition, Reason, ResourceChange, ResourceKind, UnschedulableRow,
 };
 use crate::solve::{
-    BlockReason, Fate, KeepReason, Launch, LaunchReason, NewNode, Place, Rejection, Retire,
-    RetireReason, Standing, workload_key,
+    KeepReason, Launch, LaunchReason, NewNode, Place, Rejection, Retire, RetireReason, Standing,
+    workload_key,
 };
 
 /// Everything that belongs to rows.
@@ -122,20 +122,18 @@ impl Rows {
     fn standing(&mut self, naming: &Naming, named: &Named, standing: &Standing) {
         let target = &naming.parts.solution.target;
         let before = naming.before(standing);
-        let (actions, after, reason, group, hint) = match target.retires.get(&standing.name) {
-            Some(Retire { reason, batch }) => {
-                self.removal_conditions(naming, named, standing);
-                let hint = retire_hint(reason);
-                (Action::Delete, None, Reason::Retire { because: reason.clone() }, *batch, hint)
-            }
-            None => {
-                let reason = target.keeps.get(&standing.name).cloned();
-                let reason = reason.unwrap_or(KeepReason::Needed { pods: 0 });
-                self.blocked += u32::from(is_blocked(standing, &reason, naming.parts));
-                self.estimated.1 += u32::from(standing.price.is_none());
-                let hint = keep_hint(&reason);
-                (Action::NoOp, Some(before.clone()), Reason::Keep { because: reason }, None, hint)
-            }
+        let retire = target.retires.get(&standing.name);
+        let (actions, after, reason, group, hint) = if let Some(Retire { reason, batch }) = retire {
+            self.removal_conditions(naming, named, standing);
+            let hint = retire_hint(reason);
+            (Action::Delete, None, Reason::Retire { because: reason.clone() }, *batch, hint)
+        } else {
+            let reason = target.keeps.get(&standing.name).cloned();
+            let reason = reason.unwrap_or(KeepReason::Needed { pods: 0 });
+            self.blocked += u32::from(matches!(reason, KeepReason::Blocked { .. }));
+            self.estimated.1 += u32::from(standing.price.is_none());
+            let hint = keep_hint(&reason);
+            (Action::NoOp, Some(before.clone()), Reason::Keep { because: reason }, None, hint)
         };
         let stays = after.is_some();
         self.changes.push(ResourceChange {
@@ -408,15 +406,6 @@ fn moved(parts: &Parts) -> u32 {
         live.min(group.counts.planned).saturating_sub(group.running.iter().map(stays).sum())
     };
     parts.demand.groups.iter().enumerate().map(of_group).sum()
-}
-
-/// Returns whether a node stays although nothing on it is needed, or although it should leave.
-fn is_blocked(standing: &Standing, reason: &KeepReason, parts: &Parts) -> bool {
-    let KeepReason::Blocked { by } = reason else { return false };
-    let place = Place::Node(standing.name.clone());
-    let used = parts.solution.target.placements.values().any(|on| on.contains_key(&place));
-    let never = matches!(by, BlockReason::NotReady | BlockReason::StaticPool);
-    (!used && !never) || matches!(standing.fate, Fate::Leaves(_))
 }
 
 fn launch_hint(reason: &LaunchReason, retire: Option<&RetireReason>) -> &'static str {

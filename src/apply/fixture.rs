@@ -1,0 +1,367 @@
+//! A small fleet, a plan over it that launches, replaces and retires, and ports that fail.
+
+use std::cell::Cell;
+use std::collections::BTreeMap;
+
+use jiff::{SignedDuration, Timestamp};
+
+use super::identity::change_id;
+use super::{ApplyError, ApplySettings, Bounds, Event, Ports, Receipt, apply};
+use crate::catalog::{CapacityType, PriceSource};
+use crate::demand::DemandMode;
+use crate::fleet::{Instance, KEY_LABEL, Observed, Pod, tag};
+use crate::ids::{Address, InstanceId, NodeName, Uid, WorkloadKind};
+use crate::observe::observe;
+use crate::plan::Plan;
+use crate::plan::wire::{
+    Action, Amount, Base, BaseWorld, Capacity, Change, Condition, Cost, FORMAT_VERSION, NodeState,
+    Placement, PodTotals, Precondition, ResourceChange, ResourceKind, Summary, Wave, WaveStep,
+};
+use crate::port::{
+    Clock, Cloud, Cluster, ClusterObjects, EvictOutcome, LaunchOutcome, LaunchRequest, PortError,
+};
+use crate::requirement::{key, label};
+use crate::sim::fixture::{cluster, genesis, id, launch, request, resources, run, shapes};
+use crate::sim::{Delivery, World};
+use crate::units::MicroUsd;
+
+pub(super) fn address(key: &str) -> Address {
+    format!("ec2_instance.web[\"{key}\"]").into()
+}
+
+/// Launches an instance of ours with this key, as an earlier plan would have.
+fn running(world: &World, key: &str) -> InstanceId {
+    let mut request = request(&format!("earlier-{key}"));
+    request.tags.insert(tag::KEY.into(), key.into());
+    request.tags.insert(tag::CHANGE.into(), format!("earlier-{key}"));
+    request.labels.insert(KEY_LABEL.into(), key.into());
+    launch(world, &request)
+}
+
+/// Nodes `0` and `1` of ours and one that is not, all Ready; six pods of half a core, and a daemon
+/// on each.
+pub(super) fn fleet() -> World {
+    let world = World::in_memory(&genesis(), shapes());
+    for key in ["0", "1"] {
+        running(&world, key);
+    }
+    let foreign =
+        LaunchRequest { tags: [("owner".into(), "someone".into())].into(), ..request("f") };
+    launch(&world, &foreign);
+    world.deliver(&workloads(6)).expect("kept in memory");
+    world.settle(SignedDuration::from_mins(5)).expect("kept in memory");
+    world
+}
+
+pub(super) fn workloads(replicas: u32) -> Delivery {
+    Delivery::default().with(WorkloadKind::Deployment, "api", replicas, 500).with(
+        WorkloadKind::DaemonSet,
+        "agent",
+        0,
+        10,
+    )
+}
+
+fn new_node(zone: &str) -> NodeState {
+    let amount = Amount::from(&resources(2000, 8, 29));
+    NodeState {
+        pool: Some("web".into()),
+        instance_type: Some("m6i.large".into()),
+        zone: Some(zone.into()),
+        zone_id: Some("euw1-az1".into()),
+        capacity_type: Some(CapacityType::OnDemand),
+        image: Some("al2023@latest".into()),
+        labels: [
+            label(key::INSTANCE_TYPE, "m6i.large"),
+            label(key::ZONE, zone),
+            label(key::CAPACITY_TYPE, "on-demand"),
+            label("team", "web"),
+        ]
+        .into(),
+        taints: Vec::new(),
+        startup_taints: Vec::new(),
+        capacity: amount.clone(),
+        allocatable: amount,
+        spec_digest: Some("spec-1".into()),
+        instance_id: None,
+        node: None,
+        node_uid: None,
+    }
+}
+
+fn old_node(observed: &Observed, key: &str) -> NodeState {
+    let has_key = |i: &&Instance| i.tags.get(tag::KEY).is_some_and(|found| found == key);
+    let instance = observed.instances.values().find(has_key).expect("a node of the fleet");
+    let node = observed.node_of(&instance.id).expect("registered");
+    NodeState {
+        instance_type: Some(instance.instance_type.clone()),
+        zone: Some(instance.zone.clone()),
+        instance_id: Some(instance.id.clone()),
+        node: Some(node.name.clone()),
+        node_uid: Some(node.uid.clone()),
+        ..new_node("eu-west-1a")
+    }
+}
+
+fn row(key: &str, actions: &[Action], states: [Option<NodeState>; 2]) -> ResourceChange {
+    let [before, after] = states;
+    let actions = actions.to_vec();
+    ResourceChange {
+        address: address(key),
+        kind: ResourceKind::Ec2Instance,
+        name: "web".into(),
+        index: Some(key.into()),
+        change: Change { actions, before, after, after_unknown: BTreeMap::new() },
+        action_reason: None,
+    }
+}
+
+/// Launches `2` and `3`, replaces `1`, retires `0`, over the world as it is.
+pub(super) fn plan(world: &World) -> Plan {
+    use Action::{Create, Delete};
+    let observed = run(observe(world, world, world, cluster()));
+    let fresh = || Some(new_node("eu-west-1a"));
+    let rows = vec![
+        row("0", &[Delete], [Some(old_node(&observed, "0")), None]),
+        row("1", &[Create, Delete], [Some(old_node(&observed, "1")), fresh()]),
+        row("2", &[Create], [None, fresh()]),
+        row("3", &[Create], [None, fresh()]),
+    ];
+    let wave = |step, keys: &[&str]| Wave {
+        step,
+        addresses: keys.iter().map(|key| address(key)).collect(),
+    };
+    let waves = vec![wave(WaveStep::Launch, &["1", "2", "3"]), wave(WaveStep::Retire, &["0", "1"])];
+    Plan {
+        format_version: FORMAT_VERSION.into(),
+        tool_version: "test".into(),
+        timestamp: observed.taken_at,
+        applyable: true,
+        complete: true,
+        errored: false,
+        resource_changes: rows,
+        resource_drift: Vec::new(),
+        checks: Vec::new(),
+        summary: Summary::default(),
+        capacity: capacity(&observed, waves),
+    }
+}
+
+fn capacity(observed: &Observed, waves: Vec<Wave>) -> Capacity {
+    let shrunk = Precondition {
+        address: address("0"),
+        condition: Condition::ReplicasAtMost {
+            workload: id(WorkloadKind::Deployment, "api"),
+            replicas: 6,
+        },
+    };
+    Capacity {
+        digest: "sha256:1".into(),
+        plan_id: "plan-1".into(),
+        base: Base {
+            path: ".".into(),
+            repository: None,
+            commit: None,
+            tree: String::new(),
+            dirty: false,
+            world: BaseWorld {
+                name: "sim:world".into(),
+                cluster: cluster(),
+                taken_at: observed.taken_at,
+                sources: observed.sources.clone(),
+            },
+            demand: DemandMode::Live,
+            preconditions: vec![shrunk],
+        },
+        expires_at: observed.taken_at + SignedDuration::from_hours(24),
+        waves,
+        pods: PodTotals::default(),
+        placement: Placement {
+            mode: "unsteered".into(),
+            orders: Vec::new(),
+            packed_hourly: MicroUsd::ZERO,
+        },
+        placements: Vec::new(),
+        unschedulable: Vec::new(),
+        unresolved: Vec::new(),
+        demand: Vec::new(),
+        daemons: Vec::new(),
+        cost: cost(),
+        alternatives: Vec::new(),
+        explain: Vec::new(),
+        diagnostics: Vec::new(),
+    }
+}
+
+fn cost() -> Cost {
+    Cost {
+        currency: "USD".into(),
+        hourly_before: MicroUsd::ZERO,
+        hourly_after: MicroUsd::ZERO,
+        hourly_delta: MicroUsd::ZERO,
+        monthly_delta: MicroUsd::ZERO,
+        lower_bound_hourly: MicroUsd::ZERO,
+        gap_percent: "0.00".into(),
+        prices: PriceSource {
+            source: "none".into(),
+            region: "eu-west-1".into(),
+            date: "2026-11-21".into(),
+            stand_in: false,
+        },
+        estimated: 0,
+        unpriced: 0,
+    }
+}
+
+pub(super) fn settings() -> ApplySettings<'static> {
+    ApplySettings {
+        cluster: cluster(),
+        approved: None,
+        dropped: BTreeMap::new(),
+        catalog: None,
+        interrupted: None,
+        bounds: Bounds::default(),
+    }
+}
+
+/// Applies over ports that may differ from the world; returns the events as well.
+pub(super) fn apply_over<P: Cloud + Cluster + Clock>(
+    plan: &Plan,
+    ports: &P,
+    settings: &ApplySettings<'_>,
+) -> (Result<Receipt, ApplyError>, Vec<Event>) {
+    let mut events = Vec::new();
+    let result = {
+        let ports = Ports { cloud: ports, cluster: ports, clock: ports };
+        let mut report = |event: &Event| events.push(event.clone());
+        run(apply(plan, &ports, settings, &mut report))
+    };
+    (result, events)
+}
+
+/// Returns who the active instances are: key and change tag, in order.
+pub(super) fn active(world: &World) -> Vec<(String, String)> {
+    let tag_of = |i: &Instance, tag: &str| i.tags.get(tag).cloned().unwrap_or_default();
+    let observed = world.observed();
+    let instances = observed.instances.values().filter(|i| i.is_active());
+    let mut found: Vec<_> =
+        instances.map(|i| (tag_of(i, tag::KEY), tag_of(i, tag::CHANGE))).collect();
+    found.sort();
+    found
+}
+
+/// Returns what [`active`] is once the plan is applied.
+pub(super) fn planned_fleet(plan: &Plan) -> Vec<(String, String)> {
+    let change = |key: &str| change_id(&plan.capacity.plan_id, &address(key)).to_string();
+    let mut fleet: Vec<_> = ["1", "2", "3"].map(|key| (key.to_owned(), change(key))).into();
+    // The node that is not ours has no tags of ours, and stays.
+    fleet.insert(0, (String::new(), String::new()));
+    fleet
+}
+
+/// How a port fails at one effect.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Fault {
+    /// The process dies before the call is made.
+    DieBefore,
+    /// The process dies after the call was made.
+    DieAfter,
+    /// The call fails and has no effect.
+    FailBefore,
+    /// The call has its effect, and the reply is an error.
+    FailAfter,
+    /// As `FailAfter`, for a reason that may pass.
+    LoseReply,
+}
+
+impl Fault {
+    pub(super) const ALL: [Self; 5] =
+        [Self::DieBefore, Self::DieAfter, Self::FailBefore, Self::FailAfter, Self::LoseReply];
+}
+
+/// Ports of a world that fail once, at the `at`-th writing call; a read may lag.
+pub(super) struct Faulty<'w> {
+    pub(super) world: &'w World,
+    pub(super) at: usize,
+    pub(super) fault: Fault,
+    pub(super) calls: Cell<usize>,
+    /// Instances younger than this are not listed.
+    pub(super) lag: SignedDuration,
+}
+
+impl<'w> Faulty<'w> {
+    pub(super) fn new(world: &'w World, at: usize, fault: Fault) -> Self {
+        Self { world, at, fault, calls: Cell::new(0), lag: SignedDuration::ZERO }
+    }
+
+    async fn write<V>(
+        &self,
+        verb: impl Future<Output = Result<V, PortError>>,
+    ) -> Result<V, PortError> {
+        let call = self.calls.replace(self.calls.get() + 1);
+        if call != self.at {
+            return verb.await;
+        }
+        let error = |transient| PortError {
+            verb: "write".into(),
+            reason: "fault of the test".into(),
+            transient,
+        };
+        match self.fault {
+            Fault::DieBefore => std::future::pending().await,
+            Fault::DieAfter => {
+                let _ = verb.await;
+                std::future::pending().await
+            }
+            Fault::FailBefore => Err(error(false)),
+            Fault::FailAfter | Fault::LoseReply => {
+                let _ = verb.await;
+                Err(error(self.fault == Fault::LoseReply))
+            }
+        }
+    }
+}
+
+impl Cloud for Faulty<'_> {
+    async fn instances(&self) -> Result<Vec<Instance>, PortError> {
+        let mut instances = self.world.instances().await?;
+        instances.retain(|i| i.launched_at + self.lag <= self.world.now());
+        Ok(instances)
+    }
+
+    async fn launch(&self, request: &LaunchRequest) -> Result<LaunchOutcome, PortError> {
+        self.write(self.world.launch(request)).await
+    }
+
+    async fn terminate(&self, id: &InstanceId) -> Result<(), PortError> {
+        self.write(Cloud::terminate(self.world, id)).await
+    }
+}
+
+impl Cluster for Faulty<'_> {
+    async fn objects(&self) -> Result<ClusterObjects, PortError> {
+        self.world.objects().await
+    }
+
+    async fn cordon(&self, node: &NodeName, uid: &Uid, set: bool) -> Result<(), PortError> {
+        self.write(self.world.cordon(node, uid, set)).await
+    }
+
+    async fn evict(&self, pod: &Pod) -> Result<EvictOutcome, PortError> {
+        self.write(self.world.evict(pod)).await
+    }
+
+    async fn delete_node(&self, node: &NodeName, uid: &Uid) -> Result<(), PortError> {
+        self.write(self.world.delete_node(node, uid)).await
+    }
+}
+
+impl Clock for Faulty<'_> {
+    fn now(&self) -> Timestamp {
+        self.world.now()
+    }
+
+    async fn sleep(&self, duration: SignedDuration) {
+        self.world.sleep(duration).await;
+    }
+}

@@ -1,0 +1,299 @@
+//! A launch wave: every instance is asked for first, then all are waited for.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+
+use super::guard::{carries, is_gone};
+use super::identity::client_token;
+use super::receipt::{Outcome, Step};
+use super::stand_in::{Offering, stand_in};
+use super::work::LaunchWork;
+use super::{Run, later};
+use crate::fleet::{Instance, KEY_LABEL, Node, Observed, Pod, tag};
+use crate::ids::{InstanceId, WorkloadKind};
+use crate::plan::wire::{Amount, NodeState, WaveStep};
+use crate::port::{Clock, Cloud, Cluster, LaunchOutcome, LaunchRequest, PortError};
+use crate::units::{Bytes, MilliCpu, Resources};
+
+/// An instance that is booting.
+struct Booting<'w, 'p> {
+    work: &'w LaunchWork<'p>,
+    instance: InstanceId,
+    /// What the change counts as once the node is Ready.
+    success: Outcome,
+    deadline: Timestamp,
+}
+
+/// What a look at a booting instance says.
+enum Verdict {
+    Ready,
+    Ended,
+    Booting,
+}
+
+impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
+    /// Launches every instance of the wave that is not there yet, and waits until all are Ready.
+    pub(super) async fn launch_wave(&mut self, launches: &[LaunchWork<'_>]) {
+        let mut observed = self.look_whole().await;
+        for _ in 1..self.settings.bounds.tries {
+            if observed.is_some() {
+                break;
+            }
+            self.say(None, Step::Unreadable);
+            self.pause().await;
+            observed = self.look_whole().await;
+        }
+        let mut booting = Vec::new();
+        for work in launches {
+            if let Some(begun) = self.begin(work, observed.as_ref()).await {
+                booting.push(begun);
+            }
+        }
+        self.await_ready(booting).await;
+    }
+
+    /// Finds the instance of a change, or launches it; `None` where the change has ended with that.
+    async fn begin<'w, 'p>(
+        &mut self,
+        work: &'w LaunchWork<'p>,
+        observed: Option<&Observed>,
+    ) -> Option<Booting<'w, 'p>> {
+        let bound = self.settings.bounds.ready;
+        let ended = match (self.settings.dropped.get(work.address), observed) {
+            (Some(why), _) => Outcome::Dropped { why: why.clone() },
+            (None, None) => Outcome::Failed { why: "the live state cannot be read".to_owned() },
+            (None, Some(_)) if self.settings.is_interrupted() => {
+                Outcome::Skipped { why: "interrupted".to_owned() }
+            }
+            (None, Some(observed)) => {
+                let ours = |i: &&Instance| carries(i, &work.change_id);
+                let (gone, there): (Vec<_>, Vec<_>) =
+                    observed.instances.values().filter(ours).partition(|i| is_gone(i));
+                if let Some(found) = there.first() {
+                    let instance = found.id.clone();
+                    self.say(Some(work.address), Step::Found { instance_id: instance.clone() });
+                    let deadline = later(found.launched_at, bound);
+                    return Some(Booting {
+                        work,
+                        instance,
+                        success: Outcome::AlreadyDone,
+                        deadline,
+                    });
+                }
+                match self.launch(work, gone.len()).await {
+                    Ok(instance) => {
+                        let deadline = self.deadline(bound);
+                        return Some(Booting { work, instance, success: Outcome::Done, deadline });
+                    }
+                    Err(why) => Outcome::Failed { why },
+                }
+            }
+        };
+        self.finish(work.address, WaveStep::Launch, None, ended);
+        None
+    }
+
+    /// Launches the first offering that has capacity. `ended` instances of the change were seen:
+    /// each was the terminal outcome of a round of attempts.
+    ///
+    /// The attempt numbers the offerings of each round, so that a run that died and comes again
+    /// asks with the same token for the same thing.
+    async fn launch(&mut self, work: &LaunchWork<'_>, ended: usize) -> Result<InstanceId, String> {
+        let mut none_left = "no offering is approved".to_owned();
+        for (turn, offering) in work.offerings.iter().enumerate() {
+            let Some(node) = self.node_of(work, offering, turn) else { continue };
+            let attempt = ended.saturating_mul(work.offerings.len()).saturating_add(turn);
+            let attempt = u32::try_from(attempt).unwrap_or(u32::MAX);
+            let request = self.request(work, offering, &node, attempt);
+            let outcome = self.launch_with_retries(work, &request).await;
+            let Offering { instance_type, zone, capacity_type } = offering.clone();
+            match outcome.map_err(|error| error.to_string())? {
+                LaunchOutcome::Launched(instance_id) => {
+                    let id = instance_id.clone();
+                    let step = Step::Launched { instance_id, instance_type, zone, capacity_type };
+                    self.say(Some(work.address), step);
+                    return Ok(id);
+                }
+                LaunchOutcome::InsufficientCapacity { reason } => {
+                    let step = Step::NoCapacity { instance_type, zone, capacity_type };
+                    self.say(Some(work.address), step);
+                    none_left = format!("no approved offering has capacity; the last: {reason}");
+                }
+            }
+        }
+        Err(none_left)
+    }
+
+    /// Returns the node that an offering makes: the planned one, or one that stands in.
+    fn node_of(
+        &self,
+        work: &LaunchWork<'_>,
+        offering: &Offering,
+        turn: usize,
+    ) -> Option<NodeState> {
+        if turn == 0 {
+            return Some(work.node.clone());
+        }
+        stand_in(work.node, offering, self.settings.catalog?)
+    }
+
+    fn request(
+        &self,
+        work: &LaunchWork<'_>,
+        offering: &Offering,
+        node: &NodeState,
+        attempt: u32,
+    ) -> LaunchRequest {
+        let mut tags: BTreeMap<String, String> = [
+            (tag::CLUSTER, self.settings.cluster.name.as_str()),
+            (tag::POOL, work.pool.as_str()),
+            (tag::KEY, work.key),
+            (tag::CHANGE, work.change_id.as_str()),
+        ]
+        .map(|(key, value)| (key.to_owned(), value.to_owned()))
+        .into();
+        if let Some(digest) = &node.spec_digest {
+            tags.insert(tag::SPEC.to_owned(), digest.clone());
+        }
+        let mut labels = node.labels.clone();
+        labels.insert(KEY_LABEL.into(), work.key.into());
+        LaunchRequest {
+            token: client_token(&work.change_id, attempt),
+            instance_type: offering.instance_type.clone(),
+            zone: offering.zone.clone(),
+            capacity_type: offering.capacity_type,
+            image: work.image.to_owned(),
+            tags,
+            labels,
+            taints: node.taints.clone(),
+            startup_taints: node.startup_taints.clone(),
+            capacity: resources(&node.capacity),
+            allocatable: resources(&node.allocatable),
+        }
+    }
+
+    /// Makes the call again while it fails for a reason that may pass: the token is the same, so
+    /// that a reply that was lost costs nothing.
+    async fn launch_with_retries(
+        &mut self,
+        work: &LaunchWork<'_>,
+        request: &LaunchRequest,
+    ) -> Result<LaunchOutcome, PortError> {
+        let mut tries = 1;
+        loop {
+            match self.ports.cloud.launch(request).await {
+                Err(error) if error.transient && tries < self.settings.bounds.tries => {
+                    let why = error.to_string();
+                    self.say(Some(work.address), Step::Retrying { why });
+                    tries += 1;
+                    self.pause().await;
+                }
+                outcome => return outcome,
+            }
+        }
+    }
+
+    async fn await_ready(&mut self, mut booting: Vec<Booting<'_, '_>>) {
+        while !booting.is_empty() {
+            let observed = self.look_whole().await;
+            let mut waiting = Vec::new();
+            for item in booting {
+                let verdict =
+                    observed.as_ref().map_or(Verdict::Booting, |world| judge(&item, world));
+                match verdict {
+                    Verdict::Ready => self.ready(&item, observed.as_ref()),
+                    Verdict::Ended => {
+                        let why = "the instance ended before its node was Ready".to_owned();
+                        self.booted(&item, Outcome::Failed { why });
+                    }
+                    Verdict::Booting if self.settings.is_interrupted() => {
+                        let why = "interrupted while the node was booting".to_owned();
+                        self.booted(&item, Outcome::GivenUp { why });
+                    }
+                    Verdict::Booting if self.now() >= item.deadline => {
+                        self.give_up(&item, observed.as_ref()).await;
+                    }
+                    Verdict::Booting => waiting.push(item),
+                }
+            }
+            booting = waiting;
+            if !booting.is_empty() {
+                self.pause().await;
+            }
+        }
+    }
+
+    fn ready(&mut self, item: &Booting<'_, '_>, observed: Option<&Observed>) {
+        if let Some(node) = observed.and_then(|world| world.node_of(&item.instance)) {
+            self.say(Some(item.work.address), Step::Ready { node: node.name.clone() });
+        }
+        self.booted(item, item.success.clone());
+    }
+
+    fn booted(&mut self, item: &Booting<'_, '_>, outcome: Outcome) {
+        self.finish(item.work.address, WaveStep::Launch, Some(&item.instance), outcome);
+    }
+
+    /// Ends an instance that did not become Ready in time, unless someone may be using it.
+    async fn give_up(&mut self, item: &Booting<'_, '_>, observed: Option<&Observed>) {
+        let bound = self.settings.bounds.ready;
+        let seen = observed.and_then(|world| Some((world, world.instances.get(&item.instance)?)));
+        let why = match seen {
+            None => format!("EC2 does not show the instance, {bound:#} after it was launched"),
+            Some((world, instance))
+                if is_used(world, &item.instance) || !is_mine(instance, item) =>
+            {
+                format!("the node was not Ready within {bound:#}; it holds pods and was left")
+            }
+            Some(_) => match self.ports.cloud.terminate(&item.instance).await {
+                Ok(()) => format!("the node was not Ready within {bound:#}; it was terminated"),
+                Err(error) => format!("the node was not Ready within {bound:#}; {error}"),
+            },
+        };
+        self.booted(item, Outcome::GivenUp { why });
+    }
+}
+
+fn is_mine(instance: &Instance, item: &Booting<'_, '_>) -> bool {
+    carries(instance, &item.work.change_id)
+}
+
+/// Returns whether pods that are no daemons are on the instance's node.
+fn is_used(observed: &Observed, instance: &InstanceId) -> bool {
+    let Some(node) = observed.node_of(instance) else { return false };
+    observed.pods.iter().any(|pod| is_movable(pod, node))
+}
+
+/// Returns whether the pod is on the node, and has to leave it before it goes: finished pods,
+/// mirror pods and daemons need not.
+pub(super) fn is_movable(pod: &Pod, node: &Node) -> bool {
+    let daemon = pod.owner.as_ref().is_some_and(|owner| owner.kind == WorkloadKind::DaemonSet);
+    let unfinished = pod.terminating || pod.is_active();
+    pod.node.as_ref() == Some(&node.name) && unfinished && !daemon && !pod.mirror
+}
+
+/// Judges a booting instance. A node counts as Ready once it has lost its startup taints, because
+/// no pod can use it before.
+fn judge(item: &Booting<'_, '_>, observed: &Observed) -> Verdict {
+    // An instance that is not listed is not known to have ended: describe calls lag behind.
+    if observed.instances.get(&item.instance).is_some_and(is_gone) {
+        return Verdict::Ended;
+    }
+    let startup_taints = &item.work.node.startup_taints;
+    let initialized =
+        |node: &Node| node.ready && !node.taints.iter().any(|t| startup_taints.contains(t));
+    let ready = observed.node_of(&item.instance).is_some_and(initialized);
+    if ready { Verdict::Ready } else { Verdict::Booting }
+}
+
+fn resources(amount: &Amount) -> Resources {
+    let Amount { cpu_milli, memory_bytes, ephemeral_storage_bytes, pods, extended } = amount;
+    Resources {
+        cpu: MilliCpu(*cpu_milli),
+        memory: Bytes(*memory_bytes),
+        ephemeral_storage: Bytes(*ephemeral_storage_bytes),
+        pods: *pods,
+        extended: extended.iter().map(|(name, n)| (name.as_str().into(), *n)).collect(),
+    }
+}

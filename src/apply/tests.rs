@@ -1,0 +1,646 @@
+//! What apply refuses, what it does, and that it can die anywhere.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::AtomicBool;
+
+use jiff::SignedDuration;
+
+use super::fixture::{
+    Fault, Faulty, active, address, apply_over, fleet, plan, planned_fleet, settings, workloads,
+};
+use super::identity::{change_id, client_token};
+use super::*;
+use crate::catalog::{CapacityType, InstanceType, PriceSource, Zone};
+use crate::fleet::{Instance, PodPhase, tag};
+use crate::ids::{InstanceTypeName, WorkloadKind};
+use crate::plan::wire::{
+    Action, AlternativesRow, Amount, Check, Condition, ExplainRow, NodeState, Precondition, Reason,
+};
+use crate::requirement::{key, label};
+use crate::sim::fixture::{id, launch, pods, poll_once, request, run};
+use crate::sim::{Call, Unavailable, World};
+use crate::solve::{Alternative, KeepReason};
+use crate::units::MicroUsd;
+
+const MINUTE: SignedDuration = SignedDuration::from_mins(1);
+
+fn outcome<'r>(receipt: &'r Receipt, key: &str, step: WaveStep) -> &'r Outcome {
+    let found = receipt.outcomes.iter().find(|c| c.address == address(key) && c.step == step);
+    &found.expect("one outcome for each half of a row").outcome
+}
+
+fn applied(plan: &Plan, world: &World) -> Receipt {
+    apply_over(plan, world, &settings()).0.expect("not refused")
+}
+
+/// Writing calls that the fixture's own set-up did not make.
+fn writes(world: &World) -> Vec<Call> {
+    let set_up = |call: &Call| match call {
+        Call::Launch { request, .. } => !request.tags.contains_key(tag::SPEC),
+        Call::Terminate { .. }
+        | Call::Cordon { .. }
+        | Call::Evict { .. }
+        | Call::DeleteNode { .. } => false,
+    };
+    world.ledger().into_iter().filter(|call| !set_up(call)).collect()
+}
+
+/// Asserts from the ledger that no change launched twice, and that nothing foreign was touched.
+fn assert_lawful(world: &World, plan: &Plan) {
+    let observed = world.observed();
+    let changes: Vec<String> = ["1", "2", "3"]
+        .map(|key| change_id(&plan.capacity.plan_id, &address(key)).to_string())
+        .into();
+    for change in &changes {
+        let carries = |i: &&Instance| i.tags.get(tag::CHANGE) == Some(change);
+        assert!(observed.instances.values().filter(carries).count() <= 1, "launched twice");
+    }
+    let retired = |name: &NodeState| (name.instance_id.clone(), name.node.clone());
+    let allowed: Vec<_> = plan
+        .resource_changes
+        .iter()
+        .filter_map(|row| row.change.before.as_ref().map(retired))
+        .collect();
+    for call in writes(world) {
+        match call {
+            Call::Launch { request, .. } => {
+                assert!(changes.contains(&request.tags[tag::CHANGE]));
+            }
+            Call::Terminate { instance, .. } => {
+                assert!(allowed.iter().any(|(id, _)| id.as_ref() == Some(&instance)));
+            }
+            Call::Cordon { node, .. } | Call::DeleteNode { node, .. } => {
+                assert!(allowed.iter().any(|(_, name)| name.as_ref() == Some(&node)));
+            }
+            Call::Evict { name, .. } => assert!(name.starts_with("api-"), "{name}"),
+        }
+    }
+}
+
+#[test]
+fn a_plan_is_carried_out_and_all_pods_run_on() {
+    let world = fleet();
+    let plan = plan(&world);
+    let (receipt, events) = apply_over(&plan, &world, &settings());
+    let receipt = receipt.expect("not refused");
+    assert_eq!(receipt.verdict, Verdict::Applied, "{receipt:#?}");
+    assert!(receipt.outcomes.iter().all(|change| change.outcome == Outcome::Done));
+    assert_eq!(receipt.outcomes.len(), 5, "a replacement has two halves");
+    assert_eq!(active(&world), planned_fleet(&plan));
+    assert_eq!(world.observed().nodes.len(), 4, "the nodes of what went are gone");
+    assert_lawful(&world, &plan);
+    world.settle(MINUTE * 5).expect("kept in memory");
+    let api = pods(&world, "api");
+    assert_eq!(api.len(), 6);
+    assert!(api.iter().all(|pod| pod.phase == PodPhase::Running));
+    let position = |wanted: fn(&Step) -> bool| events.iter().position(|e| wanted(&e.step));
+    let last_ready = events.iter().rposition(|e| matches!(e.step, Step::Ready { .. }));
+    let first_cordon = position(|step| matches!(step, Step::Cordoned { .. }));
+    assert!(last_ready < first_cordon, "new capacity is Ready before old capacity is drained");
+}
+
+#[test]
+fn what_is_launched_carries_what_was_decided() {
+    let world = fleet();
+    let plan = plan(&world);
+    applied(&plan, &world);
+    let observed = world.observed();
+    let change = change_id(&plan.capacity.plan_id, &address("2"));
+    let ours = |i: &&Instance| i.tags.get(tag::CHANGE).is_some_and(|c| c == change.as_str());
+    let instance = observed.instances.values().find(ours).expect("launched");
+    for (tag, value) in
+        [(tag::CLUSTER, "prod"), (tag::POOL, "web"), (tag::KEY, "2"), (tag::SPEC, "spec-1")]
+    {
+        assert_eq!(instance.tags[tag], value);
+    }
+    let node = observed.node_of(&instance.id).expect("registered");
+    assert_eq!(node.labels[crate::fleet::KEY_LABEL].as_str(), "2");
+    assert_eq!(node.labels["team"].as_str(), "web");
+}
+
+#[test]
+fn applied_twice_nothing_happens_the_second_time() {
+    let world = fleet();
+    let plan = plan(&world);
+    applied(&plan, &world);
+    let (calls, now) = (world.ledger().len(), world.now());
+    let again = applied(&plan, &world);
+    assert_eq!(again.verdict, Verdict::Applied);
+    assert!(again.outcomes.iter().all(|change| change.outcome == Outcome::AlreadyDone));
+    assert_eq!((world.ledger().len(), world.now()), (calls, now));
+}
+
+#[test]
+fn every_refusal_comes_before_the_first_write() {
+    type Case = (fn(&mut Plan, &mut ApplySettings<'_>), fn(&ApplyError) -> bool);
+    let cases: [Case; 10] = [
+        (|_, s| s.cluster.uid = "u-2".into(), |e| matches!(e, ApplyError::OtherCluster { .. })),
+        (
+            |_, s| s.approved = Some("sha256:2".into()),
+            |e| matches!(e, ApplyError::NotApproved { .. }),
+        ),
+        (|p, _| p.applyable = false, |e| matches!(e, ApplyError::NotApplyable(_))),
+        (|p, _| p.errored = true, |e| matches!(e, ApplyError::NotApplyable(_))),
+        (
+            |p, _| {
+                p.applyable = false;
+                let problems = vec!["too dear".to_owned()];
+                p.checks.push(Check { name: "cost".into(), status: "fail".into(), problems });
+            },
+            |e| matches!(e, ApplyError::Denied(why) if why == &["cost: too dear"]),
+        ),
+        (|p, _| p.capacity.expires_at = p.timestamp, |e| matches!(e, ApplyError::Expired { .. })),
+        (
+            |p, _| p.capacity.waves.truncate(1),
+            |e| matches!(e, ApplyError::Unreadable(why) if why.len() == 2),
+        ),
+        (|p, _| p.capacity.waves.reverse(), |e| matches!(e, ApplyError::Unreadable(_))),
+        (
+            |p, _| p.resource_changes[2].change.actions = vec![Action::Update],
+            |e| matches!(e, ApplyError::Unreadable(_)),
+        ),
+        (
+            |p, _| {
+                for row in &mut p.resource_changes {
+                    row.change.after = None;
+                    row.change.before = None;
+                }
+            },
+            |e| matches!(e, ApplyError::Unreadable(why) if why.len() == 5),
+        ),
+    ];
+    for (n, (change, expected)) in cases.into_iter().enumerate() {
+        let world = fleet();
+        let mut plan = plan(&world);
+        let mut settings = settings();
+        change(&mut plan, &mut settings);
+        let error = apply_over(&plan, &world, &settings).0.expect_err("refused");
+        assert!(expected(&error), "case {n}: {error:?}");
+        assert!(writes(&world).is_empty(), "case {n} wrote");
+    }
+}
+
+#[test]
+fn the_approved_digest_lets_the_plan_pass() {
+    let world = fleet();
+    let plan = plan(&world);
+    let approved = Some(plan.capacity.digest.clone());
+    let settings = ApplySettings { approved, ..settings() };
+    assert!(apply_over(&plan, &world, &settings).0.is_ok());
+}
+
+#[test]
+fn an_unknown_world_is_no_empty_one() {
+    let world = fleet();
+    let plan = plan(&world);
+    let mut faulty = Faulty::new(&world, usize::MAX, Fault::DieBefore);
+    faulty.lag = MINUTE * 60;
+    let error = apply_over(&plan, &faulty, &settings()).0.expect_err("EC2 lists nothing");
+    assert!(matches!(&error, ApplyError::Unknown(why) if why[0].starts_with("ec2")), "{error}");
+    assert!(writes(&world).is_empty());
+}
+
+#[test]
+fn a_stale_plan_names_every_condition_with_what_was_found() {
+    let world = fleet();
+    let mut plan = plan(&world);
+    let before = |row: usize| plan.resource_changes[row].change.before.clone().expect("a node");
+    let other = Precondition {
+        address: address("9"),
+        condition: Condition::InstanceIs {
+            instance_id: "i-unknown".into(),
+            node_uid: Some("u".into()),
+        },
+    };
+    let mut other_uid = before(0);
+    other_uid.node_uid = Some("another".into());
+    let found_uid = before(0).node_uid.expect("registered").to_string();
+    plan.resource_changes[0].change.before = Some(other_uid);
+    plan.capacity.base.preconditions.push(other);
+    let taken = {
+        let mut request = request("taken");
+        request.tags.insert(tag::KEY.into(), "3".into());
+        launch(&world, &request)
+    };
+    let error = apply_over(&plan, &world, &settings()).0.expect_err("stale");
+    let ApplyError::Stale(failed) = error else { panic!("{error}") };
+    let found: Vec<_> = failed.iter().map(|f| (f.address.clone(), f.found.clone())).collect();
+    assert_eq!(found.len(), 3, "{failed:#?}");
+    assert!(found[0].0 == address("0") && found[0].1.contains(&found_uid));
+    assert!(found[1].0 == address("3") && found[1].1.contains(taken.as_str()));
+    assert_eq!(found[2], (address("9"), "no such instance".into()));
+    assert!(writes(&world).iter().all(|call| !matches!(call, Call::Terminate { .. })));
+}
+
+#[test]
+fn an_instance_that_lost_our_tags_is_not_ours_to_retire() {
+    let world = fleet();
+    let mut plan = plan(&world);
+    let observed = world.observed();
+    let foreign = observed.instances.values().find(|i| !i.is_ours("prod")).expect("one");
+    let before = plan.resource_changes[0].change.before.as_mut().expect("a node");
+    before.instance_id = Some(foreign.id.clone());
+    before.node_uid = observed.node_of(&foreign.id).map(|node| node.uid.clone());
+    let error = apply_over(&plan, &world, &settings()).0.expect_err("not listed as ours");
+    assert!(matches!(error, ApplyError::Stale(_)), "{error}");
+    assert!(writes(&world).is_empty());
+}
+
+#[test]
+fn an_instance_that_went_by_itself_is_a_change_already_done() {
+    let world = fleet();
+    let plan = plan(&world);
+    let gone = plan.resource_changes[0].change.before.clone().and_then(|n| n.instance_id);
+    run(world.terminate(&gone.expect("an instance"))).expect("known");
+    world.settle(MINUTE * 5).expect("kept in memory");
+    let receipt = applied(&plan, &world);
+    assert_eq!(receipt.verdict, Verdict::Applied);
+    assert_eq!(*outcome(&receipt, "0", WaveStep::Retire), Outcome::AlreadyDone);
+    assert_eq!(active(&world), planned_fleet(&plan));
+}
+
+#[test]
+fn dropped_changes_are_left_out() {
+    let world = fleet();
+    let plan = plan(&world);
+    let why = "no pod needs it any more".to_owned();
+    let mut settings = settings();
+    settings.dropped = ["0", "3"].map(|key| (address(key), why.clone())).into();
+    let receipt = apply_over(&plan, &world, &settings).0.expect("not refused");
+    assert_eq!(receipt.verdict, Verdict::Applied);
+    assert_eq!(*outcome(&receipt, "3", WaveStep::Launch), Outcome::Dropped { why: why.clone() });
+    assert_eq!(*outcome(&receipt, "0", WaveStep::Retire), Outcome::Dropped { why });
+    let keys: Vec<_> = active(&world).into_iter().map(|(key, _)| key).collect();
+    assert_eq!(keys, ["", "0", "1", "2"]);
+}
+
+fn no_capacity(world: &World, kind: &str) {
+    let instance_type = Some(InstanceTypeName::from(kind));
+    world.set_unavailable(vec![Unavailable { instance_type, ..Unavailable::default() }]);
+}
+
+#[test]
+fn without_capacity_or_alternative_nothing_that_depends_on_it_is_retired() {
+    let world = fleet();
+    let plan = plan(&world);
+    no_capacity(&world, "m6i.large");
+    let before = active(&world);
+    let receipt = applied(&plan, &world);
+    assert_eq!(receipt.verdict, Verdict::Partly);
+    let failed = outcome(&receipt, "2", WaveStep::Launch);
+    assert!(
+        matches!(failed, Outcome::Failed { why } if why.contains("InsufficientInstanceCapacity")),
+        "{failed:?}"
+    );
+    for key in ["0", "1"] {
+        let skipped = outcome(&receipt, key, WaveStep::Retire);
+        assert!(matches!(skipped, Outcome::Skipped { .. }), "{skipped:?}");
+    }
+    assert_eq!(active(&world), before);
+    world.set_unavailable(Vec::new());
+    assert_eq!(applied(&plan, &world).verdict, Verdict::Applied, "the same plan finishes");
+    assert_eq!(active(&world), planned_fleet(&plan));
+}
+
+#[test]
+fn a_group_whose_launches_succeeded_goes_on_where_another_failed() {
+    let world = fleet();
+    let mut plan = plan(&world);
+    plan.resource_changes[2].change.after.as_mut().expect("a launch").zone =
+        Some("eu-west-1b".into());
+    let explain = |key: &str, group: &str| ExplainRow {
+        address: address(key),
+        group: Some(group.to_owned()),
+        reason: Reason::Keep { because: KeepReason::NotOurs },
+        retire_reason: None,
+        hourly_before: None,
+        hourly_after: None,
+        pods: BTreeMap::new(),
+        daemons: Amount::default(),
+        rejected: Vec::new(),
+    };
+    plan.capacity.explain =
+        vec![explain("0", "b"), explain("1", "a"), explain("2", "b"), explain("3", "a")];
+    let zone = Some("eu-west-1b".into());
+    world.set_unavailable(vec![Unavailable { zone, ..Unavailable::default() }]);
+    let receipt = applied(&plan, &world);
+    assert_eq!(receipt.verdict, Verdict::Partly);
+    assert!(matches!(outcome(&receipt, "2", WaveStep::Launch), Outcome::Failed { .. }));
+    assert!(matches!(outcome(&receipt, "0", WaveStep::Retire), Outcome::Skipped { .. }));
+    assert_eq!(*outcome(&receipt, "1", WaveStep::Retire), Outcome::Done);
+}
+
+fn catalog() -> Catalog {
+    let kind = |name: &str, vcpus: i64, family: &str| InstanceType {
+        name: name.into(),
+        arch: "amd64".into(),
+        vcpus,
+        memory_mib: 8192,
+        enis: 3,
+        ips_per_eni: 10,
+        local_nvme_gb: 0,
+        ebs_attachments: None,
+        extended: BTreeMap::new(),
+        bare_metal: false,
+        has_accelerator: false,
+        labels: [
+            label(key::INSTANCE_TYPE, name),
+            label("karpenter.k8s.aws/instance-family", family),
+        ]
+        .into(),
+        offerings: Vec::new(),
+    };
+    let types = [kind("m6i.large", 2, "m6i"), kind("m7i.large", 2, "m7i")];
+    let zone = |name: &str, id: &str| Zone { name: name.into(), id: id.into(), assumed: false };
+    Catalog {
+        region: "eu-west-1".into(),
+        zones: vec![zone("eu-west-1a", "euw1-az1"), zone("eu-west-1b", "euw1-az2")],
+        types: types.map(|kind| (kind.name.clone(), kind)).into(),
+        prices: PriceSource {
+            source: "none".into(),
+            region: "eu-west-1".into(),
+            date: "2026-11-21".into(),
+            stand_in: false,
+        },
+        warnings: Vec::new(),
+    }
+}
+
+fn alternatives(kinds: &[&str]) -> Vec<AlternativesRow> {
+    let offering = |kind: &&str| Alternative {
+        instance_type: (*kind).into(),
+        zone: "eu-west-1b".into(),
+        capacity_type: CapacityType::Spot,
+        hourly: MicroUsd::ZERO,
+    };
+    let row = |key| AlternativesRow {
+        address: address(key),
+        offerings: kinds.iter().map(offering).collect(),
+    };
+    ["1", "2", "3"].map(row).into()
+}
+
+#[test]
+fn without_capacity_the_next_approved_alternative_is_taken() {
+    let world = fleet();
+    let mut plan = plan(&world);
+    plan.capacity.alternatives = alternatives(&["m7i.large"]);
+    no_capacity(&world, "m6i.large");
+    let catalog = catalog();
+    let settings = ApplySettings { catalog: Some(&catalog), ..settings() };
+    let (receipt, events) = apply_over(&plan, &world, &settings);
+    assert_eq!(receipt.expect("not refused").verdict, Verdict::Applied);
+    assert_eq!(active(&world), planned_fleet(&plan));
+    assert!(events.iter().any(|event| matches!(event.step, Step::NoCapacity { .. })));
+    let observed = world.observed();
+    let has_spec = |i: &&Instance| i.is_active() && i.tags.contains_key(tag::SPEC);
+    for instance in observed.instances.values().filter(has_spec) {
+        assert_eq!(instance.instance_type.as_str(), "m7i.large");
+        assert_eq!(instance.capacity_type, CapacityType::Spot);
+        let labels = &observed.node_of(&instance.id).expect("registered").labels;
+        for (key, value) in [
+            (key::INSTANCE_TYPE, "m7i.large"),
+            (key::ZONE, "eu-west-1b"),
+            (key::ZONE_ID, "euw1-az2"),
+            (key::CAPACITY_TYPE, "spot"),
+            ("karpenter.k8s.aws/instance-family", "m7i"),
+            ("team", "web"),
+        ] {
+            assert_eq!(labels[key].as_str(), value, "{key}");
+        }
+    }
+}
+
+#[test]
+fn an_alternative_the_catalogue_does_not_know_is_never_launched() {
+    let world = fleet();
+    let mut plan = plan(&world);
+    plan.capacity.alternatives = alternatives(&["m8i.large"]);
+    no_capacity(&world, "m6i.large");
+    let catalog = catalog();
+    let settings = ApplySettings { catalog: Some(&catalog), ..settings() };
+    let receipt = apply_over(&plan, &world, &settings).0.expect("not refused");
+    assert!(matches!(outcome(&receipt, "2", WaveStep::Launch), Outcome::Failed { .. }));
+    assert!(writes(&world).iter().all(|call| match call {
+        Call::Launch { request, .. } => request.instance_type.as_str() == "m6i.large",
+        Call::Terminate { .. }
+        | Call::Cordon { .. }
+        | Call::Evict { .. }
+        | Call::DeleteNode { .. } => false,
+    }));
+}
+
+#[test]
+fn a_blocked_drain_is_given_up_and_uncordoned_within_its_bound() {
+    let world = fleet();
+    world.deliver(&workloads(6).budget("api", None, Some("0"))).expect("kept in memory");
+    let plan = plan(&world);
+    let began = world.now();
+    let receipt = applied(&plan, &world);
+    assert_eq!(receipt.verdict, Verdict::Partly);
+    for key in ["0", "1"] {
+        let outcome = outcome(&receipt, key, WaveStep::Retire);
+        assert!(
+            matches!(outcome, Outcome::GivenUp { why } if why.contains("web/api-budget")),
+            "{outcome:?}"
+        );
+    }
+    let observed = world.observed();
+    assert!(observed.nodes.values().all(|node| !node.unschedulable));
+    assert!(observed.nodes.values().all(|node| node.annotations.is_empty()));
+    let bounds = Bounds::default();
+    assert!(world.now().duration_since(began) < bounds.drain + bounds.ready);
+    assert_eq!(pods(&world, "api").iter().filter(|pod| pod.terminating).count(), 0);
+    world.deliver(&workloads(6)).expect("kept in memory");
+    assert_eq!(applied(&plan, &world).verdict, Verdict::Applied, "the same plan finishes");
+    assert_eq!(active(&world), planned_fleet(&plan));
+    assert_lawful(&world, &plan);
+}
+
+#[test]
+fn a_budget_that_lets_one_pod_go_at_a_time_slows_a_drain_and_is_kept() {
+    let world = fleet();
+    world.deliver(&workloads(6).budget("api", Some("5"), None)).expect("kept in memory");
+    let plan = plan(&world);
+    let receipt = applied(&plan, &world);
+    assert_eq!(receipt.verdict, Verdict::Applied, "{receipt:#?}");
+    let blocked = |call: &Call| {
+        matches!(call, Call::Evict { outcome: Some(crate::port::EvictOutcome::Blocked { .. }), .. })
+    };
+    assert!(world.ledger().iter().any(blocked));
+}
+
+#[test]
+fn a_node_that_another_one_cordoned_stays_cordoned_when_its_drain_is_given_up() {
+    let dir = tempfile::tempdir().expect("scratch");
+    let world = fleet();
+    let plan = plan(&world);
+    let mut observed = world.observed();
+    let name = plan.resource_changes[0].change.before.clone().and_then(|n| n.node).expect("a node");
+    observed.nodes.get_mut(&name).expect("registered").unschedulable = true;
+    let bytes = crate::fleet::write_world(&observed);
+    std::fs::write(dir.path().join("world.json"), bytes).expect("written");
+    let genesis = crate::sim::fixture::genesis();
+    let world =
+        World::open(dir.path(), &genesis, crate::sim::fixture::shapes()).expect("a world file");
+    world.deliver(&workloads(6).budget("api", None, Some("0"))).expect("kept");
+    let receipt = applied(&plan, &world);
+    assert!(matches!(outcome(&receipt, "0", WaveStep::Retire), Outcome::GivenUp { .. }));
+    assert!(world.observed().nodes[&name].unschedulable, "their mark is not ours to remove");
+}
+
+#[test]
+fn a_pod_that_asks_not_to_be_moved_keeps_its_node() {
+    let world = fleet();
+    let mut delivery = workloads(6);
+    let api = id(WorkloadKind::Deployment, "api");
+    let mut template = crate::sim::fixture::template("api", 500);
+    template.annotations.insert("karpenter.sh/do-not-disrupt".into(), "true".into());
+    delivery.workloads.get_mut(&api).expect("delivered").template = template.into();
+    world.deliver(&delivery).expect("kept in memory");
+    world.settle(MINUTE * 5).expect("kept in memory");
+    let receipt = applied(&plan(&world), &world);
+    let kept = outcome(&receipt, "1", WaveStep::Retire);
+    assert!(matches!(kept, Outcome::GivenUp { why } if why.contains("asks not to")), "{kept:?}");
+    assert!(world.observed().nodes.values().all(|node| !node.unschedulable));
+    assert!(!writes(&world).iter().any(|call| matches!(call, Call::Evict { .. })));
+}
+
+#[test]
+fn a_node_waits_for_its_workload_to_shrink_and_is_left_when_it_does_not() {
+    let world = fleet();
+    let mut plan = plan(&world);
+    plan.capacity.base.preconditions[0].condition =
+        Condition::ReplicasAtMost { workload: id(WorkloadKind::Deployment, "api"), replicas: 4 };
+    let receipt = applied(&plan, &world);
+    assert_eq!(receipt.verdict, Verdict::Partly);
+    let left = outcome(&receipt, "0", WaveStep::Retire);
+    assert!(matches!(left, Outcome::GivenUp { why } if why.contains("6 replicas")), "{left:?}");
+    assert_eq!(*outcome(&receipt, "1", WaveStep::Retire), Outcome::Done, "nobody else waits");
+    let zero = plan.resource_changes[0].change.before.clone().and_then(|n| n.node).expect("node");
+    let touched = |call: &Call| matches!(call, Call::Cordon { node, .. } if *node == zero);
+    assert!(!writes(&world).iter().any(touched), "it was not even cordoned");
+    world.deliver(&workloads(4)).expect("kept in memory");
+    assert_eq!(applied(&plan, &world).verdict, Verdict::Applied);
+}
+
+#[test]
+fn a_machine_that_never_becomes_ready_is_terminated_and_tried_again_by_the_next_run() {
+    let world = fleet();
+    let plan = plan(&world);
+    let mut settings = settings();
+    settings.bounds.ready = SignedDuration::from_secs(30);
+    let receipt = apply_over(&plan, &world, &settings).0.expect("not refused");
+    assert_eq!(receipt.verdict, Verdict::Partly);
+    let outcome = outcome(&receipt, "2", WaveStep::Launch);
+    assert!(
+        matches!(outcome, Outcome::GivenUp { why } if why.contains("terminated")),
+        "{outcome:?}"
+    );
+    let keys = |world: &World| active(world).into_iter().map(|(key, _)| key).collect::<Vec<_>>();
+    assert_eq!(keys(&world), ["", "0", "1"], "what did not boot is ended, the rest is kept");
+    world.settle(MINUTE * 5).expect("kept in memory");
+    assert_eq!(applied(&plan, &world).verdict, Verdict::Applied);
+    assert_eq!(active(&world), planned_fleet(&plan), "a new attempt has a new token");
+}
+
+#[test]
+fn an_interrupted_drain_is_taken_back() {
+    let world = fleet();
+    world.deliver(&workloads(6).budget("api", None, Some("0"))).expect("kept in memory");
+    let plan = plan(&world);
+    let flag = AtomicBool::new(false);
+    let settings = ApplySettings { interrupted: Some(&flag), ..settings() };
+    let ports = Ports { cloud: &world, cluster: &world, clock: &world };
+    let mut report = |event: &Event| {
+        if matches!(event.step, Step::Blocked { .. }) {
+            flag.store(true, std::sync::atomic::Ordering::Relaxed);
+        }
+    };
+    let receipt = run(apply(&plan, &ports, &settings, &mut report)).expect("begun");
+    assert_eq!(receipt.verdict, Verdict::Interrupted);
+    assert!(world.observed().nodes.values().all(|node| !node.unschedulable));
+    let early = apply_over(&plan, &world, &settings).0.expect_err("refused");
+    assert_eq!(early, ApplyError::Interrupted);
+}
+
+/// Applies with a fault at the `at`-th write; returns whether the run got that far.
+fn run_into(plan: &Plan, world: &World, at: usize, fault: Fault) -> bool {
+    let faulty = Faulty::new(world, at, fault);
+    let ports = Ports { cloud: &faulty, cluster: &faulty, clock: &faulty };
+    let settings = settings();
+    let mut silent = |_: &Event| {};
+    let cut = poll_once(apply(plan, &ports, &settings, &mut silent));
+    if let Some(result) = cut {
+        result.expect("a fault on the way is no refusal");
+    }
+    faulty.calls.get() > at
+}
+
+#[test]
+fn the_same_plan_finishes_after_any_fault_at_any_write() {
+    for fault in Fault::ALL {
+        let mut at = 0;
+        loop {
+            let world = fleet();
+            let plan = plan(&world);
+            if !run_into(&plan, &world, at, fault) {
+                break;
+            }
+            let receipt = applied(&plan, &world);
+            assert_eq!(receipt.verdict, Verdict::Applied, "{fault:?} at {at}: {receipt:#?}");
+            assert_eq!(active(&world), planned_fleet(&plan), "{fault:?} at {at}");
+            assert_lawful(&world, &plan);
+            let observed = world.observed();
+            assert!(observed.nodes.values().all(|n| n.ready && !n.unschedulable));
+            at += 1;
+        }
+        assert!(at >= 12, "3 launches, 2 cordons, 4 evictions or more, 2 ends, 2 deletions: {at}");
+    }
+}
+
+#[test]
+fn a_run_may_die_twice() {
+    for first in 0..14 {
+        for second in 0..14 {
+            let world = fleet();
+            let plan = plan(&world);
+            run_into(&plan, &world, first, Fault::DieAfter);
+            run_into(&plan, &world, second, Fault::DieBefore);
+            assert_eq!(applied(&plan, &world).verdict, Verdict::Applied, "{first}, {second}");
+            assert_eq!(active(&world), planned_fleet(&plan), "{first}, {second}");
+            assert_lawful(&world, &plan);
+        }
+    }
+}
+
+#[test]
+fn where_the_list_lags_the_token_keeps_a_launch_from_happening_twice() {
+    let world = fleet();
+    let plan = plan(&world);
+    assert!(run_into(&plan, &world, 1, Fault::DieAfter));
+    let mut lagging = Faulty::new(&world, usize::MAX, Fault::DieBefore);
+    lagging.lag = SignedDuration::from_secs(20);
+    let receipt = apply_over(&plan, &lagging, &settings()).0.expect("not refused");
+    assert_eq!(receipt.verdict, Verdict::Applied);
+    assert_eq!(active(&world), planned_fleet(&plan));
+    assert_lawful(&world, &plan);
+}
+
+#[test]
+fn an_attempt_is_a_token_of_its_own_and_fits_ec2() {
+    let change = change_id(&"plan".into(), &address("0"));
+    let (first, second) = (client_token(&change, 0), client_token(&change, 1));
+    assert_ne!(first, second);
+    assert!(first.len() <= 64 && first.is_ascii());
+    assert_ne!(change, change_id(&"plan".into(), &address("1")));
+}
+
+#[test]
+fn a_receipt_is_plain_json() {
+    let world = fleet();
+    let receipt = applied(&plan(&world), &world);
+    let json = serde_json::to_string(&receipt).expect("text keys");
+    assert!(json.contains(r#""step":"launch""#) && json.contains(r#""outcome":"done""#), "{json}");
+    assert_eq!(serde_json::from_str::<Receipt>(&json).expect("own form"), receipt);
+}

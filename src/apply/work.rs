@@ -1,0 +1,199 @@
+//! What a plan asks for, taken from its wire form and checked for being whole.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::identity::change_id;
+use super::stand_in::Offering;
+use crate::ids::{Address, ChangeId, InstanceId, PoolName, WorkloadId};
+use crate::plan::Plan;
+use crate::plan::wire::{Action, Condition, NodeState, ResourceChange, ResourceKind, WaveStep};
+
+/// The changes of one wave.
+pub(super) enum WaveWork<'p> {
+    Launch(Vec<LaunchWork<'p>>),
+    Retire(Vec<RetireWork<'p>>),
+}
+
+impl WaveWork<'_> {
+    pub(super) fn step(&self) -> WaveStep {
+        match self {
+            Self::Launch(_) => WaveStep::Launch,
+            Self::Retire(_) => WaveStep::Retire,
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        match self {
+            Self::Launch(launches) => launches.len(),
+            Self::Retire(retires) => retires.len(),
+        }
+    }
+}
+
+/// An instance to launch, everything about it decided.
+pub(super) struct LaunchWork<'p> {
+    pub(super) address: &'p Address,
+    pub(super) change_id: ChangeId,
+    pub(super) key: &'p str,
+    pub(super) pool: &'p PoolName,
+    pub(super) image: &'p str,
+    pub(super) node: &'p NodeState,
+    /// The instance that goes once this one is Ready.
+    pub(super) replaces: Option<&'p InstanceId>,
+    /// The planned offering, then those that may stand in.
+    pub(super) offerings: Vec<Offering>,
+}
+
+/// An instance to drain and terminate.
+pub(super) struct RetireWork<'p> {
+    pub(super) address: &'p Address,
+    pub(super) instance: &'p InstanceId,
+    pub(super) node: &'p NodeState,
+    /// Name of the group of rows that replace each other.
+    pub(super) group: Option<&'p str>,
+    /// Most replicas that each workload may still have when the node goes.
+    pub(super) at_most: Vec<(&'p WorkloadId, u32)>,
+}
+
+/// Takes a plan apart.
+pub(super) struct Reader<'p> {
+    plan: &'p Plan,
+    rows: BTreeMap<&'p Address, &'p ResourceChange>,
+    groups: BTreeMap<&'p Address, &'p str>,
+    problems: Vec<String>,
+}
+
+impl<'p> Reader<'p> {
+    /// Returns the waves of `plan`, in order.
+    ///
+    /// # Errors
+    /// When a change is in no wave, or in one before its time, or lacks what it takes to carry it
+    /// out; every problem is named.
+    pub(super) fn waves(plan: &'p Plan) -> Result<Vec<WaveWork<'p>>, Vec<String>> {
+        let mut reader = Self {
+            plan,
+            rows: plan.resource_changes.iter().map(|row| (&row.address, row)).collect(),
+            groups: groups(plan),
+            problems: Vec::new(),
+        };
+        reader.check_order();
+        let waves = plan.capacity.waves.iter();
+        let waves = waves.map(|wave| match wave.step {
+            WaveStep::Launch => WaveWork::Launch(reader.each(&wave.addresses, Self::launch)),
+            WaveStep::Retire => WaveWork::Retire(reader.each(&wave.addresses, Self::retire)),
+        });
+        let waves = waves.collect();
+        if reader.problems.is_empty() { Ok(waves) } else { Err(reader.problems) }
+    }
+
+    fn each<W>(
+        &mut self,
+        addresses: &'p [Address],
+        read: impl Fn(&Self, &'p ResourceChange) -> Result<W, String>,
+    ) -> Vec<W> {
+        let mut work = Vec::new();
+        for row in addresses.iter().filter_map(|address| self.rows.get(address).copied()) {
+            match read(self, row) {
+                Ok(item) => work.push(item),
+                Err(problem) => self.problems.push(problem),
+            }
+        }
+        work
+    }
+
+    /// Checks that waves and rows speak of the same changes, and that terminations come last.
+    fn check_order(&mut self) {
+        let mut planned: BTreeSet<(WaveStep, &Address)> = BTreeSet::new();
+        let mut retiring = false;
+        for wave in &self.plan.capacity.waves {
+            retiring |= wave.step == WaveStep::Retire;
+            if retiring && wave.step == WaveStep::Launch {
+                self.problems.push("a launch wave comes after a retire wave".to_owned());
+            }
+            for address in &wave.addresses {
+                if !planned.insert((wave.step, address)) {
+                    self.problems.push(format!("`{address}` is in two waves of one step"));
+                }
+            }
+        }
+        let mut wanted = BTreeSet::new();
+        for row in &self.plan.resource_changes {
+            let has = |action| row.change.actions.contains(&action);
+            if has(Action::Update) || (row.kind != ResourceKind::Ec2Instance && !has(Action::NoOp))
+            {
+                self.problems.push(format!(
+                    "`{}` is a change that this version cannot carry out",
+                    row.address
+                ));
+            }
+            wanted.extend(has(Action::Create).then_some((WaveStep::Launch, &row.address)));
+            wanted.extend(has(Action::Delete).then_some((WaveStep::Retire, &row.address)));
+        }
+        for (_, address) in wanted.difference(&planned) {
+            self.problems.push(format!("`{address}` changes, but is in no wave that does it"));
+        }
+        for (_, address) in planned.difference(&wanted) {
+            self.problems.push(format!("`{address}` is in a wave, but its row says otherwise"));
+        }
+        if self.rows.len() != self.plan.resource_changes.len() {
+            self.problems.push("two rows have the same address".to_owned());
+        }
+    }
+
+    fn launch(&self, row: &'p ResourceChange) -> Result<LaunchWork<'p>, String> {
+        let lacks = |what: &str| format!("`{}` has no {what} to launch with", row.address);
+        let node = row.change.after.as_ref().ok_or_else(|| lacks("`after`"))?;
+        let planned = Offering {
+            instance_type: required(node.instance_type.as_ref(), || lacks("instance type"))?,
+            zone: required(node.zone.as_ref(), || lacks("zone"))?,
+            capacity_type: required(node.capacity_type.as_ref(), || lacks("capacity type"))?,
+        };
+        let alternatives = self.plan.capacity.alternatives.iter();
+        let alternatives =
+            alternatives.filter(|of| of.address == row.address).flat_map(|of| &of.offerings);
+        let alternatives = alternatives.map(|offering| Offering {
+            instance_type: offering.instance_type.clone(),
+            zone: offering.zone.clone(),
+            capacity_type: offering.capacity_type,
+        });
+        Ok(LaunchWork {
+            address: &row.address,
+            change_id: change_id(&self.plan.capacity.plan_id, &row.address),
+            key: row.index.as_deref().ok_or_else(|| lacks("key"))?,
+            pool: node.pool.as_ref().ok_or_else(|| lacks("pool"))?,
+            image: node.image.as_deref().ok_or_else(|| lacks("image"))?,
+            node,
+            replaces: row.change.before.as_ref().and_then(|before| before.instance_id.as_ref()),
+            offerings: std::iter::once(planned).chain(alternatives).collect(),
+        })
+    }
+
+    fn retire(&self, row: &'p ResourceChange) -> Result<RetireWork<'p>, String> {
+        let lacks = |what: &str| format!("`{}` has no {what} to retire", row.address);
+        let node = row.change.before.as_ref().ok_or_else(|| lacks("`before`"))?;
+        let own = self.plan.capacity.base.preconditions.iter();
+        let own = own.filter(|precondition| precondition.address == row.address);
+        let at_most = own.filter_map(|precondition| match &precondition.condition {
+            Condition::ReplicasAtMost { workload, replicas } => Some((workload, *replicas)),
+            Condition::InstanceIs { .. } | Condition::KeyUnused { .. } => None,
+        });
+        Ok(RetireWork {
+            address: &row.address,
+            instance: node.instance_id.as_ref().ok_or_else(|| lacks("instance id"))?,
+            node,
+            group: self.groups.get(&row.address).copied(),
+            at_most: at_most.collect(),
+        })
+    }
+}
+
+/// Returns the group of rows that replace each other, by row.
+pub(super) fn groups(plan: &Plan) -> BTreeMap<&Address, &str> {
+    let rows = plan.capacity.explain.iter();
+    rows.filter_map(|row| Some((&row.address, row.group.as_deref()?))).collect()
+}
+
+/// Returns a value that a change cannot do without.
+fn required<V: Clone>(value: Option<&V>, lacking: impl Fn() -> String) -> Result<V, String> {
+    value.cloned().ok_or_else(lacking)
+}

@@ -1,0 +1,194 @@
+//! The life of an instance and of its node: pending, running, registered, Ready, gone.
+
+use std::fmt::Write as _;
+
+use sha2::{Digest as _, Sha256};
+
+use super::delay;
+use super::state::{Due, Machine, State, Token, Unavailable};
+use crate::fleet::{Instance, InstanceState, Node};
+use crate::ids::{InstanceId, NodeName, Uid};
+use crate::pod::Taint;
+use crate::port::{LaunchOutcome, LaunchRequest};
+use crate::requirement::key;
+
+/// Addresses that one `/24` has for nodes.
+const NODES_PER_SUBNET: u64 = 250;
+
+impl Unavailable {
+    fn covers(&self, request: &LaunchRequest) -> bool {
+        self.instance_type.as_ref().is_none_or(|t| *t == request.instance_type)
+            && self.zone.as_ref().is_none_or(|z| *z == request.zone)
+            && self.capacity_type.is_none_or(|c| c == request.capacity_type)
+    }
+}
+
+/// Returns a hash over everything in the request but its token.
+fn parameters(request: &LaunchRequest) -> String {
+    let bare = LaunchRequest { token: String::new(), ..request.clone() };
+    let json = serde_json::to_vec(&bare).expect("a request has text keys only");
+    Sha256::digest(json).iter().fold(String::new(), |mut hex, byte| {
+        // Writing to a string cannot fail.
+        let _ = write!(hex, "{byte:02x}");
+        hex
+    })
+}
+
+impl State {
+    /// Launches an instance, or returns the one that the same token launched.
+    ///
+    /// # Errors
+    /// When the token was used with other parameters.
+    pub(super) fn launch(&mut self, request: &LaunchRequest) -> Result<LaunchOutcome, String> {
+        let parameters = parameters(request);
+        if let Some(used) = self.tokens.get(&request.token) {
+            return if used.parameters == parameters {
+                Ok(LaunchOutcome::Launched(used.instance.clone()))
+            } else {
+                Err(format!(
+                    "IdempotentParameterMismatch: token `{}` launched {} with other parameters",
+                    request.token, used.instance
+                ))
+            };
+        }
+        if let Some(reason) = self.no_capacity(request) {
+            return Ok(LaunchOutcome::InsufficientCapacity { reason });
+        }
+        let id = self.new_instance(request);
+        let token = Token { parameters, instance: id.clone() };
+        self.tokens.insert(request.token.clone(), token);
+        self.after(delay::TOKEN, Due::TokenExpired { token: request.token.clone() });
+        Ok(LaunchOutcome::Launched(id))
+    }
+
+    /// Returns why EC2 has no such capacity; the one place where a launch meets faults.
+    fn no_capacity(&self, request: &LaunchRequest) -> Option<String> {
+        self.unavailable.iter().any(|offering| offering.covers(request)).then(|| {
+            let LaunchRequest { instance_type, zone, capacity_type, .. } = request;
+            format!(
+                "InsufficientInstanceCapacity: no {instance_type} ({capacity_type}) in {zone} now"
+            )
+        })
+    }
+
+    fn new_instance(&mut self, request: &LaunchRequest) -> InstanceId {
+        let id = self.next_instance();
+        let instance = Instance {
+            id: id.clone(),
+            instance_type: request.instance_type.clone(),
+            zone: request.zone.clone(),
+            capacity_type: request.capacity_type,
+            state: InstanceState::Pending,
+            launched_at: self.now,
+            image: request.image.clone(),
+            tags: request.tags.clone(),
+        };
+        let machine = Machine {
+            labels: request.labels.clone(),
+            taints: request.taints.clone(),
+            startup_taints: request.startup_taints.clone(),
+            capacity: request.capacity.clone(),
+            allocatable: request.allocatable.clone(),
+        };
+        self.instances.insert(id.clone(), instance);
+        self.machines.insert(id.clone(), machine);
+        let startup_taints = request.startup_taints.clone();
+        self.after(delay::RUNNING, Due::Runs { instance: id.clone() });
+        self.after(delay::REGISTERED, Due::Registers { instance: id.clone() });
+        self.after(delay::READY, Due::Ready { instance: id.clone() });
+        let initialized = Due::Initialized { instance: id.clone(), startup_taints };
+        self.after(delay::INITIALIZED, initialized);
+        id
+    }
+
+    /// Begins the end of an instance; one that is ending, or not there, is left alone.
+    pub(super) fn terminate(&mut self, id: &InstanceId) {
+        let Some(instance) = self.instances.get_mut(id) else { return };
+        if matches!(instance.state, InstanceState::ShuttingDown | InstanceState::Terminated) {
+            return;
+        }
+        instance.state = InstanceState::ShuttingDown;
+        self.machines.remove(id);
+        self.timers.retain(|timer| timer.due.boots() != Some(id));
+        if let Some(node) = self.node_mut(id) {
+            node.ready = false;
+        }
+        self.after(delay::TERMINATED, Due::Gone { instance: id.clone() });
+    }
+
+    fn node_mut(&mut self, id: &InstanceId) -> Option<&mut Node> {
+        self.nodes.values_mut().find(|node| node.instance.as_ref() == Some(id))
+    }
+
+    pub(super) fn instance_runs(&mut self, id: &InstanceId) {
+        if let Some(instance) = self.instances.get_mut(id) {
+            instance.state = InstanceState::Running;
+        }
+    }
+
+    pub(super) fn node_registers(&mut self, id: &InstanceId) {
+        let Some(Machine { mut labels, mut taints, startup_taints, capacity, allocatable }) =
+            self.machines.remove(id)
+        else {
+            return;
+        };
+        let uid = self.next_uid();
+        let name = self.node_name(&uid);
+        labels.insert(key::HOSTNAME.into(), name.as_str().into());
+        taints.extend(startup_taints);
+        let node = Node {
+            name: name.clone(),
+            uid,
+            instance: Some(id.clone()),
+            labels,
+            annotations: [].into(),
+            taints,
+            capacity,
+            allocatable,
+            ready: false,
+            unschedulable: false,
+            created_at: self.now,
+        };
+        self.nodes.insert(name, node);
+        self.wake_scheduler();
+    }
+
+    /// Returns a name in the manner of EC2, from the address that the node would have.
+    ///
+    /// UIDs and nodes share a counter, so that no two nodes share a name.
+    fn node_name(&self, uid: &Uid) -> NodeName {
+        let digits = uid.as_str().rsplit('-').next().unwrap_or_default();
+        let n = u64::from_str_radix(digits, 16).unwrap_or(0);
+        let (host, subnet) = (n % NODES_PER_SUBNET + 4, n / NODES_PER_SUBNET);
+        let region = &self.cluster.region;
+        format!("ip-10-{}-{}-{host}.{region}.compute.internal", subnet / 256, subnet % 256).into()
+    }
+
+    pub(super) fn node_ready(&mut self, id: &InstanceId) {
+        if let Some(node) = self.node_mut(id) {
+            node.ready = true;
+            self.wake_scheduler();
+        }
+    }
+
+    pub(super) fn node_initialized(&mut self, id: &InstanceId, startup_taints: &[Taint]) {
+        if startup_taints.is_empty() {
+            return;
+        }
+        if let Some(node) = self.node_mut(id) {
+            node.taints.retain(|taint| !startup_taints.contains(taint));
+            self.wake_scheduler();
+        }
+    }
+
+    pub(super) fn instance_gone(&mut self, id: &InstanceId) {
+        if let Some(instance) = self.instances.get_mut(id) {
+            instance.state = InstanceState::Terminated;
+        }
+        if let Some(node) = self.node_mut(id) {
+            let (node, uid) = (node.name.clone(), node.uid.clone());
+            self.after(delay::NODE_REMOVED, Due::NodeRemoved { node, uid });
+        }
+        self.after(delay::FORGOTTEN, Due::Forgotten { instance: id.clone() });
+    }
+}

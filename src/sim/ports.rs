@@ -1,0 +1,179 @@
+//! The ports, over the state of a world.
+
+use std::sync::Arc;
+
+use jiff::{SignedDuration, Timestamp};
+
+use super::World;
+use super::controllers::key_of;
+use super::ledger::Call;
+use super::state::State;
+use crate::fleet::{CORDONED_ANNOTATION, Instance, Pod, tag};
+use crate::ids::{InstanceId, NodeName, Uid};
+use crate::port::{
+    Clock, Cloud, Cluster, ClusterObjects, EvictOutcome, LaunchOutcome, LaunchRequest, PortError,
+};
+
+/// Returns the error of a verb that the world refused; the same call is refused again.
+fn refused(verb: &str, reason: String) -> PortError {
+    PortError { verb: verb.to_owned(), reason, transient: false }
+}
+
+impl World {
+    /// Fails a verb after a write that could not be reported when it failed.
+    fn check_saved(&self, verb: &str) -> Result<(), PortError> {
+        match self.unsaved.borrow().as_ref() {
+            None => Ok(()),
+            Some(error) => Err(refused(verb, error.to_string())),
+        }
+    }
+
+    /// Writes the world before a verb returns.
+    fn keep(&self, verb: &str) -> Result<(), PortError> {
+        self.save().map_err(|error| refused(verb, error.to_string()))
+    }
+
+    fn record(&self, call: impl FnOnce(Timestamp) -> Call) {
+        self.ledger.borrow_mut().push(call(self.now()));
+    }
+}
+
+impl Cloud for World {
+    async fn instances(&self) -> Result<Vec<Instance>, PortError> {
+        self.check_saved("list instances")?;
+        let state = self.state.borrow();
+        let ours = |instance: &&Instance| {
+            instance.tags.get(tag::CLUSTER).is_some_and(|name| *name == state.cluster.name)
+        };
+        Ok(state.instances.values().filter(ours).cloned().collect())
+    }
+
+    async fn launch(&self, request: &LaunchRequest) -> Result<LaunchOutcome, PortError> {
+        const VERB: &str = "launch instance";
+        self.check_saved(VERB)?;
+        let result = self.state.borrow_mut().launch(request);
+        let outcome = result.as_ref().ok().cloned();
+        self.record(|at| Call::Launch { at, request: Box::new(request.clone()), outcome });
+        self.keep(VERB)?;
+        result.map_err(|reason| refused(VERB, reason))
+    }
+
+    async fn terminate(&self, id: &InstanceId) -> Result<(), PortError> {
+        const VERB: &str = "terminate instance";
+        self.check_saved(VERB)?;
+        self.state.borrow_mut().terminate(id);
+        self.record(|at| Call::Terminate { at, instance: id.clone() });
+        self.keep(VERB)
+    }
+}
+
+impl Cluster for World {
+    async fn objects(&self) -> Result<ClusterObjects, PortError> {
+        self.check_saved("read cluster")?;
+        let state = self.state.borrow();
+        let observed = state.observed();
+        Ok(ClusterObjects {
+            nodes: observed.nodes.into_values().collect(),
+            pods: observed.pods,
+            templates: observed.templates,
+            workloads: observed.workloads,
+        })
+    }
+
+    async fn cordon(
+        &self,
+        node: &NodeName,
+        uid: &Uid,
+        unschedulable: bool,
+    ) -> Result<(), PortError> {
+        const VERB: &str = "cordon node";
+        self.check_saved(VERB)?;
+        self.record(|at| Call::Cordon { at, node: node.clone(), unschedulable });
+        self.state
+            .borrow_mut()
+            .cordon(node, uid, unschedulable)
+            .map_err(|reason| refused(VERB, reason))
+    }
+
+    async fn evict(&self, pod: &Pod) -> Result<EvictOutcome, PortError> {
+        const VERB: &str = "evict pod";
+        self.check_saved(VERB)?;
+        let result = self.state.borrow_mut().evict(pod);
+        let outcome = result.as_ref().ok().cloned();
+        let (namespace, name) = (pod.namespace.clone(), pod.name.to_string());
+        self.record(|at| Call::Evict { at, namespace, name, outcome });
+        result.map_err(|reason| refused(VERB, reason))
+    }
+
+    async fn delete_node(&self, node: &NodeName, uid: &Uid) -> Result<(), PortError> {
+        const VERB: &str = "delete node";
+        self.check_saved(VERB)?;
+        self.record(|at| Call::DeleteNode { at, node: node.clone() });
+        let result = self.state.borrow_mut().delete_node(node, uid);
+        result.map_err(|reason| refused(VERB, reason))?;
+        self.keep(VERB)
+    }
+}
+
+impl Clock for World {
+    fn now(&self) -> Timestamp {
+        self.state.borrow().now
+    }
+
+    async fn sleep(&self, duration: SignedDuration) {
+        let until = super::state::later(self.now(), duration.max(SignedDuration::ZERO));
+        self.state.borrow_mut().advance(until);
+        // A sleep cannot fail: the next verb does.
+        let failed = self.save().err();
+        *self.unsaved.borrow_mut() = failed;
+    }
+}
+
+impl State {
+    fn cordon(&mut self, name: &NodeName, uid: &Uid, unschedulable: bool) -> Result<(), String> {
+        let node = self
+            .nodes
+            .get_mut(name)
+            .filter(|node| node.uid == *uid)
+            .ok_or_else(|| format!("there is no node `{name}` with the UID {uid}"))?;
+        node.unschedulable = unschedulable;
+        if unschedulable {
+            node.annotations.insert(CORDONED_ANNOTATION.to_owned(), "true".to_owned());
+        } else {
+            node.annotations.remove(CORDONED_ANNOTATION);
+            self.wake_scheduler();
+        }
+        Ok(())
+    }
+
+    fn evict(&mut self, pod: &Pod) -> Result<EvictOutcome, String> {
+        let key = key_of(pod);
+        let same = |found: &&Pod| found.uid == pod.uid && !found.terminating;
+        let Some(found) = self.pods.get(&key).filter(same).cloned() else {
+            return Ok(EvictOutcome::Evicted);
+        };
+        if found.mirror {
+            return Err(format!("`{}/{}` is a mirror pod", pod.namespace, Arc::clone(&pod.name)));
+        }
+        let outcome = self.may_evict(&found)?;
+        if outcome == EvictOutcome::Evicted {
+            self.replace_after(found.owner, |state| state.stop(&key));
+        }
+        Ok(outcome)
+    }
+
+    fn delete_node(&mut self, name: &NodeName, uid: &Uid) -> Result<(), String> {
+        let Some(node) = self.nodes.get(name) else { return Ok(()) };
+        if node.uid != *uid {
+            return Err(format!("node `{name}` has the UID {}, not {uid}", node.uid));
+        }
+        // The API server would obey, and the kubelet would register again: whoever deletes the node
+        // of a running machine is wrong, and is told so here.
+        let instance = node.instance.as_ref().and_then(|id| self.instances.get(id));
+        if let Some(instance) = instance.filter(|instance| instance.is_active()) {
+            return Err(format!("the instance {} of node `{name}` still runs", instance.id));
+        }
+        self.remove_node(name, uid);
+        Ok(())
+    }
+}

@@ -1,0 +1,506 @@
+//! The rules of the simulated world, one test each.
+
+use jiff::SignedDuration;
+
+use super::fixture::{
+    self, cluster, genesis, id, launch, pods, request, run, shapes, start, template, world,
+};
+use super::*;
+use crate::fleet::{InstanceState, Node, PodPhase, read_world, write_world};
+use crate::ids::{NodeName, WorkloadKind};
+use crate::observe::observe;
+use crate::pod::{Taint, TaintEffect};
+use crate::port::{Clock, Cloud, Cluster, EvictOutcome, LaunchOutcome, LaunchRequest};
+use crate::requirement::key;
+
+const MINUTE: SignedDuration = SignedDuration::from_mins(1);
+
+fn seconds(n: i64) -> SignedDuration {
+    SignedDuration::from_secs(n)
+}
+
+fn pass(world: &World, time: SignedDuration) {
+    run(world.sleep(time));
+}
+
+fn settle(world: &World) {
+    world.settle(MINUTE * 10).expect("kept in memory");
+}
+
+fn nodes(world: &World) -> Vec<Node> {
+    world.observed().nodes.into_values().collect()
+}
+
+fn deliver(world: &World, delivery: &Delivery) {
+    world.deliver(delivery).expect("kept in memory");
+}
+
+/// A world with `n` Ready nodes of two cores each.
+fn fleet(n: usize) -> World {
+    let world = world();
+    for i in 0..n {
+        launch(&world, &request(&format!("token-{i}")));
+    }
+    settle(&world);
+    world
+}
+
+#[test]
+fn an_instance_boots_in_its_time() {
+    let world = world();
+    let startup =
+        Taint { key: "agent/not-ready".into(), value: "".into(), effect: TaintEffect::NoSchedule };
+    let id = launch(&world, &LaunchRequest { startup_taints: vec![startup], ..request("a") });
+    let state = || world.observed().instances[&id].state;
+    assert_eq!(state(), InstanceState::Pending, "nothing happens without time passing");
+    pass(&world, seconds(9));
+    assert_eq!(state(), InstanceState::Pending);
+    pass(&world, seconds(1));
+    assert_eq!(state(), InstanceState::Running);
+    pass(&world, seconds(24));
+    assert!(nodes(&world).is_empty());
+    pass(&world, seconds(1));
+    assert!(!nodes(&world)[0].ready && nodes(&world)[0].taints.len() == 1);
+    pass(&world, seconds(10));
+    assert!(nodes(&world)[0].ready && nodes(&world)[0].taints.len() == 1);
+    pass(&world, seconds(5));
+    let node = &nodes(&world)[0];
+    assert!(node.ready && node.taints.is_empty());
+    assert_eq!(node.instance.as_ref(), Some(&id));
+    assert_eq!(node.labels[key::HOSTNAME].as_str(), node.name.as_str());
+    assert_eq!(node.labels["team"].as_str(), "web");
+}
+
+#[test]
+fn one_token_is_one_instance_even_after_its_end() {
+    let world = world();
+    let first = launch(&world, &request("a"));
+    assert_eq!(launch(&world, &request("a")), first);
+    assert_ne!(launch(&world, &request("b")), first);
+    run(world.terminate(&first)).expect("known");
+    pass(&world, MINUTE);
+    assert_eq!(launch(&world, &request("a")), first, "the dead instance is returned for ever");
+    assert_eq!(world.observed().instances.len(), 2);
+}
+
+#[test]
+fn a_token_with_other_parameters_is_an_error() {
+    let world = world();
+    launch(&world, &request("a"));
+    let other = LaunchRequest { zone: "eu-west-1b".into(), ..request("a") };
+    let error = run(world.launch(&other)).expect_err("mismatch");
+    assert!(error.reason.contains("IdempotentParameterMismatch") && !error.transient, "{error}");
+    assert_eq!(world.observed().instances.len(), 1);
+}
+
+#[test]
+fn an_offering_without_capacity_uses_up_no_token() {
+    let world = world();
+    let gone = Unavailable { instance_type: Some("m5.large".into()), ..Unavailable::default() };
+    world.set_unavailable(vec![gone]);
+    let outcome = run(world.launch(&request("a"))).expect("an answer");
+    assert!(matches!(outcome, LaunchOutcome::InsufficientCapacity { .. }));
+    let other = LaunchRequest { instance_type: "m6i.large".into(), ..request("a") };
+    launch(&world, &other);
+}
+
+#[test]
+fn termination_takes_its_time_and_is_forgotten_after_an_hour() {
+    let world = fleet(1);
+    let (node, instance) = {
+        let node = nodes(&world).remove(0);
+        let instance = node.instance.clone().expect("on an instance");
+        (node, instance)
+    };
+    let state = || world.observed().instances.get(&instance).map(|i| i.state);
+    let early = run(world.delete_node(&node.name, &node.uid)).expect_err("it runs");
+    assert!(early.reason.contains("still runs"), "{early}");
+    run(world.terminate(&instance)).expect("known");
+    assert_eq!(state(), Some(InstanceState::ShuttingDown));
+    assert!(!nodes(&world)[0].ready);
+    pass(&world, seconds(20));
+    assert_eq!(state(), Some(InstanceState::Terminated));
+    assert_eq!(nodes(&world).len(), 1);
+    pass(&world, seconds(30));
+    assert!(nodes(&world).is_empty(), "the node controller removes what nobody removed");
+    pass(&world, MINUTE * 59);
+    assert_eq!(state(), Some(InstanceState::Terminated));
+    pass(&world, MINUTE);
+    assert_eq!(state(), None);
+    run(world.terminate(&instance)).expect("an instance that is gone is no error");
+}
+
+#[test]
+fn a_machine_that_ends_while_it_boots_never_registers() {
+    let world = world();
+    let id = launch(&world, &request("a"));
+    pass(&world, seconds(20));
+    run(world.terminate(&id)).expect("known");
+    settle(&world);
+    assert!(nodes(&world).is_empty());
+    assert_eq!(world.observed().instances[&id].state, InstanceState::Terminated);
+}
+
+#[test]
+fn only_instances_of_the_cluster_are_listed() {
+    let world = world();
+    launch(&world, &request("ours"));
+    launch(&world, &LaunchRequest { tags: [].into(), ..request("foreign") });
+    assert_eq!(run(world.instances()).expect("read").len(), 1);
+    assert_eq!(world.observed().instances.len(), 2);
+}
+
+#[test]
+fn delivered_pods_wait_for_room_and_run_once_bound() {
+    let world = world();
+    deliver(&world, &Delivery::default().with(WorkloadKind::Deployment, "api", 3, 900));
+    assert!(pods(&world, "api").iter().all(|p| p.node.is_none() && p.phase == PodPhase::Pending));
+    launch(&world, &request("a"));
+    settle(&world);
+    let running =
+        |world: &World| pods(world, "api").iter().filter(|p| p.phase == PodPhase::Running).count();
+    assert_eq!(running(&world), 2, "two of 900m fit on two cores");
+    launch(&world, &request("b"));
+    settle(&world);
+    assert_eq!(running(&world), 3);
+    assert_eq!(world.observed().workloads[0].replicas, 3);
+    assert!(world.observed().workloads[0].delivered);
+}
+
+#[test]
+fn pods_spread_to_the_least_allocated_node() {
+    let world = fleet(2);
+    deliver(&world, &Delivery::default().with(WorkloadKind::Deployment, "api", 4, 100));
+    settle(&world);
+    let on = |node: &NodeName| {
+        pods(&world, "api").iter().filter(|p| p.node.as_ref() == Some(node)).count()
+    };
+    assert!(nodes(&world).iter().all(|node| on(&node.name) == 2));
+}
+
+#[test]
+fn scaling_down_lets_pending_go_first_then_the_crowded_then_the_young() {
+    let world = fleet(2);
+    let scale = |n| Delivery::default().with(WorkloadKind::Deployment, "api", n, 900);
+    deliver(&world, &scale(3));
+    settle(&world);
+    pass(&world, MINUTE);
+    deliver(&world, &scale(6));
+    settle(&world);
+    let of = |world: &World| pods(world, "api").into_iter().filter(|p| !p.terminating);
+    let pending: Vec<_> = of(&world).filter(|p| p.node.is_none()).map(|p| p.name).collect();
+    assert_eq!(pending.len(), 2, "two nodes hold four pods of 900m");
+    deliver(&world, &scale(4));
+    assert!(of(&world).all(|p| p.node.is_some()), "the pending ones went first");
+    let youngest = of(&world).max_by_key(|p| (p.created_at, p.uid.clone())).expect("four pods");
+    deliver(&world, &scale(3));
+    assert!(of(&world).all(|p| p.name != youngest.name), "both nodes hold two: the youngest goes");
+    let alone = {
+        let count = |node| of(&world).filter(|p| p.node == node).count();
+        of(&world).find(|p| count(p.node.clone()) == 1).expect("three pods on two nodes")
+    };
+    deliver(&world, &scale(2));
+    assert!(of(&world).any(|p| p.name == alone.name), "the crowded node gives one up");
+}
+
+#[test]
+fn a_stateful_set_keeps_its_names_and_gives_up_the_highest_ordinals() {
+    let world = fleet(2);
+    let scale = |n| Delivery::default().with(WorkloadKind::StatefulSet, "db", n, 100);
+    deliver(&world, &scale(3));
+    settle(&world);
+    let names =
+        |world: &World| pods(world, "db").iter().map(|p| p.name.to_string()).collect::<Vec<_>>();
+    assert_eq!(names(&world), ["db-0", "db-1", "db-2"]);
+    let first = pods(&world, "db").remove(0);
+    run(world.evict(&first)).expect("no budget");
+    assert_eq!(pods(&world, "db").len(), 3, "a name is free only once its pod has stopped");
+    settle(&world);
+    assert_eq!(names(&world), ["db-0", "db-1", "db-2"]);
+    assert_ne!(pods(&world, "db")[0].uid, first.uid);
+    deliver(&world, &scale(1));
+    settle(&world);
+    assert_eq!(names(&world), ["db-0"]);
+}
+
+#[test]
+fn a_new_template_replaces_every_pod() {
+    let world = fleet(2);
+    deliver(&world, &Delivery::default().with(WorkloadKind::Deployment, "api", 2, 100));
+    settle(&world);
+    let before = pods(&world, "api");
+    deliver(&world, &Delivery::default().with(WorkloadKind::Deployment, "api", 2, 200));
+    settle(&world);
+    let after = pods(&world, "api");
+    assert_eq!(after.len(), 2);
+    assert!(after.iter().all(|p| p.template != before[0].template && p.node.is_some()));
+    assert_eq!(world.observed().templates.len(), 1, "what nobody refers to is not kept");
+}
+
+#[test]
+fn a_workload_missing_from_the_tree_loses_its_pods_and_others_keep_theirs() {
+    let world = fleet(1);
+    deliver(
+        &world,
+        &Delivery::default().with(WorkloadKind::Deployment, "api", 2, 100).with(
+            WorkloadKind::Job,
+            "batch",
+            1,
+            100,
+        ),
+    );
+    settle(&world);
+    deliver(&world, &Delivery::default().with(WorkloadKind::Job, "batch", 1, 100));
+    settle(&world);
+    assert!(pods(&world, "api").is_empty());
+    assert_eq!(pods(&world, "batch").len(), 1);
+    assert_eq!(world.observed().workloads.len(), 1);
+}
+
+#[test]
+fn daemons_run_on_every_node_that_admits_them() {
+    let world = world();
+    let mut delivery = Delivery::default().with(WorkloadKind::DaemonSet, "agent", 0, 100);
+    launch(&world, &request("a"));
+    let dedicated =
+        Taint { key: "dedicated".into(), value: "x".into(), effect: TaintEffect::NoSchedule };
+    launch(&world, &LaunchRequest { taints: vec![dedicated], ..request("b") });
+    deliver(&world, &delivery);
+    settle(&world);
+    let agents = pods(&world, "agent");
+    assert_eq!(agents.len(), 1, "a taint keeps daemons away as well");
+    let host = agents[0].node.clone().expect("bound at once");
+    assert!(world.observed().nodes[&host].taints.is_empty());
+    assert_eq!(world.observed().workloads[0].replicas, 1);
+    // A cordoned node keeps its daemons, and gets new ones.
+    let node = &world.observed().nodes[&host];
+    run(world.cordon(&node.name, &node.uid, true)).expect("known");
+    delivery = delivery.with(WorkloadKind::DaemonSet, "second", 0, 100);
+    deliver(&world, &delivery);
+    settle(&world);
+    assert_eq!(pods(&world, "second")[0].node, Some(host));
+    assert_eq!(pods(&world, "agent").len(), 1);
+}
+
+#[test]
+fn an_evicted_pod_is_replaced_at_once_and_keeps_its_room_while_it_stops() {
+    let world = fleet(1);
+    deliver(&world, &Delivery::default().with(WorkloadKind::Deployment, "api", 2, 1000));
+    settle(&world);
+    let victim = pods(&world, "api").remove(0);
+    assert_eq!(run(world.evict(&victim)), Ok(EvictOutcome::Evicted));
+    let of = |world: &World| pods(world, "api");
+    assert_eq!(of(&world).iter().filter(|p| p.terminating).count(), 1);
+    assert_eq!(of(&world).iter().filter(|p| p.node.is_none()).count(), 1, "its replacement");
+    pass(&world, seconds(4));
+    assert!(of(&world).iter().any(|p| p.node.is_none()), "the old one still has its room");
+    settle(&world);
+    assert!(of(&world).iter().all(|p| p.phase == PodPhase::Running) && of(&world).len() == 2);
+    assert_eq!(run(world.evict(&victim)), Ok(EvictOutcome::Evicted), "gone counts as evicted");
+    assert!(of(&world).iter().all(|p| !p.terminating), "another pod of that name is not meant");
+}
+
+#[test]
+fn budgets_block_evictions_as_kubernetes_counts() {
+    for (least, most, allowed) in [
+        (Some("3"), None, 1),
+        (Some("4"), None, 0),
+        (Some("50%"), None, 2),
+        (Some("51%"), None, 1),
+        (None, Some("1"), 1),
+        (None, Some("30%"), 2),
+        (None, Some("0"), 0),
+        (None, None, 0),
+    ] {
+        let world = fleet(2);
+        let delivery = Delivery::default()
+            .with(WorkloadKind::Deployment, "api", 4, 100)
+            .budget("api", least, most);
+        deliver(&world, &delivery);
+        settle(&world);
+        let api = pods(&world, "api");
+        let evicted = api
+            .iter()
+            .filter(|pod| run(world.evict(pod)).expect("one budget") == EvictOutcome::Evicted);
+        assert_eq!(evicted.count(), allowed, "min {least:?}, max {most:?}");
+    }
+}
+
+#[test]
+fn a_blocked_eviction_names_its_budget_and_two_budgets_are_an_error() {
+    let world = fleet(1);
+    let delivery = Delivery::default().with(WorkloadKind::Deployment, "api", 1, 100);
+    deliver(&world, &delivery.clone().budget("api", None, Some("0")));
+    settle(&world);
+    let pod = pods(&world, "api").remove(0);
+    let blocked = EvictOutcome::Blocked { budget: "web/api-budget".into() };
+    assert_eq!(run(world.evict(&pod)), Ok(blocked));
+    let two = delivery.budget("api", None, Some("1")).budget("api", None, Some("1"));
+    deliver(&world, &two);
+    let error = run(world.evict(&pod)).expect_err("the API refuses to choose");
+    assert!(error.reason.contains("more than one budget"), "{error}");
+}
+
+#[test]
+fn pods_of_a_node_that_is_gone_come_back_elsewhere() {
+    let world = fleet(2);
+    deliver(&world, &Delivery::default().with(WorkloadKind::Deployment, "api", 2, 1500));
+    settle(&world);
+    let lost = nodes(&world)[0].instance.clone().expect("on an instance");
+    run(world.terminate(&lost)).expect("known");
+    settle(&world);
+    let api = pods(&world, "api");
+    assert_eq!(api.len(), 2);
+    assert_eq!(api.iter().filter(|p| p.node.is_some()).count(), 1, "there is room for one");
+}
+
+#[test]
+fn cordoning_another_uid_fails_and_marks_its_own_work() {
+    let world = fleet(1);
+    let node = nodes(&world).remove(0);
+    assert!(run(world.cordon(&node.name, &"other".into(), true)).is_err());
+    run(world.cordon(&node.name, &node.uid, true)).expect("known");
+    let cordoned = nodes(&world).remove(0);
+    assert!(cordoned.unschedulable && cordoned.annotations.len() == 1);
+    run(world.cordon(&node.name, &node.uid, false)).expect("known");
+    assert_eq!(nodes(&world).remove(0), node);
+}
+
+#[test]
+fn a_world_survives_its_file_at_any_moment() {
+    let dir = tempfile::tempdir().expect("scratch");
+    let open = || World::open(dir.path(), &genesis(), shapes()).expect("own file");
+    let world = open();
+    assert!(dir.path().join("world.json").exists(), "created empty when absent");
+    launch(&world, &request("a"));
+    deliver(
+        &world,
+        &Delivery::default()
+            .with(WorkloadKind::Deployment, "api", 3, 500)
+            .with(WorkloadKind::DaemonSet, "agent", 0, 10)
+            .budget("api", Some("1"), None),
+    );
+    // The same time in one run and in many gives the same world.
+    let reference = fixture::world();
+    launch(&reference, &request("a"));
+    deliver(
+        &reference,
+        &Delivery::default()
+            .with(WorkloadKind::Deployment, "api", 3, 500)
+            .with(WorkloadKind::DaemonSet, "agent", 0, 10)
+            .budget("api", Some("1"), None),
+    );
+    for _ in 0..12 {
+        pass(&open(), seconds(7));
+        pass(&reference, seconds(7));
+    }
+    let reopened = open();
+    assert_eq!(write_world(&reopened.observed()), write_world(&reference.observed()));
+    assert_eq!(launch(&reopened, &request("a")), launch(&reference, &request("a")));
+    let leftovers = std::fs::read_dir(dir.path()).expect("readable").count();
+    assert_eq!(leftovers, 1, "no temporary file remains");
+}
+
+#[test]
+fn the_file_is_a_world_file_and_the_same_calls_give_the_same_bytes() {
+    let bytes = || {
+        let dir = tempfile::tempdir().expect("scratch");
+        let world = World::open(dir.path(), &genesis(), shapes()).expect("new");
+        deliver(&world, &Delivery::default().with(WorkloadKind::Deployment, "api", 3, 500));
+        launch(&world, &request("a"));
+        pass(&world, MINUTE);
+        (std::fs::read(dir.path().join("world.json")).expect("written"), world.observed())
+    };
+    let (file, observed) = bytes();
+    assert_eq!(read_world(&file), Ok(observed));
+    assert_eq!(bytes().0, file);
+}
+
+#[test]
+fn what_ec2_was_told_is_on_disk_before_the_verb_returns() {
+    let dir = tempfile::tempdir().expect("scratch");
+    let open = || World::open(dir.path(), &genesis(), shapes()).expect("own file");
+    let id = launch(&open(), &request("a"));
+    assert!(open().observed().instances.contains_key(&id));
+    run(open().terminate(&id)).expect("known");
+    assert_eq!(open().observed().instances[&id].state, InstanceState::ShuttingDown);
+}
+
+#[test]
+fn an_observed_world_file_can_be_the_start_of_a_simulated_one() {
+    let dir = tempfile::tempdir().expect("scratch");
+    let origin = fleet(2);
+    deliver(&origin, &Delivery::default().with(WorkloadKind::Deployment, "api", 2, 100));
+    settle(&origin);
+    let mut observed = run(observe(&origin, &origin, &origin, cluster()));
+    observed.workloads[0].delivered = false;
+    std::fs::write(dir.path().join("world.json"), write_world(&observed)).expect("written");
+    let world = World::open(dir.path(), &genesis(), shapes()).expect("a world file");
+    assert_eq!(world.now(), observed.taken_at);
+    let pod = pods(&world, "api").remove(0);
+    run(world.evict(&pod)).expect("no budget");
+    settle(&world);
+    assert_eq!(pods(&world, "api").iter().filter(|p| p.phase == PodPhase::Running).count(), 2);
+    let fresh = launch(&world, &request("new"));
+    assert!(!observed.instances.contains_key(&fresh), "ids are not given out twice");
+    assert_eq!(world.observed().instances.len(), 3);
+}
+
+#[test]
+fn files_that_are_no_world_are_refused_with_their_name() {
+    let dir = tempfile::tempdir().expect("scratch");
+    let path = dir.path().join("world.json");
+    for (content, expected) in [
+        ("{", "line 1"),
+        ("{\"format_version\": \"9.0\"}", "newer"),
+        ("{\"format_version\": \"1.0\"}", "missing field"),
+    ] {
+        std::fs::write(&path, content).expect("written");
+        let error = World::open(dir.path(), &genesis(), shapes()).err().expect("refused");
+        assert!(error.to_string().contains("world.json"), "{error}");
+        let cause = std::error::Error::source(&error).expect("a cause").to_string();
+        assert!(cause.contains(expected), "{cause}");
+        assert_eq!(std::fs::read_to_string(&path).expect("kept"), content, "left as it was");
+    }
+}
+
+#[test]
+fn a_sleep_that_could_not_be_kept_fails_the_next_verb() {
+    let dir = tempfile::tempdir().expect("scratch");
+    let inner = dir.path().join("world");
+    let world = World::open(&inner, &genesis(), shapes()).expect("new");
+    std::fs::remove_dir_all(&inner).expect("removed");
+    std::fs::write(&inner, "a file where a directory was").expect("written");
+    pass(&world, MINUTE);
+    let error = run(world.instances()).expect_err("the clock's write failed");
+    assert!(error.reason.contains("world.json"), "{error}");
+}
+
+#[test]
+fn time_passes_only_in_sleep() {
+    let world = world();
+    launch(&world, &request("a"));
+    assert_eq!(world.now(), start());
+    pass(&world, seconds(-5));
+    assert_eq!(world.now(), start(), "time does not go back");
+    pass(&world, seconds(5));
+    assert_eq!(world.now(), start() + seconds(5));
+}
+
+#[test]
+fn a_bare_pod_that_is_evicted_stays_away_until_it_is_delivered_again() {
+    let world = fleet(1);
+    let delivery = Delivery::default().with(WorkloadKind::Pod, "tool", 1, 100);
+    deliver(&world, &delivery);
+    settle(&world);
+    run(world.evict(&pods(&world, "tool")[0])).expect("no budget");
+    settle(&world);
+    assert!(pods(&world, "tool").is_empty());
+    deliver(&world, &delivery);
+    assert_eq!(&*pods(&world, "tool")[0].name, "tool");
+    assert_eq!(world.observed().workloads[0].id, id(WorkloadKind::Pod, "tool"));
+    assert_eq!(
+        world.observed().templates.values().next().map(|t| &**t),
+        Some(&template("tool", 100))
+    );
+}
