@@ -256,9 +256,9 @@ fn an_address_is_a_row_or_a_pool() {
         ("ec2_instance.web]", None),
         ("ec2_instance.[\"0\"]", None),
     ] {
-        let found = understood(&["plan", "--target", typed]).ok().map(|(_, task)| match task {
-            Task::Plan(settings) => settings.planning.scope.target[0].clone(),
-            task => panic!("{task:?}"),
+        let found = understood(&["plan", "--target", typed]).ok().map(|(_, task)| {
+            let Task::Plan(settings) = task else { panic!("{task:?}") };
+            settings.planning.scope.target[0].clone()
         });
         assert_eq!(found.as_deref(), meant, "{typed}");
     }

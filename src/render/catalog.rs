@@ -266,7 +266,13 @@ mod tests {
     fn types_are_listed_with_what_pods_may_use_and_what_it_costs() {
         let catalog = catalog();
         let text = types_text(&rows(&catalog), &catalog, &TextStyle::default());
-        insta::assert_snapshot!(text, @"");
+        insta::assert_snapshot!(text, @r"
+          type      arch   vCPU  GiB  alloc. cpu  alloc. memory  pods  on-demand $/h  spot $/h  zones
+          a1.small  amd64     2    8       1930m         6584Mi    58         0.0960    0.0310  a b
+          b1.odd    arm64    16   64      15890m        59568Mi    58              -         -  b
+
+        2 instance types. Prices: made up of test-1, 1970-01-01.
+        ");
         assert!(types_text(&[], &catalog, &TextStyle::default()).starts_with("No instance type"));
         let json = types_json(&rows(&catalog), &catalog.prices);
         assert_eq!(json["types"][0]["offerings"][0]["hourly"], "0.096000");
@@ -279,6 +285,49 @@ mod tests {
         let row = rows(&catalog).remove(0);
         let steps = explain(row.kind, &NodeSettings::default());
         let style = TextStyle { width: 60, ..TextStyle::default() };
-        insta::assert_snapshot!(allocation_text(&row, &steps, &catalog.prices, &style), @"");
+        insta::assert_snapshot!(allocation_text(&row, &steps, &catalog.prices, &style), @r"
+        a1.small  amd64, 2 vCPU, 8 GiB
+
+                              resource           amount  where from
+          capacity            cpu                     2  2 vCPU (EC2 instance type)
+                              memory                8Gi  8192 MiB (EC2 instance type)
+                              memory             -615Mi  hypervisor: 7.5 % of 8192 MiB, rounded up (Karpenter's estimate)
+                              ephemeral-storage    20Gi  default volume of Amazon Linux 2023 (AMI family)
+                              pods                   58  4 network interfaces × (15 addresses − 1) + 2 (EC2 instance type)
+          kube-reserved       cpu                   70m  6 % of core 1 (60m) + 1 % of core 2 (10m) (EKS node bootstrap)
+                              memory              893Mi  255 MiB + 11 MiB × 58 pods that have an address (EKS node bootstrap)
+                              ephemeral-storage     1Gi  a fixed amount (EKS node bootstrap)
+          eviction threshold  memory              100Mi  memory.available below a fixed amount (kubelet default)
+                              ephemeral-storage     2Gi  nodefs.available below 10 % of 20Gi, rounded up (kubelet default)
+          allocatable         cpu                 1930m  capacity 2 − kube-reserved 70m (the above)
+                              memory             6584Mi  capacity 7577Mi − kube-reserved 893Mi − eviction threshold 100Mi (the above)
+                              ephemeral-storage    17Gi  capacity 20Gi − kube-reserved 1Gi − eviction threshold 2Gi (the above)
+                              pods                   58  capacity 58 (the above)
+
+          zone     zone id        bought     $/h
+          test-1a  id-of-test-1a  on-demand  $0.0960/h
+          test-1a  id-of-test-1a  spot       $0.0310/h
+          test-1b  id-of-test-1b  on-demand  $0.0960/h
+          test-1b  id-of-test-1b  spot       $0.0310/h
+
+          karpenter.k8s.aws/instance-capability-flex=false
+          karpenter.k8s.aws/instance-category=a
+          karpenter.k8s.aws/instance-cpu=2
+          karpenter.k8s.aws/instance-cpu-manufacturer=intel
+          karpenter.k8s.aws/instance-cpu-sustained-clock-speed-mhz=3000
+          karpenter.k8s.aws/instance-encryption-in-transit-supported=true
+          karpenter.k8s.aws/instance-family=a1
+          karpenter.k8s.aws/instance-generation=1
+          karpenter.k8s.aws/instance-hypervisor=nitro
+          karpenter.k8s.aws/instance-memory=8192
+          karpenter.k8s.aws/instance-size=small
+          karpenter.k8s.aws/instance-tenancy=default
+          karpenter.k8s.aws/nitro-sandbox=false
+          kubernetes.io/arch=amd64
+          kubernetes.io/os=linux
+          node.kubernetes.io/instance-type=a1.small
+
+        Prices: made up of test-1, 1970-01-01.
+        ");
     }
 }
