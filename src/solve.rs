@@ -51,13 +51,17 @@ pub struct Settings {
     pub horizon_hours: i64,
     /// What moving one running pod costs.
     pub restart_cost: MicroUsd,
-    /// Least saving, in percent of the price of the nodes concerned.
-    pub minimum_saving_percent: i64,
+    /// Least saving, in thousandths of a percent of the price of the nodes concerned.
+    pub minimum_saving_milli_percent: i64,
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { horizon_hours: 24, restart_cost: MicroUsd(1_000), minimum_saving_percent: 5 }
+        Self {
+            horizon_hours: 24,
+            restart_cost: MicroUsd(1_000),
+            minimum_saving_milli_percent: 5_000,
+        }
     }
 }
 
@@ -69,7 +73,8 @@ impl Settings {
 
     /// Returns the least hourly saving that makes a change of nodes of this price worth it.
     fn needed_saving(&self, affected: MicroUsd, moves: u32) -> MicroUsd {
-        let share = MicroUsd(affected.0 * self.minimum_saving_percent / 100);
+        let share =
+            MicroUsd(affected.0.saturating_mul(self.minimum_saving_milli_percent) / 100_000);
         let repaid = self.restart_cost.times(i64::from(moves)).0 / self.horizon_hours.max(1);
         MicroUsd(share.0.max(repaid + 1))
     }
@@ -164,7 +169,7 @@ pub fn solve(input: &Input) -> Solution {
         placements: places.placements,
         unplaced,
         packed: outcome.settled.packed,
-        orders: rehearse::order_names(),
+        orders: rehearse::run_names(),
         lower_bound: bound_of(&model, &standing, &outcome),
     };
     Solution { target, standing, refusals }

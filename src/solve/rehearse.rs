@@ -12,7 +12,6 @@ use rand::seq::SliceRandom;
 use rand_pcg::Pcg64;
 
 use super::layout::{Ground, Layout};
-use super::model::copies;
 use super::offer::{Offer, admits_daemon};
 use super::pack::{Opened, pack};
 use super::standing::zone_of;
@@ -20,18 +19,26 @@ use super::target::Place;
 use crate::demand::{Daemon, PodGroup};
 use crate::ids::{Labels, Namespace, NodeName, ZoneName};
 use crate::requirement::{key, label};
-use crate::schedule::{ClassIndex, NodeIndex, ScheduleNode, Scheduler};
+use crate::schedule::{Balance, ClassIndex, NodeIndex, ScheduleNode, Scheduler};
 use crate::units::MicroUsd;
 
 /// Times that nodes are added for what was left over, before the last word is "no place".
-const REPAIRS_MAX: usize = 24;
+const REPAIRS_MAX: usize = 8;
 
 /// Shapes that are tried as the only one.
-const SHAPES_MAX: usize = 6;
+const SHAPES_MAX: usize = 10;
 
 /// Nodes that one shape may need beyond its tightest count, in percent and at least.
 const SPARE_PERCENT: usize = 12;
 const SPARE_MIN: usize = 2;
+
+/// One rehearsal: the order in which pods come, and the scheduler's rule for balance, which
+/// Kubernetes 1.36 changed; a cluster may run either.
+#[derive(Debug, Clone, Copy)]
+struct Run {
+    order: Order,
+    balance: Balance,
+}
 
 /// The orders in which pods come to the scheduler.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,23 +53,33 @@ enum Order {
     Shuffled(u64),
 }
 
-const ORDERS: [Order; 4] =
-    [Order::Declared, Order::LargestFirst, Order::SmallestFirst, Order::Shuffled(1)];
+const RUNS: [Run; 5] = [
+    Run { order: Order::Declared, balance: Balance::Change },
+    Run { order: Order::Declared, balance: Balance::Level },
+    Run { order: Order::LargestFirst, balance: Balance::Change },
+    Run { order: Order::SmallestFirst, balance: Balance::Level },
+    Run { order: Order::Shuffled(1), balance: Balance::Change },
+];
 
-impl Order {
+impl Run {
     fn name(self) -> String {
-        match self {
-            Self::Declared => "declared".to_owned(),
-            Self::LargestFirst => "largest-first".to_owned(),
-            Self::SmallestFirst => "smallest-first".to_owned(),
-            Self::Shuffled(seed) => format!("shuffled-{seed}"),
-        }
+        let order = match self.order {
+            Order::Declared => "declared".to_owned(),
+            Order::LargestFirst => "largest-first".to_owned(),
+            Order::SmallestFirst => "smallest-first".to_owned(),
+            Order::Shuffled(seed) => format!("shuffled-{seed}"),
+        };
+        let balance = match self.balance {
+            Balance::Level => "1.35",
+            Balance::Change => "1.36",
+        };
+        format!("{order} (kube-scheduler {balance})")
     }
 }
 
-/// Names of the orders that every plan is rehearsed in.
-pub(super) fn order_names() -> Vec<String> {
-    ORDERS.iter().map(|order| order.name()).collect()
+/// Names of the runs that every plan is rehearsed in.
+pub(super) fn run_names() -> Vec<String> {
+    RUNS.iter().map(|run| run.name()).collect()
 }
 
 /// What the rehearsal needs beside the problem in numbers.
@@ -119,12 +136,10 @@ impl Stage<'_> {
     /// Adds nodes for what is left over until nothing is, or nothing more can be had.
     fn repaired(&self, mut layout: Layout) -> Settled {
         for _ in 0..REPAIRS_MAX {
-            let (performances, offers) = self.perform(&layout);
-            let worst = performances.iter().max_by_key(|p| p.left.values().sum::<u32>());
-            let left = worst.map(|worst| self.by_class(&worst.left)).unwrap_or_default();
-            if left.iter().all(|n| *n == 0) {
-                return self.settled(layout, performances, offers);
-            }
+            let left = match self.first_failure(&layout) {
+                Verdict::Passed(settled) => return settled,
+                Verdict::Left(left) => self.by_class(&left),
+            };
             let limits = self.ground.limits_after(&layout.packing.opened);
             let more = pack(self.ground.model, &left, &limits);
             if more.opened.is_empty() {
@@ -136,9 +151,30 @@ impl Stage<'_> {
         self.give_up(layout)
     }
 
+    /// Plays the runs one by one and stops at the first that leaves pods over.
+    fn first_failure(&self, layout: &Layout) -> Verdict {
+        let offers = self.choose_offers(layout);
+        let scene = self.scene(layout, &offers);
+        let unplaced = self.unplaced(layout);
+        let mut first = None;
+        for run in RUNS {
+            let performance = self.play(&scene, run, &unplaced);
+            if !performance.left.is_empty() {
+                return Verdict::Left(performance.left);
+            }
+            first.get_or_insert(performance);
+        }
+        let first = first.expect("there is at least one run");
+        Verdict::Passed(self.settled(layout.clone(), first, offers))
+    }
+
     /// What is left over in the worst order has no place: that is said, not hidden.
     fn give_up(&self, mut layout: Layout) -> Settled {
-        let (performances, offers) = self.perform(&layout);
+        let offers = self.choose_offers(&layout);
+        let scene = self.scene(&layout, &offers);
+        let unplaced = self.unplaced(&layout);
+        let mut performances: Vec<Performance> =
+            RUNS.iter().map(|run| self.play(&scene, *run, &unplaced)).collect();
         let mut worst: BTreeMap<usize, u32> = BTreeMap::new();
         for (group, count) in performances.iter().flat_map(|p| &p.left) {
             let most = worst.entry(*group).or_insert(0);
@@ -147,7 +183,7 @@ impl Stage<'_> {
         for (class, count) in self.by_class(&worst).into_iter().enumerate() {
             layout.packing.left[class] += count;
         }
-        let mut settled = self.settled(layout, performances, offers);
+        let mut settled = self.settled(layout, performances.swap_remove(0), offers);
         for (group, count) in worst {
             self.withdraw(&mut settled.placements, group, count);
             *settled.unplaced.entry(group).or_insert(0) += count;
@@ -169,14 +205,8 @@ impl Stage<'_> {
         places.retain(|_, count| *count > 0);
     }
 
-    fn settled(
-        &self,
-        mut layout: Layout,
-        mut performances: Vec<Performance>,
-        offers: Vec<usize>,
-    ) -> Settled {
+    fn settled(&self, mut layout: Layout, first: Performance, offers: Vec<usize>) -> Settled {
         let unplaced = self.unplaced(&layout);
-        let first = performances.swap_remove(0);
         self.move_pods(&mut layout, &first.placements);
         let packed = layout.price;
         Settled { layout, offers, placements: first.placements, unplaced, packed }
@@ -221,16 +251,6 @@ impl Stage<'_> {
             }
         }
         unplaced
-    }
-
-    /// Runs every order over the nodes of `layout`.
-    fn perform(&self, layout: &Layout) -> (Vec<Performance>, Vec<usize>) {
-        let offers = self.choose_offers(layout);
-        let scene = self.scene(layout, &offers);
-        let unplaced = self.unplaced(layout);
-        let performances =
-            ORDERS.iter().map(|order| self.play(&scene, *order, &unplaced)).collect();
-        (performances, offers)
     }
 
     /// Among zones at the same price the one with the fewest nodes of the pool is taken.
@@ -338,10 +358,10 @@ impl Stage<'_> {
         }
     }
 
-    fn play(&self, scene: &Scene, order: Order, unplaced: &BTreeMap<usize, u32>) -> Performance {
-        let mut scheduler = scene.scheduler.clone();
+    fn play(&self, scene: &Scene, run: Run, unplaced: &BTreeMap<usize, u32>) -> Performance {
+        let mut scheduler = scene.scheduler.clone().with_balance(run.balance);
         let (mut placements, mut left) = (scene.staying.clone(), BTreeMap::new());
-        for group in self.queue(scene, order, unplaced) {
+        for group in self.queue(scene, run.order, unplaced) {
             match scheduler.schedule(scene.classes[group], None) {
                 Ok(node) => {
                     let place = scene.place_of[&node].clone();
@@ -383,85 +403,87 @@ impl Stage<'_> {
         queue
     }
 
-    /// Fleets in which all new nodes are of one shape, as few of them as every order passes with,
-    /// if that costs less than `cap`.
-    fn single_shapes(&self, layout: &Layout, cap: MicroUsd) -> Vec<Settled> {
+    /// Fleets in which all new nodes are of one shape, as few of them as every run passes with, if
+    /// that costs less than `cap`.
+    fn single_shapes(&self, layout: &Layout, mut cap: MicroUsd) -> Vec<Settled> {
         let model = self.ground.model;
         let wanted = pods_of(&layout.packing.opened, model.classes.len());
         let rest = layout.price - layout.packing.price(model);
         let takes_all = |column: &usize| {
-            wanted
-                .iter()
-                .enumerate()
-                .all(|(class, n)| *n == 0 || model.columns[*column].takes[class])
+            let takes = &model.columns[*column].takes;
+            wanted.iter().zip(takes).all(|(pods, takes)| *pods == 0 || *takes)
         };
-        let mut shapes: Vec<(MicroUsd, usize, Vec<Opened>)> = (0..model.columns.len())
-            .filter(|column| model.undominated.contains(column))
+        let mut shapes: Vec<(MicroUsd, usize, usize)> = model
+            .undominated
+            .iter()
+            .copied()
             .filter(takes_all)
-            .filter_map(|column| {
-                let nodes = self.filled_with(column, &wanted)?;
-                let count = i64::try_from(nodes.len()).unwrap_or(i64::MAX);
-                Some((rest + model.columns[column].price.times(count), column, nodes))
+            .map(|column| {
+                let least = self.least_nodes(column, &wanted);
+                let count = i64::try_from(least).unwrap_or(i64::MAX);
+                (rest + model.columns[column].price.times(count), column, least)
             })
             .filter(|(price, ..)| *price < cap)
             .collect();
-        shapes.sort_by_key(|(price, column, _)| (*price, *column));
+        shapes.sort_unstable();
         shapes.truncate(SHAPES_MAX);
-        shapes
-            .into_iter()
-            .filter_map(|(price, column, nodes)| {
-                self.enough_of(layout, (price, column, nodes), cap)
-            })
-            .collect()
+        let mut found: Vec<Settled> = Vec::new();
+        for (_, column, least) in shapes {
+            if let Some(settled) = self.enough_of(layout, rest, (column, least), cap) {
+                cap = settled.layout.price;
+                found.push(settled);
+            }
+        }
+        found
     }
 
-    /// Adds nodes of the shape until every order passes; gives up when the price reaches `cap`.
+    /// The fewest nodes of one column that could hold `wanted`, resource by resource.
+    fn least_nodes(&self, column: usize, wanted: &[u32]) -> usize {
+        let room = &self.ground.model.columns[column].room;
+        let asked = |d: usize| -> i64 {
+            let classes = self.ground.model.classes.iter().zip(wanted);
+            classes.map(|(class, n)| class.ask[d].saturating_mul(i64::from(*n))).sum()
+        };
+        let nodes = |d: usize| (asked(d) + room[d].max(1) - 1) / room[d].max(1);
+        let most = (0..room.len()).filter(|d| asked(*d) > 0).map(nodes).max().unwrap_or(0);
+        usize::try_from(most).unwrap_or(usize::MAX)
+    }
+
+    /// Adds nodes of the shape until every run passes; gives up when the price reaches `cap`.
     fn enough_of(
         &self,
         layout: &Layout,
-        (price, column, nodes): (MicroUsd, usize, Vec<Opened>),
+        rest: MicroUsd,
+        (column, least): (usize, usize),
         cap: MicroUsd,
     ) -> Option<Settled> {
-        let spare = SPARE_MIN.max(nodes.len() * SPARE_PERCENT / 100);
-        let mut trial = layout.clone();
-        trial.packing.opened = nodes;
-        trial.price = price;
-        for _ in 0..=spare {
+        let model = self.ground.model;
+        let most = least + SPARE_MIN.max(least * SPARE_PERCENT / 100);
+        let mut count = least;
+        while count <= most {
+            let mut trial = layout.clone();
+            trial.packing.opened = vec![Opened { column, pods: BTreeMap::new() }; count];
+            trial.price = rest + trial.packing.price(model);
             if trial.price >= cap || !self.ground.within_limits(&trial.packing.opened) {
                 return None;
             }
-            let (performances, offers) = self.perform(&trial);
-            if performances.iter().all(|p| p.left.is_empty()) {
-                return Some(self.settled(trial, performances, offers));
+            match self.first_failure(&trial) {
+                Verdict::Passed(settled) => return Some(settled),
+                Verdict::Left(left) => {
+                    count += self.least_nodes(column, &self.by_class(&left)).max(1);
+                }
             }
-            trial.packing.opened.push(Opened { column, pods: BTreeMap::new() });
-            trial.price += self.ground.model.columns[column].price;
         }
         None
     }
+}
 
-    /// Packs `wanted` onto nodes of one column, the most valuable pods first.
-    fn filled_with(&self, column: usize, wanted: &[u32]) -> Option<Vec<Opened>> {
-        let model = self.ground.model;
-        let (mut left, mut nodes) = (wanted.to_vec(), Vec::new());
-        while left.iter().any(|n| *n > 0) {
-            let (mut room, mut pods) = (model.columns[column].room.clone(), BTreeMap::new());
-            for class in model.order.iter().copied() {
-                let ask = &model.classes[class].ask;
-                let count = copies(ask, &room, left[class]);
-                if count > 0 {
-                    super::model::take(&mut room, ask, count);
-                    pods.insert(class, count);
-                    left[class] -= count;
-                }
-            }
-            if pods.is_empty() {
-                return None;
-            }
-            nodes.push(Opened { column, pods });
-        }
-        Some(nodes)
-    }
+/// What the runs say of a layout.
+enum Verdict {
+    /// Every run found each pod a place.
+    Passed(Settled),
+    /// A run left these pods over, by group.
+    Left(BTreeMap<usize, u32>),
 }
 
 /// Nodes on stage, before the pending pods come.

@@ -1,0 +1,195 @@
+//! Measures planning: `cargo bench --bench plan [-- DIRECTORY…]`.
+//!
+//! Prints, for each tree, the median over several runs of reading, solving and judging in this
+//! process, and what the fleet costs against its lower bound. Without arguments the trees are the
+//! examples and a made one of 2,000 manifests with 10,000 pods. Nothing here asserts a time.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use fleetwright::catalog::{Catalog, ZoneSetting};
+use fleetwright::demand::DemandMode;
+use fleetwright::engine::{Inputs, Scope, plan};
+use fleetwright::fleet::{ClusterIdentity, Observed};
+use fleetwright::git::read_tree;
+use fleetwright::manifest::{read, read_fleet};
+use fleetwright::plan::Plan;
+use fleetwright::plan::wire::{Base, BaseWorld};
+use fleetwright::solve::Settings;
+
+const RUNS: usize = 5;
+
+fn main() -> anyhow::Result<()> {
+    let named: Vec<PathBuf> =
+        std::env::args().skip(1).filter(|arg| !arg.starts_with('-')).map(PathBuf::from).collect();
+    let made = tempfile::tempdir()?;
+    let trees = if named.is_empty() {
+        make_tree(made.path(), 2_000, 5)?;
+        let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples");
+        let mut trees: Vec<PathBuf> = std::fs::read_dir(examples)?
+            .filter_map(|entry| entry.ok().map(|entry| entry.path()))
+            .filter(|path| path.is_dir())
+            .collect();
+        trees.sort();
+        trees.push(made.path().to_owned());
+        trees
+    } else {
+        named
+    };
+    println!(
+        "{} cores, median of {RUNS} runs, milliseconds",
+        std::thread::available_parallelism()?
+    );
+    println!(
+        "{:<16} {:>7} {:>7} {:>8} {:>8} {:>8} {:>8} {:>10} {:>10} {:>7} {:>7}",
+        "tree",
+        "pods",
+        "nodes",
+        "unplaced",
+        "read",
+        "catalog",
+        "plan",
+        "USD/h",
+        "packed",
+        "gap %",
+        "errors"
+    );
+    for tree in trees {
+        row(&tree)?;
+    }
+    Ok(())
+}
+
+fn row(tree: &Path) -> anyhow::Result<()> {
+    let mut times: BTreeMap<&str, Vec<Duration>> = BTreeMap::new();
+    let mut last = None;
+    for _ in 0..RUNS {
+        last = Some(run(tree, &mut times)?);
+    }
+    let plan = last.expect("at least one run");
+    let capacity = &plan.capacity;
+    let errors = capacity.diagnostics.iter().filter(|d| d.severity == "error").count();
+    let name = tree.file_name().unwrap_or_default().to_string_lossy();
+    println!(
+        "{:<16} {:>7} {:>7} {:>8} {:>8} {:>8} {:>8} {:>10} {:>10} {:>7} {:>7}",
+        name,
+        capacity.pods.total,
+        plan.summary.nodes.after,
+        capacity.pods.unschedulable,
+        median(&mut times, "read"),
+        median(&mut times, "catalog"),
+        median(&mut times, "plan"),
+        capacity.cost.hourly_after.rounded(4),
+        capacity.placement.packed_hourly.rounded(4),
+        capacity.cost.gap_percent,
+        errors,
+    );
+    println!("    {}", shapes(&plan));
+    for diagnostic in capacity.diagnostics.iter().filter(|d| d.severity == "error").take(3) {
+        println!("    {} {}", diagnostic.object, diagnostic.message);
+    }
+    Ok(())
+}
+
+/// The instance types that the plan runs on, most frequent first.
+fn shapes(plan: &Plan) -> String {
+    let mut counts: BTreeMap<String, usize> = BTreeMap::new();
+    for state in plan.resource_changes.iter().filter_map(|row| row.change.after.as_ref()) {
+        *counts
+            .entry(state.instance_type.as_ref().map(ToString::to_string).unwrap_or_default())
+            .or_default() += 1;
+    }
+    let mut counts: Vec<(String, usize)> = counts.into_iter().collect();
+    counts.sort_by_key(|(name, count)| (std::cmp::Reverse(*count), name.clone()));
+    counts
+        .iter()
+        .take(6)
+        .map(|(name, count)| format!("{count} {name}"))
+        .collect::<Vec<_>>()
+        .join(", ")
+}
+
+fn median(times: &mut BTreeMap<&str, Vec<Duration>>, stage: &str) -> String {
+    let list = times.get_mut(stage).expect("a stage that ran");
+    list.sort();
+    format!("{:.1}", list[list.len() / 2].as_secs_f64() * 1000.0)
+}
+
+fn run(tree: &Path, times: &mut BTreeMap<&'static str, Vec<Duration>>) -> anyhow::Result<Plan> {
+    let mut begun = Instant::now();
+    let mut lap = |stage| {
+        times.entry(stage).or_default().push(begun.elapsed());
+        begun = Instant::now();
+    };
+    let files = read_tree(tree)?;
+    let (fleet, _) = read_fleet(&files.tree);
+    let desired = read(&files.tree, &fleet);
+    lap("read");
+    let zones: Vec<ZoneSetting> = fleet
+        .cluster
+        .zones
+        .iter()
+        .map(|(name, id)| ZoneSetting { name: name.clone(), id: id.clone() })
+        .collect();
+    let catalog = Catalog::load(&fleet.cluster.region, &zones)?;
+    lap("catalog");
+    let cluster = ClusterIdentity {
+        name: fleet.cluster.name.clone(),
+        region: fleet.cluster.region.to_string(),
+        ..ClusterIdentity::default()
+    };
+    let observed = Observed::empty(cluster.clone(), "2026-11-01T00:00:00Z".parse()?);
+    let base = Base {
+        path: tree.display().to_string(),
+        repository: None,
+        commit: None,
+        tree: files.base.tree.clone(),
+        dirty: false,
+        world: BaseWorld {
+            name: "empty".to_owned(),
+            cluster,
+            taken_at: observed.taken_at,
+            sources: observed.sources.clone(),
+        },
+        demand: DemandMode::Live,
+        preconditions: Vec::new(),
+    };
+    let plan = plan(&Inputs {
+        desired: &desired,
+        observed: &observed,
+        catalog: &catalog,
+        base,
+        at: observed.taken_at,
+        demand: DemandMode::Live,
+        scope: Scope::default(),
+        settings: Settings::default(),
+    });
+    lap("plan");
+    Ok(plan)
+}
+
+/// Writes a tree of `count` Deployments of `replicas` pods each, with requests that repeat rarely.
+fn make_tree(root: &Path, count: usize, replicas: usize) -> anyhow::Result<()> {
+    let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/quickstart");
+    for name in ["fleetwright.yaml", "platform/nodepool.yaml", "platform/agent.yaml"] {
+        let text = std::fs::read_to_string(example.join(name))?.replace("cpu: 200", "cpu: 20000");
+        let path = root.join(name);
+        std::fs::create_dir_all(path.parent().expect("below the root"))?;
+        std::fs::write(path, text)?;
+    }
+    for n in 0..count {
+        let (cpu, memory) = (100 + 50 * (n % 37), 128 + 64 * (n % 53));
+        let text = format!(
+            "apiVersion: apps/v1\nkind: Deployment\nmetadata: {{ name: app-{n}, namespace: team-{} }}\n\
+             spec:\n  replicas: {replicas}\n  selector: {{ matchLabels: {{ app: app-{n} }} }}\n  template:\n    \
+             metadata: {{ labels: {{ app: app-{n} }} }}\n    spec:\n      containers:\n        - name: app\n          \
+             image: app\n          resources: {{ requests: {{ cpu: {cpu}m, memory: {memory}Mi }} }}\n",
+            n % 40
+        );
+        let dir = root.join(format!("apps/team-{}", n % 40));
+        std::fs::create_dir_all(&dir)?;
+        std::fs::write(dir.join(format!("app-{n}.yaml")), text)?;
+    }
+    Ok(())
+}
