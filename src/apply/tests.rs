@@ -8,7 +8,6 @@ use jiff::SignedDuration;
 use super::fixture::{
     Fault, Faulty, active, address, apply_over, fleet, plan, planned_fleet, settings, workloads,
 };
-use super::identity::{change_id, client_token};
 use super::*;
 use crate::catalog::{CapacityType, InstanceType, PriceSource, Zone};
 use crate::fleet::{Instance, PodPhase, tag};
@@ -16,6 +15,7 @@ use crate::ids::{InstanceTypeName, WorkloadKind};
 use crate::plan::wire::{
     Action, AlternativesRow, Amount, Check, Condition, ExplainRow, NodeState, Precondition, Reason,
 };
+use crate::plan::{change_id, client_token};
 use crate::requirement::{key, label};
 use crate::sim::fixture::{id, launch, pods, poll_once, request, run};
 use crate::sim::{Call, Unavailable, World};
