@@ -204,6 +204,34 @@ fn scaling_down_lets_pending_go_first_then_the_crowded_then_the_young() {
 }
 
 #[test]
+fn scaling_down_thins_out_a_crowded_node_before_it_lets_the_young_go() {
+    let world = fleet(1);
+    let scale = |n| Delivery::default().with(WorkloadKind::Deployment, "api", n, 900);
+    deliver(&world, &scale(2));
+    settle(&world);
+    let crowded = nodes(&world).remove(0).name;
+    launch(&world, &request("second"));
+    settle(&world);
+    deliver(&world, &scale(3));
+    settle(&world);
+    deliver(&world, &scale(2));
+    let staying = pods(&world, "api").into_iter().filter(|pod| !pod.terminating);
+    assert_eq!(staying.filter(|pod| pod.node.as_ref() == Some(&crowded)).count(), 1);
+}
+
+#[test]
+fn nothing_is_placed_on_a_node_before_it_is_ready() {
+    let world = world();
+    deliver(&world, &Delivery::default().with(WorkloadKind::Deployment, "api", 1, 900));
+    launch(&world, &request("a"));
+    pass(&world, seconds(44));
+    assert_eq!(nodes(&world).len(), 1);
+    assert_eq!(pods(&world, "api")[0].node, None);
+    pass(&world, seconds(3));
+    assert!(pods(&world, "api")[0].node.is_some());
+}
+
+#[test]
 fn a_stateful_set_keeps_its_names_and_gives_up_the_highest_ordinals() {
     let world = fleet(2);
     let scale = |n| Delivery::default().with(WorkloadKind::StatefulSet, "db", n, 100);
