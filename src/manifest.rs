@@ -3,12 +3,49 @@
 //! This module knows YAML, the Kubernetes objects that decide capacity, and the generations of
 //! Karpenter's API. It knows nothing of live state, prices or plans. Invariants: every object
 //! remembers its file and line; nothing that was read is dropped in silence (it is an object, a
-//! [`Skipped`] with its reason, or a [`Problem`]); the result does not depend on the order of files
-//! or documents.
+//! [`Skipped`] with its reason, an [`Unresolved`] or a [`Problem`]); the result does not depend on
+//! the order of files or documents.
+//!
+//! ```
+//! use fleetwright::manifest::{Fleet, Tree, TreeFile, read};
+//! let text = "{apiVersion: apps/v1, kind: Deployment, metadata: {name: api}, spec: {replicas: 3,
+//!   template: {spec: {containers: [{name: app, resources: {requests: {cpu: 500m}}}]}}}}";
+//! let file = TreeFile { path: "api.yaml".into(), content: Ok(text.as_bytes().into()) };
+//! let desired = read(&Tree { files: vec![file] }, &Fleet::default());
+//! assert!(desired.problems.is_empty() && desired.workloads.len() == 1);
+//! ```
 
+mod amounts;
+mod autoscaler;
+mod classify;
+mod cluster;
+mod collect;
+mod cron;
+mod decode;
+mod duration;
+mod fleet;
+mod karpenter;
+mod labels;
+mod layout;
+mod meta;
 mod model;
+mod placeholder;
+mod podspec;
 mod pool;
+mod read;
+mod references;
+mod storage;
+mod workload;
+mod yaml;
 
+#[cfg(doc)]
+#[doc = include_str!("adr/0001-yaml.md")]
+pub mod adr_0001 {}
+
+pub use fleet::{
+    Autoscaled, ClusterSettings, ConsolidationSettings, DemandSettings, Fleet, Renderer, Source,
+    read_fleet,
+};
 pub use model::{
     AutoscalerRef, CronSchedule, Desired, DisruptionBudget, LimitRangeItem, PersistentVolume,
     Problem, RuntimeClass, Scale, Severity, Skipped, StorageClass, Tree, TreeFile, Unresolved,
@@ -18,3 +55,7 @@ pub use pool::{
     AmiFamily, Budget, Consolidation, Expiry, Generation, KubeletSettings, NodeClass, Pool,
     PoolLimits, PoolRequirement, Reserved,
 };
+pub use read::read;
+
+#[cfg(test)]
+mod tests;

@@ -1,1 +1,65 @@
-//! Views of the wire form of a plan.
+//! Views of the wire form of a plan, of the catalogue, and of problems.
+//!
+//! This module knows how a plan reads to a person. It knows nothing of worlds, ports or how a plan
+//! was found: [`text`] takes [`Plan`] alone, so that a saved plan reads exactly as it did when it
+//! was made. Invariants: the same plan gives the same text; every text that comes from outside is
+//! escaped; the last line of a plan is the one that tools for Terraform look for.
+//!
+//! ```
+//! use fleetwright::render::escape;
+//! assert_eq!(escape("web\u{1b}[2J"), "web\\u{1b}[2J");
+//! ```
+
+mod amount;
+mod catalog;
+mod detail;
+mod explain;
+mod findings;
+#[cfg(test)]
+mod fixture;
+mod head;
+mod page;
+mod problems;
+mod reason;
+mod row;
+mod table;
+#[cfg(test)]
+mod tests;
+
+pub use catalog::{OfferingRow, TypeRow, allocation_json, allocation_text, types_json, types_text};
+pub use explain::{ExplainError, Explanation, NodeExplanation, PodExplanation, explain};
+pub use page::{DEFAULT_WIDTH, TextStyle, Verbosity, escape};
+pub use problems::{Tally, problems_json, problems_text};
+
+use crate::plan::Plan;
+use page::Page;
+
+/// Returns the plan as a person reads it, with a final line feed.
+#[must_use]
+pub fn text(plan: &Plan, style: &TextStyle) -> String {
+    let mut page = Page::new(style);
+    let rows = row::rows(plan);
+    head::write(&mut page, plan, &rows);
+    if style.verbosity != Verbosity::Summary {
+        table::write(&mut page, &rows);
+    }
+    if style.verbosity == Verbosity::Full {
+        detail::write(&mut page, plan, &rows);
+    }
+    findings::write(&mut page, plan, style.verbosity);
+    page.gap();
+    page.line([page::Span::new(&last_line(plan), page::Tone::Strong)]);
+    page.finish()
+}
+
+/// Returns the line that tools look for, worded as Terraform words it.
+///
+/// A plan with errors never claims that everything matches: it may have nothing to change only
+/// because it does not know better.
+fn last_line(plan: &Plan) -> String {
+    let crate::plan::wire::Summary { add, change, destroy, .. } = plan.summary;
+    if (add, change, destroy) == (0, 0, 0) && !plan.errored {
+        return "No changes. Your infrastructure matches the configuration.".to_owned();
+    }
+    format!("Plan: {add} to add, {change} to change, {destroy} to destroy.")
+}

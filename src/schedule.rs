@@ -26,7 +26,7 @@
 //! # use fleetwright::requirement::Requirements;
 //! # use fleetwright::units::{Bytes, MilliCpu, Resources};
 //! # let resources = |cpu, pods| Resources {
-//! #     cpu: MilliCpu(cpu), memory: Bytes::gib(1), pods, ..Resources::default()
+//! #     cpu: MilliCpu(cpu), memory: Bytes::gib(pods), pods, ..Resources::default()
 //! # };
 //! # let shape = Arc::new(PodShape {
 //! #     namespace: "default".into(), labels: BTreeMap::new(), requests: resources(600, 1),
@@ -50,6 +50,7 @@
 //! assert_eq!(unfit.to_string(), "0/1 nodes: 1 insufficient cpu");
 //! ```
 
+mod choose;
 mod class;
 mod filter;
 mod load;
@@ -57,6 +58,7 @@ mod order;
 mod place;
 mod pods;
 mod preempt;
+mod queue;
 mod score;
 mod spread;
 #[cfg(test)]
@@ -65,13 +67,13 @@ mod topology;
 
 pub use filter::{Unfit, UnfitReason};
 pub use preempt::Preemption;
+pub use queue::{PendingPod, queue_order};
 pub use score::Balance;
 
-use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use rand::{RngExt, SeedableRng};
+use rand::SeedableRng;
 use rand_pcg::Pcg64;
 
 use crate::demand::PodShape;
@@ -110,27 +112,6 @@ pub struct NodeIndex(usize);
 /// Pods of one shape and workload, known to a [`Scheduler`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ClassIndex(usize);
-
-/// A pod that waits for a node.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct PendingPod {
-    /// What it is.
-    pub class: ClassIndex,
-    /// Its priority.
-    pub priority: i32,
-    /// When it joined the queue, in any unit; smaller is earlier.
-    pub queued: u64,
-    /// The node in `status.nominatedNodeName`.
-    pub nominated: Option<NodeIndex>,
-}
-
-/// Sorts pods as the scheduling queue does: the highest priority first, then the earliest; pods
-/// equal in both keep their order.
-///
-/// Source: `pkg/scheduler/framework/plugins/queuesort/priority_sort.go`.
-pub fn queue_order(pods: &mut [PendingPod]) {
-    pods.sort_by_key(|pod| (Reverse(pod.priority), pod.queued));
-}
 
 /// Nodes, the pods bound to them, and everything the next decision depends on.
 ///
@@ -344,65 +325,6 @@ impl Scheduler {
         self.present.push(true);
         self.recount(index);
         NodeIndex(index)
-    }
-
-    fn choose(&mut self, class: usize, nominated: Option<NodeIndex>) -> Result<usize, Unfit> {
-        let nominated = nominated.map(|NodeIndex(node)| node);
-        if let Some(node) = nominated.filter(|node| self.gate(class).passes(*node)) {
-            return Ok(node);
-        }
-        let (feasible, tried) = self.search(class);
-        self.order.advance(tried);
-        match feasible.as_slice() {
-            [] => Err(self.explain(class)),
-            [only] => Ok(*only),
-            several => {
-                let totals = self.totals(class, several);
-                Ok(several[self.best(&totals)])
-            }
-        }
-    }
-
-    /// Returns the nodes to score, and how many nodes were tried to find them.
-    ///
-    /// Upstream tries nodes in parallel and may try a few more; here they are tried in order.
-    fn search(&self, class: usize) -> (Vec<usize>, usize) {
-        let gate = self.gate(class);
-        if let Some(name) = &self.classes[class].shape.nodes.name {
-            let only = self.by_name.get(name.as_str()).copied();
-            return (
-                only.filter(|node| gate.passes(*node)).into_iter().collect(),
-                only.map_or(0, |_| 1),
-            );
-        }
-        let wanted = order::nodes_to_find(self.order.nodes().len());
-        let (mut feasible, mut tried) = (Vec::with_capacity(wanted), 0);
-        for node in self.order.rotated() {
-            tried += 1;
-            if gate.passes(node) {
-                feasible.push(node);
-                if feasible.len() == wanted {
-                    break;
-                }
-            }
-        }
-        (feasible, tried)
-    }
-
-    /// Returns the index of the highest total; one of several at random, each as likely.
-    fn best(&mut self, totals: &[i64]) -> usize {
-        let (mut best, mut ties) = (0, 1_u32);
-        for (index, total) in totals.iter().enumerate().skip(1) {
-            if *total > totals[best] {
-                (best, ties) = (index, 1);
-            } else if *total == totals[best] {
-                ties += 1;
-                if self.rng.random_range(0..ties) == 0 {
-                    best = index;
-                }
-            }
-        }
-        best
     }
 
     fn place(&mut self, node: usize, bound: Bound) {

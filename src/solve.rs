@@ -14,6 +14,7 @@ mod limits;
 mod model;
 mod offer;
 mod pack;
+mod rehearse;
 mod standing;
 mod target;
 #[cfg(test)]
@@ -41,6 +42,7 @@ use assemble::Assembly;
 use layout::Ground;
 use limits::Limits;
 use model::Model;
+use rehearse::Stage;
 
 /// When a voluntary change is worth it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -132,8 +134,14 @@ pub fn solve(input: &Input) -> Solution {
     let columns: Vec<&Offer> = model.columns.iter().map(|c| &offers.list[c.offers[0]]).collect();
     let pools = input.desired.pools.iter().map(|(name, pool)| (name, &pool.limits));
     let limits = Limits::of(pools, &standing, &columns);
-    let ground = Ground::of(&model, &standing, limits);
-    let outcome = consolidate::consolidate(&ground, &input.settings);
+    let stage = Stage {
+        ground: Ground::of(&model, &standing, limits),
+        groups,
+        daemons: &input.demand.daemons,
+        offers: &offers.list,
+        namespaces: &input.desired.namespaces,
+    };
+    let outcome = consolidate::consolidate(&stage, &input.settings);
     let assembly = Assembly {
         model: &model,
         groups,
@@ -155,7 +163,8 @@ pub fn solve(input: &Input) -> Solution {
         retires,
         placements: places.placements,
         unplaced,
-        packed: outcome.layout.price,
+        packed: outcome.settled.packed,
+        orders: rehearse::order_names(),
         lower_bound: bound_of(&model, &standing, &outcome),
     };
     Solution { target, standing, refusals }
@@ -163,7 +172,7 @@ pub fn solve(input: &Input) -> Solution {
 
 /// A bound on every fleet that holds the placed pods and keeps the nodes that stay in any case.
 fn bound_of(model: &Model, standing: &[Standing], outcome: &consolidate::Consolidated) -> MicroUsd {
-    let layout = &outcome.layout;
+    let layout = &outcome.settled.layout;
     let left = &layout.packing.left;
     let placed: Vec<u32> =
         model.classes.iter().zip(left).map(|(c, left)| c.planned - left).collect();

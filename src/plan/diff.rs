@@ -94,7 +94,7 @@ pub fn diff(parts: Parts) -> Plan {
             pods: totals::pods(demand, &unschedulable, rows.moved),
             placement: crate::plan::wire::Placement {
                 mode: "unsteered".to_owned(),
-                orders: Vec::new(),
+                orders: solution.target.orders.clone(),
                 packed_hourly: solution.target.packed,
             },
             placements: rows.placements,

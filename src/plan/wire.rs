@@ -10,14 +10,17 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::catalog::{CapacityType, PriceSource};
-use crate::demand::{Counts, Decider, DemandMode};
-use crate::fleet::{ClusterIdentity, Completeness};
+// Views work on this form alone, so it hands on the types of other modules that it is made of.
+pub use crate::demand::{Counts, Decider, DemandMode};
+pub use crate::fleet::{ClusterIdentity, Completeness, KEY_LABEL};
 use crate::ids::{
     Address, Digest, InstanceId, InstanceTypeName, Labels, NodeName, Origin, PlanId, PoolName, Uid,
     WorkloadId, ZoneId, ZoneName,
 };
-use crate::pod::Taint;
-use crate::solve::{Alternative, KeepReason, LaunchReason, Rejection, RetireReason};
+pub use crate::pod::Taint;
+pub use crate::solve::{
+    Alternative, BlockReason, KeepReason, LaunchReason, Rejection, RetireReason, workload_key,
+};
 use crate::units::{MicroUsd, Resources};
 
 /// The version of the plan format that this program writes.

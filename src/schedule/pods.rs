@@ -101,7 +101,11 @@ impl PodSet {
             Self::Selected(selections) => {
                 !selections.is_empty() && selections.iter().all(|s| s.matches(shape, namespaces))
             }
-            Self::Siblings(workload, labels) => owner == Some(workload) && *labels == shape.labels,
+            Self::Siblings(workload, labels) => {
+                owner == Some(workload)
+                    && workload.namespace == shape.namespace
+                    && *labels == shape.labels
+            }
         }
     }
 

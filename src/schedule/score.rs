@@ -88,8 +88,11 @@ impl Scheduler {
             totals.iter_mut().zip(scores).for_each(|(total, score)| *total += weight * score);
         };
         if view.discourages {
-            let taints = nodes.iter().map(|node| view.node(*node).discouraged).collect();
-            add(reversed(share_of_highest(taints)), TAINT_WEIGHT);
+            let taints: Vec<i64> = nodes.iter().map(|node| view.node(*node).discouraged).collect();
+            // Where no node is discouraged, all would gain the same.
+            if taints.iter().any(|taints| *taints > 0) {
+                add(reversed(share_of_highest(taints)), TAINT_WEIGHT);
+            }
         }
         if view.wishes() {
             let wishes = nodes.iter().map(|node| view.node(*node).wish).collect();

@@ -2,19 +2,19 @@
 
 use std::collections::BTreeMap;
 
-use super::consolidate::Consolidated;
+use super::consolidate::{Consolidated, Declined};
 use super::layout::Counts;
 use super::model::{Column, Model, copies, take};
 use super::offer::Offer;
 use super::pack::Opened;
-use super::standing::{Fate, Standing, zone_of};
+use super::standing::{Fate, Standing};
 use super::target::{
     Alternative, BlockReason, KeepReason, Launch, LaunchReason, Place, Rejection, Retire,
     RetireReason,
 };
 use super::{Settings, workload_key};
 use crate::demand::PodGroup;
-use crate::ids::{NodeName, ZoneName};
+use crate::ids::NodeName;
 use crate::units::MicroUsd;
 
 /// How much dearer than the node itself an alternative may be, in percent.
@@ -33,6 +33,12 @@ pub(super) struct Assembly<'a> {
     pub settings: &'a Settings,
 }
 
+/// What could stand in for a node, and what was not taken.
+struct Others {
+    alternatives: Vec<Alternative>,
+    rejected: Vec<Rejection>,
+}
+
 /// Where the pods of each group are, and how many have no place.
 pub(super) struct Places {
     pub placements: BTreeMap<usize, BTreeMap<Place, u32>>,
@@ -41,46 +47,28 @@ pub(super) struct Places {
 
 impl Assembly<'_> {
     /// Returns the concrete nodes to launch, one for each opened node, in the same order.
-    ///
-    /// Among zones at the same price the one with the fewest nodes of the pool is taken.
     pub(super) fn new_nodes(&self) -> Vec<Launch> {
-        let mut zones: BTreeMap<(String, ZoneName), u32> = BTreeMap::new();
-        for (node, kept) in self.standing.iter().zip(&self.outcome.layout.kept) {
-            if let (true, Some(pool), Some(zone)) = (*kept, &node.pool, zone_of(&node.labels)) {
-                *zones.entry((pool.to_string(), zone.into())).or_insert(0) += 1;
-            }
-        }
-        let opened = &self.outcome.layout.packing.opened;
-        let mut memo: BTreeMap<(usize, &Counts), (Vec<Alternative>, Vec<Rejection>)> =
-            BTreeMap::new();
-        let mut launches = Vec::with_capacity(opened.len());
-        for node in opened {
-            let column = &self.model.columns[node.column];
-            let count = |i: &usize| {
-                let chosen = &self.offers[*i].node;
-                zones.get(&(chosen.pool.to_string(), chosen.zone.clone())).copied().unwrap_or(0)
-            };
-            let chosen = column.offers.iter().copied().min_by_key(|i| (count(i), *i));
-            let chosen = &self.offers[chosen.expect("a column has at least one offer")];
-            let key = (chosen.node.pool.to_string(), chosen.node.zone.clone());
-            *zones.entry(key).or_insert(0) += 1;
-            let (alternatives, rejected) =
-                memo.entry((node.column, &node.pods)).or_insert_with(|| self.others(node)).clone();
-            let mut new = chosen.node.clone();
+        let settled = &self.outcome.settled;
+        let mut memo: BTreeMap<(usize, &Counts), Others> = BTreeMap::new();
+        let mut launches = Vec::with_capacity(settled.offers.len());
+        for (node, offer) in settled.layout.packing.opened.iter().zip(&settled.offers) {
+            let others = memo.entry((node.column, &node.pods)).or_insert_with(|| self.others(node));
+            let mut new = self.offers[*offer].node.clone();
             let itself = |a: &Alternative| {
-                a.instance_type == new.instance_type
-                    && a.zone == new.zone
-                    && a.capacity_type == new.capacity_type
+                let same_type = a.instance_type == new.instance_type;
+                same_type && a.zone == new.zone && a.capacity_type == new.capacity_type
             };
-            new.alternatives = alternatives.into_iter().filter(|a| !itself(a)).collect();
+            let alternatives = others.alternatives.iter().filter(|a| !itself(a)).cloned().collect();
+            new.alternatives = alternatives;
             let reason = LaunchReason::Demand { pods: BTreeMap::new() };
+            let rejected = others.rejected.clone();
             launches.push(Launch { node: new, reason, batch: None, rejected });
         }
         launches
     }
 
     /// Returns the offerings that could stand in for `node`, and what was not taken and why.
-    fn others(&self, node: &Opened) -> (Vec<Alternative>, Vec<Rejection>) {
+    fn others(&self, node: &Opened) -> Others {
         let taken = &self.model.columns[node.column];
         let cap = MicroUsd(taken.price.0 + taken.price.0 * ALTERNATIVE_BAND_PERCENT / 100);
         let (mut alternatives, mut dearer, mut too_small) = (Vec::new(), Vec::new(), 0_u32);
@@ -103,7 +91,7 @@ impl Assembly<'_> {
             (a.hourly, &a.instance_type, &a.zone).cmp(&(b.hourly, &b.instance_type, &b.zone))
         });
         alternatives.truncate(ALTERNATIVES_MAX);
-        (alternatives, self.rejections(&dearer, too_small))
+        Others { alternatives, rejected: self.rejections(&dearer, too_small) }
     }
 
     fn alternative(&self, offer: usize) -> Alternative {
@@ -147,71 +135,26 @@ impl Assembly<'_> {
         })
     }
 
-    /// Hands the places of each class out to its groups: first where a group's pods run.
+    /// Returns where the pods of each group are, and which have no place.
     pub(super) fn places(&self) -> Places {
-        let layout = &self.outcome.layout;
-        let mut placements: BTreeMap<usize, BTreeMap<Place, u32>> = BTreeMap::new();
-        let mut unplaced = BTreeMap::new();
-        for (index, class) in self.model.classes.iter().enumerate() {
-            let on_nodes =
-                self.standing.iter().zip(&layout.on).filter_map(|(node, on)| {
-                    Some((Place::Node(node.name.clone()), *on.get(&index)?))
-                });
-            let on_new = layout.packing.opened.iter().enumerate();
-            let on_new =
-                on_new.filter_map(|(at, node)| Some((Place::Launch(at), *node.pods.get(&index)?)));
-            let mut free: BTreeMap<Place, u32> = on_nodes.chain(on_new).collect();
-            let mut open: Vec<(usize, u32)> = Vec::new();
-            for group in &class.groups {
-                let mut wanted = self.groups[*group].counts.planned;
-                for (node, running) in &self.groups[*group].running {
-                    let place = Place::Node(node.clone());
-                    let count = free.get(&place).copied().unwrap_or(0).min(*running).min(wanted);
-                    put(&mut placements, &mut free, (*group, &place, count));
-                    wanted -= count;
-                }
-                open.push((*group, wanted));
-            }
-            for (group, mut wanted) in open {
-                let places: Vec<Place> = free.keys().cloned().collect();
-                for place in places {
-                    let count = free[&place].min(wanted);
-                    put(&mut placements, &mut free, (group, &place, count));
-                    wanted -= count;
-                }
-                if wanted > 0 {
-                    unplaced.insert(group, wanted);
-                }
-            }
-        }
-        self.unsupported(&mut placements, &mut unplaced);
-        Places { placements, unplaced }
+        let settled = &self.outcome.settled;
+        let mut places =
+            Places { placements: settled.placements.clone(), unplaced: settled.unplaced.clone() };
+        self.unsupported(&mut places);
+        places
     }
 
     /// Pods that use something placement does not know stay where they run; more of them have no
     /// place.
-    fn unsupported(
-        &self,
-        placements: &mut BTreeMap<usize, BTreeMap<Place, u32>>,
-        unplaced: &mut BTreeMap<usize, u32>,
-    ) {
+    fn unsupported(&self, places: &mut Places) {
         let groups =
             self.groups.iter().enumerate().filter(|(_, g)| !g.shape.unsupported.is_empty());
         for (index, group) in groups {
-            let mut wanted = group.counts.planned;
-            let kept = |name: &NodeName| {
-                let mut nodes = self.standing.iter().zip(&self.outcome.layout.kept);
-                nodes.any(|(node, kept)| *kept && node.name == *name)
-            };
-            for (node, running) in group.running.iter().filter(|(name, _)| kept(name)) {
-                let count = (*running).min(wanted);
-                if count > 0 {
-                    placements.entry(index).or_default().insert(Place::Node(node.clone()), count);
-                }
-                wanted -= count;
-            }
-            if wanted > 0 {
-                unplaced.insert(index, wanted);
+            let here: u32 =
+                places.placements.get(&index).into_iter().flat_map(BTreeMap::values).sum();
+            let without = group.counts.planned.saturating_sub(here);
+            if without > 0 {
+                places.unplaced.insert(index, without);
             }
         }
     }
@@ -222,13 +165,13 @@ impl Assembly<'_> {
         places: &Places,
         launches: &mut [Launch],
     ) -> (BTreeMap<NodeName, KeepReason>, BTreeMap<NodeName, Retire>) {
-        let layout = &self.outcome.layout;
+        let layout = &self.outcome.settled.layout;
         let (mut keeps, mut retires) = (BTreeMap::new(), BTreeMap::new());
         let ledger = self.ledger(launches);
         for (index, node) in self.standing.iter().enumerate() {
             if layout.kept[index] {
                 let pods = layout.on[index].values().sum();
-                keeps.insert(node.name.clone(), self.keep_reason(index, node, pods));
+                keeps.insert(node.name.clone(), self.keep_reason(node, pods));
             } else {
                 retires.insert(node.name.clone(), self.retire(index, node, &ledger));
             }
@@ -237,18 +180,15 @@ impl Assembly<'_> {
         (keeps, retires)
     }
 
-    fn keep_reason(&self, index: usize, node: &Standing, pods: u32) -> KeepReason {
+    fn keep_reason(&self, node: &Standing, pods: u32) -> KeepReason {
         let blocked = |by: BlockReason| KeepReason::Blocked { by };
         match &node.fate {
             Fate::Stays(reason) => reason.clone(),
-            Fate::OnlyWhenEmpty(by) if pods > 0 && self.outcome.stuck.contains(&index) => {
-                blocked(by.clone())
-            }
             Fate::Leaves(_) => blocked(BlockReason::Unknown {
                 what: "its pods would have no other place".to_owned(),
             }),
             Fate::Free | Fate::OnlyWhenEmpty(_) => match self.outcome.declined.get(&node.name) {
-                Some((saves, needed, moves)) if *saves > MicroUsd::ZERO => {
+                Some(Declined { saves, needed, moves }) if *saves > MicroUsd::ZERO => {
                     KeepReason::NotWorthMoving {
                         saves_hourly: *saves,
                         needed_hourly: *needed,
@@ -291,7 +231,7 @@ impl Assembly<'_> {
 
     /// Works out whether launches replace nodes that go, and what the exchange saves and moves.
     fn ledger(&self, launches: &[Launch]) -> Ledger {
-        let layout = &self.outcome.layout;
+        let layout = &self.outcome.settled.layout;
         let going = |i: &usize| !layout.kept[*i] && self.live_pods(*i) > 0;
         let gone: Vec<usize> = (0..self.standing.len()).filter(going).collect();
         let exchange = !gone.is_empty() && !launches.is_empty();
@@ -342,18 +282,4 @@ struct Ledger {
     batch: Option<usize>,
     saves: MicroUsd,
     moves: u32,
-}
-
-fn put(
-    placements: &mut BTreeMap<usize, BTreeMap<Place, u32>>,
-    free: &mut BTreeMap<Place, u32>,
-    (group, place, count): (usize, &Place, u32),
-) {
-    if count == 0 {
-        return;
-    }
-    *placements.entry(group).or_default().entry(place.clone()).or_insert(0) += count;
-    if let Some(left) = free.get_mut(place) {
-        *left -= count;
-    }
 }

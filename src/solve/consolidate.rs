@@ -1,9 +1,16 @@
 //! Which nodes go: those that should leave, those that are empty, and those whose removal or
 //! replacement saves more than the moves cost.
+//!
+//! Every candidate is judged by its packing first, which is cheap, and the promising ones by the
+//! rehearsal, which decides: a node that only a perfect scheduler could do without stays.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
 
 use super::Settings;
 use super::layout::{Ground, Layout};
-use super::standing::Fate;
+use super::rehearse::{Settled, Stage};
+use super::standing::{Fate, Standing};
 use crate::ids::NodeName;
 use crate::units::MicroUsd;
 
@@ -13,160 +20,177 @@ const ROUNDS_MAX: usize = 64;
 /// Candidates up to which pairs are tried as well.
 const PAIRS_MAX: usize = 16;
 
-/// Candidates above which the first improvement of a round is taken instead of the best.
-const EXHAUSTIVE_MAX: usize = 48;
+/// Promising sets that are rehearsed in one round.
+const REHEARSED_MAX: usize = 6;
 
-/// A change that was looked at: nodes that would go, what that saves, what it moves.
-#[derive(Debug, Clone)]
-pub(super) struct Trial {
-    pub layout: Layout,
+/// The outcome.
+pub(super) struct Consolidated {
+    /// Where pods are in the end.
+    pub settled: Settled,
+    /// Price before any voluntary change, new nodes for pending pods included.
+    pub baseline: MicroUsd,
+    /// For each node that stays, the best change of it alone that was not worth it.
+    pub declined: BTreeMap<NodeName, Declined>,
+}
+
+/// A change that was not worth it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Declined {
+    /// What it would save per hour.
     pub saves: MicroUsd,
+    /// What it would have to save.
     pub needed: MicroUsd,
+    /// Running pods it would move.
     pub moves: u32,
 }
 
-/// The outcome.
-#[derive(Debug, Clone)]
-pub(super) struct Consolidated {
-    /// Where pods are in the end.
-    pub layout: Layout,
-    /// Price before any voluntary change, new nodes for pending pods included.
-    pub baseline: MicroUsd,
-    /// Nodes that should leave but hold pods that have no other place, by index.
-    pub stuck: Vec<usize>,
-    /// For each node that stays, the best change of it alone that was not worth it.
-    pub declined: std::collections::BTreeMap<NodeName, (MicroUsd, MicroUsd, u32)>,
-}
-
 /// Returns the layout after every removal and replacement that is worth it.
-pub(super) fn consolidate(ground: &Ground, settings: &Settings) -> Consolidated {
-    let (start, stuck) = without_leavers(ground);
-    let baseline = start.price;
-    let mut layout = start;
-    let mut declined = std::collections::BTreeMap::new();
+pub(super) fn consolidate(stage: &Stage, settings: &Settings) -> Consolidated {
+    let mut settled = stage.settle(&without_leavers(&stage.ground));
+    let baseline = settled.layout.price;
+    let mut round = Round { stage, settings, declined: BTreeMap::new() };
     for _ in 0..ROUNDS_MAX {
-        drop_empty(ground, &mut layout);
-        declined.clear();
-        match improve(ground, settings, &layout, &mut declined) {
-            Some(better) => layout = better,
+        match round.improve(&settled) {
+            Some(better) => settled = better,
             None => break,
         }
     }
-    drop_empty(ground, &mut layout);
-    declined.retain(|name, _| {
-        ground.standing.iter().zip(&layout.kept).any(|(node, kept)| *kept && node.name == *name)
-    });
-    Consolidated { layout, baseline, stuck, declined }
+    let kept = |name: &NodeName| {
+        let mut nodes = stage.ground.standing.iter().zip(&settled.layout.kept);
+        nodes.any(|(node, kept)| *kept && node.name == *name)
+    };
+    let mut declined = round.declined;
+    declined.retain(|name, _| kept(name));
+    Consolidated { settled, baseline, declined }
 }
 
 /// Leaves out the nodes that should leave, unless that would leave pods without a place.
-fn without_leavers(ground: &Ground) -> (Layout, Vec<usize>) {
+fn without_leavers(ground: &Ground) -> Layout {
     let leaves = |i: usize| matches!(ground.standing[i].fate, Fate::Leaves(_));
-    let all = ground.layout(vec![true; ground.standing.len()]);
-    let mut layout = all;
-    let mut stuck = Vec::new();
+    let mut layout = ground.layout(vec![true; ground.standing.len()]);
     for index in (0..ground.standing.len()).filter(|i| leaves(*i)) {
         let mut kept = layout.kept.clone();
         kept[index] = false;
         let trial = ground.layout(kept);
-        if trial.packing.left_over() > layout.packing.left_over() {
-            stuck.push(index);
-        } else {
+        if trial.packing.left_over() <= layout.packing.left_over() {
             layout = trial;
         }
     }
-    (layout, stuck)
+    layout
 }
 
-/// Nodes that hold nothing go; nothing else changes.
-fn drop_empty(ground: &Ground, layout: &mut Layout) {
-    for (index, node) in ground.standing.iter().enumerate() {
-        let may_go = matches!(node.fate, Fate::Free | Fate::OnlyWhenEmpty(_));
-        if may_go && layout.kept[index] && layout.on[index].is_empty() {
-            layout.kept[index] = false;
-            layout.price = layout.price - node.price.unwrap_or_default();
+/// A set of nodes that could go, and what that comes to.
+struct Trial {
+    set: Vec<usize>,
+    layout: Layout,
+    gain: MicroUsd,
+    needed: MicroUsd,
+    moves: u32,
+}
+
+struct Round<'a> {
+    stage: &'a Stage<'a>,
+    settings: &'a Settings,
+    declined: BTreeMap<NodeName, Declined>,
+}
+
+impl Round<'_> {
+    /// Returns the best change that holds in the rehearsal.
+    fn improve(&mut self, current: &Settled) -> Option<Settled> {
+        self.declined.clear();
+        let mut trials: Vec<Trial> = self
+            .sets(&current.layout)
+            .into_iter()
+            .filter_map(|set| self.try_without(current, set))
+            .collect();
+        trials.sort_by_key(|trial| (Reverse(trial.gain), trial.set.len()));
+        trials.into_iter().take(REHEARSED_MAX).find_map(|trial| self.rehearsed(current, trial))
+    }
+
+    /// Packs without the nodes of `set`; `None` where even the packing says it is not worth it.
+    fn try_without(&mut self, current: &Settled, set: Vec<usize>) -> Option<Trial> {
+        let ground = &self.stage.ground;
+        let mut kept = current.layout.kept.clone();
+        for index in &set {
+            kept[*index] = false;
+        }
+        let layout = ground.layout(kept);
+        let affected: MicroUsd = set.iter().map(|i| price_of(&ground.standing[*i])).sum();
+        let moves = set.iter().map(|i| current.layout.staying[*i]).sum();
+        let needed = self.settings.needed_saving(affected, moves);
+        let saves = current.layout.price - layout.price;
+        let gain = self.settings.gain(saves, moves);
+        let fits = layout.packing.left_over() <= current.layout.packing.left_over();
+        if fits && gain > MicroUsd::ZERO && saves >= needed {
+            return Some(Trial { set, layout, gain, needed, moves });
+        }
+        self.decline(&set, Declined { saves, needed, moves });
+        None
+    }
+
+    /// Rehearses a trial; what it takes for every order to pass counts against it.
+    fn rehearsed(&mut self, current: &Settled, trial: Trial) -> Option<Settled> {
+        let left_over = current.layout.packing.left_over();
+        let Trial { set, layout, needed, moves, .. } = trial;
+        let settled = self.stage.settle(&layout);
+        let saves = current.layout.price - settled.layout.price;
+        let holds = settled.layout.packing.left_over() <= left_over;
+        if holds && saves >= needed && self.settings.gain(saves, moves) > MicroUsd::ZERO {
+            return Some(settled);
+        }
+        self.decline(&set, Declined { saves, needed, moves });
+        None
+    }
+
+    fn decline(&mut self, set: &[usize], declined: Declined) {
+        if let [only] = set {
+            let name = self.stage.ground.standing[*only].name.clone();
+            self.declined.insert(name, declined);
         }
     }
-}
 
-fn improve(
-    ground: &Ground,
-    settings: &Settings,
-    layout: &Layout,
-    declined: &mut std::collections::BTreeMap<NodeName, (MicroUsd, MicroUsd, u32)>,
-) -> Option<Layout> {
-    let candidates = candidates(ground, layout);
-    let mut best: Option<(MicroUsd, Layout)> = None;
-    for set in sets(&candidates) {
-        let trial = try_without(ground, settings, layout, &set);
-        let gain = settings.gain(trial.saves, trial.moves);
-        let worth_it = trial.layout.packing.left_over() <= layout.packing.left_over()
-            && gain > MicroUsd::ZERO
-            && trial.saves >= trial.needed;
-        if !worth_it {
-            if let [only] = set.as_slice() {
-                let name = ground.standing[*only].name.clone();
-                declined.insert(name, (trial.saves, trial.needed, trial.moves));
-            }
-        } else if best.as_ref().is_none_or(|(held, _)| gain > *held) {
-            best = Some((gain, trial.layout));
-            if candidates.len() > EXHAUSTIVE_MAX {
-                break;
-            }
+    /// The sets of nodes to try: all that nothing runs on, each alone, pairs where there are few,
+    /// and the most wasteful 2, 3, 4, 6, 9, … together up to all.
+    fn sets(&self, layout: &Layout) -> Vec<Vec<usize>> {
+        let standing = self.stage.ground.standing;
+        let there = |i: &usize| layout.kept[*i];
+        let idle = |i: &usize| layout.staying[*i] == 0;
+        let may_go = |i: &usize| match standing[*i].fate {
+            Fate::Free => idle(i) || standing[*i].price.is_some(),
+            Fate::OnlyWhenEmpty(_) => idle(i),
+            Fate::Stays(_) | Fate::Leaves(_) => false,
+        };
+        let mut all: Vec<usize> = (0..standing.len()).filter(there).filter(may_go).collect();
+        all.sort_by_key(|i| (Reverse(self.wasted(layout, *i)), *i));
+        let empty: Vec<usize> = all.iter().copied().filter(idle).collect();
+        let free: Vec<usize> =
+            all.iter().copied().filter(|i| standing[*i].fate == Fate::Free).collect();
+        let mut sets: Vec<Vec<usize>> = all.iter().map(|i| vec![*i]).collect();
+        if free.len() <= PAIRS_MAX {
+            let pairs = free.iter().enumerate();
+            sets.extend(pairs.flat_map(|(at, a)| free[at + 1..].iter().map(|b| vec![*a, *b])));
         }
+        let mut size = 2;
+        while size < free.len() {
+            sets.push(free[..size].to_vec());
+            size += (size / 2).max(1);
+        }
+        sets.extend([empty, free].into_iter().filter(|set| set.len() > 1));
+        sets
     }
-    best.map(|(_, layout)| layout)
+
+    /// The price of a node that the pods on it are not worth.
+    fn wasted(&self, layout: &Layout, node: usize) -> i128 {
+        let worth = |(class, n): (&usize, &u32)| {
+            self.stage.ground.model.classes[*class].worth * i128::from(*n)
+        };
+        let used: i128 = layout.on[node].iter().map(worth).sum();
+        i128::from(price_of(&self.stage.ground.standing[node]).0) * 1000 - used
+    }
 }
 
-/// Nodes that may go, the most wasteful first.
-fn candidates(ground: &Ground, layout: &Layout) -> Vec<usize> {
-    let wasted = |i: usize| {
-        let node = &ground.standing[i];
-        let worth =
-            |(class, n): (&usize, &u32)| ground.model.classes[*class].worth * i128::from(*n);
-        let used: i128 = layout.on[i].iter().map(worth).sum();
-        i128::from(node.price.unwrap_or_default().0) * 1000 - used
-    };
-    let free = |i: &usize| {
-        let node = &ground.standing[*i];
-        layout.kept[*i] && node.fate == Fate::Free && node.price.is_some()
-    };
-    let mut list: Vec<usize> = (0..ground.standing.len()).filter(free).collect();
-    list.sort_by_key(|i| (std::cmp::Reverse(wasted(*i)), *i));
-    list
-}
-
-/// The sets of nodes to try: each alone, pairs where there are few, and the most wasteful 2, 3, 4,
-/// 6, 8, 12, … together up to all.
-fn sets(candidates: &[usize]) -> Vec<Vec<usize>> {
-    let mut sets: Vec<Vec<usize>> = candidates.iter().map(|i| vec![*i]).collect();
-    if candidates.len() <= PAIRS_MAX {
-        let pairs = candidates
-            .iter()
-            .enumerate()
-            .flat_map(|(at, a)| candidates[at + 1..].iter().map(move |b| vec![*a, *b]));
-        sets.extend(pairs);
-    }
-    let mut size = 2;
-    while size < candidates.len() {
-        sets.push(candidates[..size].to_vec());
-        size += (size / 2).max(1);
-    }
-    if candidates.len() > 1 {
-        sets.push(candidates.to_vec());
-    }
-    sets
-}
-
-fn try_without(ground: &Ground, settings: &Settings, layout: &Layout, set: &[usize]) -> Trial {
-    let mut kept = layout.kept.clone();
-    for index in set {
-        kept[*index] = false;
-    }
-    let trial = ground.layout(kept);
-    let affected: MicroUsd =
-        set.iter().map(|i| ground.standing[*i].price.unwrap_or_default()).sum();
-    let moves = set.iter().map(|i| layout.staying[*i]).sum();
-    let saves = layout.price - trial.price;
-    Trial { saves, needed: settings.needed_saving(affected, moves), moves, layout: trial }
+/// The price of a node; one whose price is not known counts as the least there is, so that it
+/// goes when nothing needs it and is never replaced to save money.
+pub(super) fn price_of(node: &Standing) -> MicroUsd {
+    node.price.unwrap_or(MicroUsd(1))
 }

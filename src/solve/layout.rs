@@ -1,11 +1,12 @@
 //! Where pods are if a given set of nodes stays: first where they run, then in free room, then on
 //! new nodes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
+use super::consolidate::price_of;
 use super::limits::Limits;
 use super::model::{Model, take};
-use super::pack::{Packing, pack};
+use super::pack::{Opened, Packing, pack};
 use super::standing::{Fate, Standing};
 use crate::units::MicroUsd;
 
@@ -43,6 +44,31 @@ impl<'a> Ground<'a> {
         Self { model, standing, limits, fill_order }
     }
 
+    /// Returns standing nodes in the order in which their free room is filled.
+    pub(super) fn in_fill_order(&self, nodes: impl Iterator<Item = usize>) -> Vec<usize> {
+        let wanted: BTreeSet<usize> = nodes.collect();
+        self.fill_order.iter().copied().filter(|node| wanted.contains(node)).collect()
+    }
+
+    /// Returns the limits that are left once these nodes are launched.
+    pub(super) fn limits_after(&self, opened: &[Opened]) -> Limits {
+        let mut limits = self.limits.clone();
+        for node in opened {
+            limits.take(node.column);
+        }
+        limits
+    }
+
+    /// Returns whether these nodes stay within the limits of their pools.
+    pub(super) fn within_limits(&self, opened: &[Opened]) -> bool {
+        let mut limits = self.limits.clone();
+        opened.iter().all(|node| {
+            let allowed = limits.allows(node.column);
+            limits.take(node.column);
+            allowed
+        })
+    }
+
     /// Returns where pods are if exactly the nodes in `kept` stay.
     pub(super) fn layout(&self, kept: Vec<bool>) -> Layout {
         let mut left: Vec<u32> = self.model.classes.iter().map(|class| class.planned).collect();
@@ -73,8 +99,8 @@ impl<'a> Ground<'a> {
         }
         let packing = pack(self.model, &left, &self.limits);
         let standing = self.standing.iter().zip(&kept).filter(|(_, kept)| **kept);
-        let price = standing.map(|(node, _)| node.price.unwrap_or_default()).sum::<MicroUsd>()
-            + packing.price(self.model);
+        let price =
+            standing.map(|(node, _)| price_of(node)).sum::<MicroUsd>() + packing.price(self.model);
         Layout { kept, on, staying, packing, price }
     }
 
@@ -107,5 +133,5 @@ fn rank(fate: &Fate) -> u8 {
 fn wasted(model: &Model, standing: &[Standing], bin: usize) -> i128 {
     let running = model.bins[bin].running.iter().zip(&model.classes);
     let worth: i128 = running.map(|(count, class)| i128::from(*count) * class.worth).sum();
-    i128::from(standing[bin].price.unwrap_or_default().0) * 1000 - worth
+    i128::from(price_of(&standing[bin]).0) * 1000 - worth
 }

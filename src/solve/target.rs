@@ -28,6 +28,8 @@ pub struct Target {
     pub unplaced: Vec<Unplaced>,
     /// Price per hour of the tightest packing found.
     pub packed: MicroUsd,
+    /// Orders in which the placement was rehearsed.
+    pub orders: Vec<String>,
     /// A bound below the hourly price of every fleet that holds all placed pods.
     pub lower_bound: MicroUsd,
 }

@@ -52,7 +52,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
             "units",
         ],
     ),
-    ("git", &["manifest"]),
+    ("git", &["ids", "manifest"]),
     (
         "sim",
         &[
@@ -133,7 +133,7 @@ fn collect(dir: &Path, files: &mut Vec<PathBuf>) {
         let name = path.file_name().expect("a name").to_string_lossy().into_owned();
         if path.is_dir() {
             collect(&path, files);
-        } else if name.ends_with(".rs")
+        } else if path.extension().is_some_and(|end| end == "rs")
             && !["tests.rs", "fixture.rs", "story.rs", "build.rs"].contains(&name.as_str())
         {
             files.push(path);

@@ -111,8 +111,8 @@ fn moves(case: &Case<'_>) -> (u32, u32) {
         let homeless = unplaced.get(key).copied().unwrap_or(0);
         let running: u32 = group.running.values().sum();
         let planned = group.counts.planned;
-        let must = planned.min(running).saturating_sub(running - here).min(here);
-        least = least.saturating_add(must.saturating_sub(homeless));
+        let at_least = planned.min(running).saturating_sub(running - here).min(here);
+        least = least.saturating_add(at_least.saturating_sub(homeless));
         most = most.saturating_add(here.min(planned));
     }
     (least, most)

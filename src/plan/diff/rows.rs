@@ -122,20 +122,18 @@ impl Rows {
     fn standing(&mut self, naming: &Naming, named: &Named, standing: &Standing) {
         let target = &naming.parts.solution.target;
         let before = naming.before(standing);
-        let (actions, after, reason, group, hint) = match target.retires.get(&standing.name) {
-            Some(Retire { reason, batch }) => {
-                self.removal_conditions(naming, named, standing);
-                let hint = retire_hint(reason);
-                (Action::Delete, None, Reason::Retire { because: reason.clone() }, *batch, hint)
-            }
-            None => {
-                let reason = target.keeps.get(&standing.name).cloned();
-                let reason = reason.unwrap_or(KeepReason::Needed { pods: 0 });
-                self.blocked += u32::from(matches!(reason, KeepReason::Blocked { .. }));
-                self.estimated.1 += u32::from(standing.price.is_none());
-                let hint = keep_hint(&reason);
-                (Action::NoOp, Some(before.clone()), Reason::Keep { because: reason }, None, hint)
-            }
+        let retire = target.retires.get(&standing.name);
+        let (actions, after, reason, group, hint) = if let Some(Retire { reason, batch }) = retire {
+            self.removal_conditions(naming, named, standing);
+            let hint = retire_hint(reason);
+            (Action::Delete, None, Reason::Retire { because: reason.clone() }, *batch, hint)
+        } else {
+            let reason = target.keeps.get(&standing.name).cloned();
+            let reason = reason.unwrap_or(KeepReason::Needed { pods: 0 });
+            self.blocked += u32::from(matches!(reason, KeepReason::Blocked { .. }));
+            self.estimated.1 += u32::from(standing.price.is_none());
+            let hint = keep_hint(&reason);
+            (Action::NoOp, Some(before.clone()), Reason::Keep { because: reason }, None, hint)
         };
         let stays = after.is_some();
         self.changes.push(ResourceChange {

@@ -1,8 +1,10 @@
-//! What a real kube-scheduler 1.36.2 did with 3,000 and 2,373 pods, done again by the model.
+//! What a real kube-scheduler 1.36.2 did with the pods of four trees, done again by the model.
 //!
 //! The experiments: nodes as API objects, one DaemonSet pod of 300m and 600Mi on each, then all
 //! Deployments applied at once. `bench` on 10 m5a.24xlarge and 8 c6a.48xlarge left 401 pods
-//! pending; on 25 m5a.24xlarge none; `web` on 10 m5a.24xlarge none.
+//! pending; on 25 m5a.24xlarge none; `web` on 10 m5a.24xlarge none; `nodesized` on 155 none;
+//! `openb_cpu` on 213 left 77, its pods of 64 cores, which came last. How many are left where not
+//! all fit depends on the order in which controllers create pods, which nobody wrote down.
 
 use std::cmp::Reverse;
 
@@ -48,6 +50,34 @@ const WEB: &str = "
     5x50/64
 ";
 
+/// The Deployments of the tree `nodesized`.
+const NODESIZED: &str = "
+    28x8000/12288 31x6000/6144 12x6000/32768 4x15000/49152 8x6000/49152 24x12000/4096
+    3x2000/32768 12x3000/49152 19x2000/24576 35x6000/8192 23x4000/8192 6x6000/4096 34x8000/32768
+    21x1000/6144 16x6000/16384 27x12000/49152 18x3000/32768 18x8000/8192 27x4000/2048
+    17x8000/24576 6x6000/8192 30x3000/65536 18x3000/65536 12x15000/49152 30x3000/6144
+    27x8000/12288 15x4000/4096 8x6000/4096 22x4000/24576 13x15000/4096 40x1000/2048 4x1000/8192
+    30x15000/49152 9x8000/12288 16x3000/4096 33x12000/8192 12x15000/24576 20x4000/8192
+    39x15000/49152 30x12000/8192 33x6000/16384 7x2000/8192 2x1000/2048 26x15000/16384
+    27x6000/8192 3x3000/6144 11x1000/24576 26x1000/65536 7x6000/6144 2x15000/12288 5x1000/49152
+    19x3000/2048 7x2000/24576 33x4000/2048 14x3000/12288 23x15000/24576 17x6000/12288
+    39x4000/2048 29x3000/16384 37x1000/16384 14x12000/49152 19x12000/4096 13x2000/12288
+    5x2000/6144 4x4000/24576 34x1000/4096 25x15000/49152 4x2000/16384 4x3000/49152 27x15000/6144
+    35x15000/2048 18x6000/4096 21x8000/4096 5x1000/24576 10x6000/16384 9x6000/24576 29x6000/4096
+    37x4000/49152 23x4000/16384 32x12000/65536 30x2000/6144 12x1000/12288 26x4000/16384
+    28x8000/4096 38x8000/6144 21x2000/2048 21x8000/24576 19x8000/16384 34x8000/49152
+    9x1000/49152 22x3000/16384 6x8000/65536 32x15000/12288 26x15000/16384 5x2000/65536
+    35x3000/2048 18x15000/65536 23x4000/65536 27x8000/16384 40x6000/32768
+";
+
+/// The Deployments of the tree `openb_cpu`; the last asks for 64 cores.
+const OPENB_CPU: &str = "
+    2x8000/8192 11x8000/15625 2x8000/16384 163x8000/30517 5x8000/31250 1x8000/61035 1x8000/62500
+    1x10000/48828 11x11400/57344 4x12000/24576 364x12500/57344 2x12500/65536 120x15400/51200
+    1x16000/15625 1x16000/16384 8x16000/31250 2x16000/32768 1x16000/62500 1x16000/65536
+    95x16500/51200 2x20000/65536 2x32000/32768 284x32000/49152 3x32000/62500 1x32000/65536
+";
+
 /// Allocatable of m5a.24xlarge: 96 vCPU less 310m; 393,216 MiB less 7.5 %, 8,362 MiB for the
 /// kubelet (737 pods) and 100 MiB until eviction.
 const M5A: (&str, i64, i64) = ("m5a.24xlarge", 95_690, 355_262);
@@ -61,6 +91,9 @@ const ZONES: [&str; 3] = ["us-east-1a", "us-east-1b", "us-east-1c"];
 enum Order {
     /// One Deployment after the other.
     Declared,
+    /// Five Deployments at a time, one pod of each in turn: the ReplicaSet controller works on
+    /// five at once, so this is nearest to the experiment.
+    FiveAtOnce,
     /// One pod of each Deployment in turn.
     InTurn,
     LargestFirst,
@@ -68,8 +101,14 @@ enum Order {
     Shuffled,
 }
 
-const ORDERS: [Order; 5] =
-    [Order::Declared, Order::InTurn, Order::LargestFirst, Order::SmallestFirst, Order::Shuffled];
+const ORDERS: [Order; 6] = [
+    Order::Declared,
+    Order::FiveAtOnce,
+    Order::InTurn,
+    Order::LargestFirst,
+    Order::SmallestFirst,
+    Order::Shuffled,
+];
 
 struct Run {
     scheduler: Scheduler,
@@ -93,7 +132,9 @@ impl Run {
         };
         let agent = scheduler.class(&Arc::new(agent), None);
         let indices: Vec<NodeIndex> = scheduler.nodes().collect();
-        indices.into_iter().for_each(|node| scheduler.bind(agent, node));
+        for node in indices {
+            scheduler.bind(agent, node);
+        }
         let deployments = tree.split_whitespace().enumerate().map(|(index, row)| {
             let numbers: Vec<i64> =
                 row.split(['x', '/']).map(|n| n.parse().expect("a number")).collect();
@@ -116,6 +157,7 @@ impl Run {
             .collect();
         match order {
             Order::Declared => {}
+            Order::FiveAtOnce => pods.sort_by_key(|(row, pod, ..)| (row / 5, *pod, *row)),
             Order::InTurn => pods.sort_by_key(|(row, pod, ..)| (*pod, *row)),
             Order::LargestFirst => pods.sort_by_key(|(.., size)| Reverse(*size)),
             Order::SmallestFirst => pods.sort_by_key(|(.., size)| *size),
@@ -150,7 +192,7 @@ fn pending(fleet: &[((&str, i64, i64), usize)], tree: &str) -> Vec<(usize, Order
 fn two_shapes_of_different_ratio_leave_hundreds_pending() {
     let found = pending(&[(M5A, 10), (C6A, 8)], BENCH);
     for (zones, order, pending) in found {
-        assert!((200..=800).contains(&pending), "{zones} zones, {order:?}: {pending}");
+        assert!((100..=900).contains(&pending), "{zones} zones, {order:?}: {pending}");
     }
 }
 
@@ -164,4 +206,25 @@ fn one_shape_that_fits_the_mix_takes_every_pod() {
 fn ten_nodes_take_every_pod_of_web() {
     let found = pending(&[(M5A, 10)], WEB);
     assert!(found.iter().all(|(.., pending)| *pending == 0), "{found:?}");
+}
+
+#[test]
+fn pods_about_as_large_as_a_part_of_a_node_fit_on_nodes_enough() {
+    let found = pending(&[(M5A, 155)], NODESIZED);
+    assert!(found.iter().all(|(.., pending)| *pending == 0), "{found:?}");
+}
+
+#[test]
+fn the_largest_pods_find_no_place_when_they_come_last() {
+    for (zones, order, pending) in pending(&[(M5A, 213)], OPENB_CPU) {
+        match order {
+            Order::Declared | Order::FiveAtOnce | Order::SmallestFirst => {
+                assert_eq!(pending, 77, "{zones} zones, {order:?}");
+            }
+            Order::InTurn | Order::Shuffled => {
+                assert!((20..77).contains(&pending), "{zones} zones, {order:?}: {pending}");
+            }
+            Order::LargestFirst => assert_eq!(pending, 0, "{zones} zones"),
+        }
+    }
 }

@@ -195,7 +195,9 @@ fn preemption_prefers_the_node_that_loses_least() {
         (vec![("n2", full("a", 3)), ("n1", full("b", 3))], ("n1", vec!["b"])),
     ] {
         let mut cluster = Cluster::new(vec![node("n1", ""), node("n2", "")]);
-        on.iter().for_each(|(node, shape)| cluster.run(shape, node));
+        for (node, shape) in &on {
+            cluster.run(shape, node);
+        }
         let found = cluster.preempt(&full("new", 9)).expect("lower priorities are there");
         let (node, victims) = expected;
         assert_eq!(found, (node.to_owned(), victims.into_iter().map(String::from).collect()));

@@ -1,0 +1,122 @@
+//! Gathers files within limits, and computes the digest over them.
+
+use std::sync::Arc;
+
+use sha2::{Digest, Sha256};
+
+use super::{GitErrorKind, TreeBase, TreeRead, skipped};
+use crate::manifest::{Skipped, Tree, TreeFile};
+
+/// How much is read at most: a repository is input of strangers, and memory is finite.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Limits {
+    /// Manifest files; the largest trees known to us hold 20,000.
+    pub(crate) files: u64,
+    /// Files and directories of any name, each counted as often as it is met.
+    pub(crate) entries: u64,
+    /// Bytes of one file; a larger one counts as unreadable.
+    pub(crate) file_bytes: u64,
+    /// Bytes of all manifest files together.
+    pub(crate) total_bytes: u64,
+}
+
+impl Limits {
+    /// What is read at most unless a test says otherwise.
+    pub(crate) const DEFAULT: Self =
+        Self { files: 100_000, entries: 1_000_000, file_bytes: 16 << 20, total_bytes: 1 << 30 };
+}
+
+/// The files gathered so far.
+pub(super) struct Collector {
+    limits: Limits,
+    entries: u64,
+    others: usize,
+    bytes: u64,
+    files: Vec<TreeFile>,
+    skipped: Vec<Skipped>,
+}
+
+impl Collector {
+    pub(super) fn new(limits: Limits) -> Self {
+        Self { limits, entries: 0, others: 0, bytes: 0, files: Vec::new(), skipped: Vec::new() }
+    }
+
+    /// Counts one file or directory of any name.
+    pub(super) fn enter(&mut self) -> Result<(), GitErrorKind> {
+        self.entries += 1;
+        check(self.entries, self.limits.entries, "files and directories")
+    }
+
+    /// Counts a file that is no manifest.
+    pub(super) fn pass_over(&mut self) {
+        self.others += 1;
+    }
+
+    /// Records a part that is left out.
+    pub(super) fn skip(&mut self, path: &str, reason: &str) {
+        self.skipped.push(skipped(path, reason));
+    }
+
+    /// Admits a file of `size` bytes: `Err` inside says why its content must not be read.
+    pub(super) fn admit(&mut self, size: u64) -> Result<Result<(), String>, GitErrorKind> {
+        if size > self.limits.file_bytes {
+            let (is, most) = (size, self.limits.file_bytes);
+            return Ok(Err(format!("it has {is} bytes, and at most {most} are read")));
+        }
+        self.bytes += size;
+        check(self.bytes, self.limits.total_bytes, "bytes of manifests")?;
+        Ok(Ok(()))
+    }
+
+    /// Records a manifest file, or why it cannot be read.
+    pub(super) fn file(
+        &mut self,
+        path: &str,
+        content: Result<Vec<u8>, String>,
+    ) -> Result<(), GitErrorKind> {
+        self.files.push(TreeFile { path: path.into(), content: content.map(Arc::from) });
+        check(u64::try_from(self.files.len()).unwrap_or(u64::MAX), self.limits.files, "manifests")
+    }
+
+    /// Returns how large one file may be.
+    pub(super) fn file_bytes_max(&self) -> u64 {
+        self.limits.file_bytes
+    }
+
+    /// Sorts what was gathered and takes its digest; nothing gathered is an error.
+    pub(super) fn finish(mut self, base: TreeBase) -> Result<TreeRead, GitErrorKind> {
+        if self.files.is_empty() {
+            return Err(match self.entries {
+                0 => GitErrorKind::Empty,
+                _ => GitErrorKind::NoManifests { files: self.others },
+            });
+        }
+        self.files.sort_by(|a, b| a.path.cmp(&b.path));
+        self.skipped.sort();
+        let base = TreeBase { tree: digest(&self.files), ..base };
+        Ok(TreeRead { tree: Tree { files: self.files }, skipped: self.skipped, base })
+    }
+}
+
+fn check(amount: u64, limit: u64, what: &'static str) -> Result<(), GitErrorKind> {
+    if amount > limit { Err(GitErrorKind::TooMuch { what, limit }) } else { Ok(()) }
+}
+
+/// Hashes paths and contents with their lengths, so that no two trees share the bytes hashed.
+fn digest(files: &[TreeFile]) -> String {
+    let mut hash = Sha256::new();
+    let mut part = |kind: u8, bytes: &[u8]| {
+        hash.update([kind]);
+        hash.update(u64::try_from(bytes.len()).unwrap_or(u64::MAX).to_be_bytes());
+        hash.update(bytes);
+    };
+    for file in files {
+        part(b'p', file.path.as_bytes());
+        match &file.content {
+            Ok(bytes) => part(b'c', bytes),
+            // The reason is left out: its words depend on the platform.
+            Err(_) => part(b'x', b""),
+        }
+    }
+    hash.finalize().iter().fold("sha256:".to_owned(), |hex, byte| format!("{hex}{byte:02x}"))
+}

@@ -1,0 +1,256 @@
+//! Reads the files on disk, and compares them with the commit checked out.
+
+use std::collections::BTreeSet;
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use git2::{Repository, Status, StatusOptions};
+
+use super::collect::Collector;
+use super::{GitErrorKind, Limits, TreeBase, TreeRead, io_reason, is_manifest_name, origin_url};
+
+/// The mode of a submodule in Git's index.
+const GITLINK: u32 = 0o160_000;
+
+/// Reads the directory `root`, which is canonical.
+pub(super) fn read(
+    root: &Path,
+    repository: Option<&Repository>,
+    limits: Limits,
+) -> Result<TreeRead, GitErrorKind> {
+    let git = repository.map(|repository| GitView::of(repository, root)).transpose()?.flatten();
+    let mut walk = Walk { root, git: git.as_ref(), found: Collector::new(limits) };
+    let mut pending = vec![PathBuf::new()];
+    while let Some(directory) = pending.pop() {
+        walk.directory(&directory, &mut pending)?;
+    }
+    let base = git.as_ref().map_or_else(TreeBase::default, |view| view.base.clone());
+    walk.found.finish(base)
+}
+
+/// What Git says about a directory of its work tree.
+struct GitView {
+    /// The directory, relative to the work tree.
+    prefix: PathBuf,
+    /// What Git ignores; `None` where the directory itself is ignored, and thus named on purpose.
+    ignores: Option<Ignores>,
+    /// Submodules, relative to the work tree.
+    submodules: BTreeSet<Vec<u8>>,
+    base: TreeBase,
+}
+
+/// What Git ignores, by paths relative to the work tree.
+struct Ignores {
+    /// Directories of which nothing is committed: they need not be entered.
+    directories: BTreeSet<Vec<u8>>,
+    /// The manifests that are committed, or would be. A list of what is ignored would not do: libgit2
+    /// leaves files out of it that stand beside committed ones in an ignored directory.
+    manifests: BTreeSet<Vec<u8>>,
+}
+
+impl GitView {
+    /// Returns `None` for a directory of a repository that is not in its work tree.
+    fn of(repository: &Repository, root: &Path) -> Result<Option<Self>, GitErrorKind> {
+        let broken = |error: git2::Error| GitErrorKind::Repository(error.message().to_owned());
+        let work_tree = repository.workdir().and_then(|path| path.canonicalize().ok());
+        let Some(prefix) =
+            work_tree.and_then(|top| root.strip_prefix(top).ok().map(Path::to_owned))
+        else {
+            return Ok(None);
+        };
+        let commit = head_commit(repository).map_err(broken)?;
+        let named_on_purpose = !prefix.as_os_str().is_empty()
+            && repository.is_path_ignored(prefix.join("")).map_err(broken)?;
+        let (ignores, differs) = if named_on_purpose {
+            (None, true)
+        } else {
+            let (ignores, differs) = status(repository, &prefix).map_err(broken)?;
+            (Some(ignores), differs)
+        };
+        let base = TreeBase {
+            repository: origin_url(repository),
+            dirty: differs || commit.is_none(),
+            commit,
+            tree: String::new(),
+        };
+        let submodules = submodules(repository).map_err(broken)?;
+        Ok(Some(Self { prefix, ignores, submodules, base }))
+    }
+
+    fn ignores_directory(&self, relative: &Path) -> bool {
+        let path = self.prefix.join(relative);
+        let ignores = self.ignores.as_ref();
+        ignores.is_some_and(|ignores| ignores.directories.contains(bytes(path.as_os_str())))
+    }
+
+    fn ignores_manifest(&self, relative: &Path) -> bool {
+        let path = self.prefix.join(relative);
+        let ignores = self.ignores.as_ref();
+        ignores.is_some_and(|ignores| !ignores.manifests.contains(bytes(path.as_os_str())))
+    }
+
+    fn is_submodule(&self, relative: &Path) -> bool {
+        self.submodules.contains(bytes(self.prefix.join(relative).as_os_str()))
+    }
+}
+
+fn bytes(text: &OsStr) -> &[u8] {
+    text.as_encoded_bytes()
+}
+
+/// Returns the commit checked out; `None` before the first one.
+fn head_commit(repository: &Repository) -> Result<Option<String>, git2::Error> {
+    match repository.head() {
+        Ok(head) => Ok(Some(head.peel_to_commit()?.id().to_string())),
+        Err(error) if error.code() == git2::ErrorCode::UnbornBranch => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Returns what Git ignores below `prefix`, and whether a manifest there differs from the commit.
+fn status(repository: &Repository, prefix: &Path) -> Result<(Ignores, bool), git2::Error> {
+    let mut options = StatusOptions::new();
+    options.include_untracked(true).recurse_untracked_dirs(true).include_ignored(true);
+    // The index is left as it is, even where refreshing it would make the next run quicker.
+    options.exclude_submodules(true).update_index(false);
+    if !prefix.as_os_str().is_empty() {
+        options.pathspec(prefix).disable_pathspec_match(true);
+    }
+    let committed = repository.index()?.iter().map(|entry| entry.path).collect::<BTreeSet<_>>();
+    let mut ignores = Ignores { directories: BTreeSet::new(), manifests: committed };
+    ignores.manifests.retain(|path| is_manifest_name(path));
+    let mut differs = false;
+    for entry in repository.statuses(Some(&mut options))?.iter() {
+        let path = entry.path_bytes();
+        if entry.status().contains(Status::IGNORED) {
+            ignores.directories.extend(path.strip_suffix(b"/").map(<[u8]>::to_vec));
+        } else if is_manifest_name(path) && entry.status() != Status::CURRENT {
+            ignores.manifests.insert(path.to_vec());
+            differs = true;
+        }
+    }
+    Ok((ignores, differs))
+}
+
+fn submodules(repository: &Repository) -> Result<BTreeSet<Vec<u8>>, git2::Error> {
+    let index = repository.index()?;
+    Ok(index.iter().filter(|entry| entry.mode == GITLINK).map(|entry| entry.path).collect())
+}
+
+/// One walk over a directory.
+struct Walk<'a> {
+    root: &'a Path,
+    git: Option<&'a GitView>,
+    found: Collector,
+}
+
+impl Walk<'_> {
+    /// Reads one directory; directories inside it are added to `pending`.
+    fn directory(
+        &mut self,
+        relative: &Path,
+        pending: &mut Vec<PathBuf>,
+    ) -> Result<(), GitErrorKind> {
+        let entries = match fs::read_dir(self.root.join(relative)) {
+            Ok(entries) => entries,
+            Err(error) if relative.as_os_str().is_empty() => {
+                return Err(GitErrorKind::Unreadable(io_reason(&error)));
+            }
+            Err(error) => {
+                let reason = format!("the directory cannot be listed: {}", io_reason(&error));
+                return self.found.file(&slashed(relative), Err(reason));
+            }
+        };
+        for entry in entries {
+            let Ok(entry) = entry else {
+                let reason = "the directory cannot be listed to its end".to_owned();
+                self.found.file(&slashed(relative), Err(reason))?;
+                continue;
+            };
+            if entry.file_name() == ".git" {
+                continue;
+            }
+            self.found.enter()?;
+            let path = relative.join(entry.file_name());
+            self.entry(path, entry.file_type().ok(), pending)?;
+        }
+        Ok(())
+    }
+
+    fn entry(
+        &mut self,
+        path: PathBuf,
+        kind: Option<fs::FileType>,
+        pending: &mut Vec<PathBuf>,
+    ) -> Result<(), GitErrorKind> {
+        let shown = slashed(&path);
+        if kind.is_some_and(|kind| kind.is_dir()) {
+            if self.git.is_some_and(|git| git.ignores_directory(&path)) {
+                return Ok(());
+            }
+            let nested = self.root.join(&path).join(".git").symlink_metadata().is_ok();
+            if nested || self.git.is_some_and(|git| git.is_submodule(&path)) {
+                self.found.skip(&shown, "a Git repository of its own");
+            } else {
+                pending.push(path);
+            }
+            return Ok(());
+        }
+        let is_link = kind.is_some_and(|kind| kind.is_symlink());
+        if !is_manifest_name(bytes(path.as_os_str())) {
+            self.found.pass_over();
+            if is_link && self.root.join(&path).is_dir() {
+                self.found.skip(&shown, "a link to a directory, which is not followed");
+            }
+            return Ok(());
+        }
+        if self.git.is_some_and(|git| git.ignores_manifest(&path)) {
+            return Ok(());
+        }
+        if path.to_str().is_none() {
+            return self.found.file(&shown, Err("its path is not UTF-8".to_owned()));
+        }
+        let content = if is_link { self.linked(&path) } else { Ok(self.root.join(&path)) };
+        let content = match content {
+            Ok(file) => self.content(&file)?,
+            Err(reason) => Err(reason),
+        };
+        self.found.file(&shown, content)
+    }
+
+    /// Returns the file that the link `path` leads to, which must be below the root.
+    fn linked(&self, path: &Path) -> Result<PathBuf, String> {
+        let target =
+            self.root.join(path).canonicalize().map_err(|error| {
+                format!("it is a link that leads nowhere: {}", io_reason(&error))
+            })?;
+        match target.strip_prefix(self.root) {
+            Ok(inside) if inside.iter().all(|part| part != ".git") => Ok(target),
+            _ => Err("it is a link to a file outside the directory that is read".to_owned()),
+        }
+    }
+
+    fn content(&mut self, file: &Path) -> Result<Result<Vec<u8>, String>, GitErrorKind> {
+        // Asked before the file is opened: opening a named pipe would wait for its other end.
+        let size = match fs::metadata(file) {
+            Ok(found) if found.is_file() => found.len(),
+            Ok(_) => return Ok(Err("it is not a regular file".to_owned())),
+            Err(error) => return Ok(Err(io_reason(&error))),
+        };
+        if let Err(reason) = self.found.admit(size)? {
+            return Ok(Err(reason));
+        }
+        let mut content = Vec::new();
+        // A file that grows while it is read must not exceed what was admitted by much.
+        let limit = self.found.file_bytes_max();
+        let read = File::open(file).and_then(|file| file.take(limit).read_to_end(&mut content));
+        Ok(read.map(|_| content).map_err(|error| io_reason(&error)))
+    }
+}
+
+/// Writes a relative path with `/` between its parts; bytes that are not UTF-8 are replaced.
+fn slashed(path: &Path) -> String {
+    path.iter().map(OsStr::to_string_lossy).collect::<Vec<_>>().join("/")
+}

@@ -1,0 +1,80 @@
+//! Where read objects are gathered; one object is defined once.
+
+use std::collections::BTreeMap;
+
+use super::decode::Scope;
+use super::model::{Desired, DisruptionBudget, LimitRangeItem, Severity, Skipped, Unresolved};
+use crate::ids::{Namespace, Origin};
+
+/// What was read so far, and where each object was defined.
+#[derive(Debug, Default)]
+pub(super) struct Collected {
+    pub(super) desired: Desired,
+    /// Items of limit ranges, by namespace and name of the range.
+    pub(super) limit_ranges: BTreeMap<(Namespace, String), Vec<LimitRangeItem>>,
+    /// Disruption budgets, by namespace and name.
+    pub(super) budgets: BTreeMap<(Namespace, String), DisruptionBudget>,
+    /// Where each object was defined, by sort and name.
+    places: BTreeMap<&'static str, BTreeMap<String, Origin>>,
+}
+
+/// The name of an object among its sort.
+pub(super) struct Named<'a> {
+    /// Objects of one sort share their names.
+    pub(super) sort: &'static str,
+    pub(super) name: String,
+    pub(super) scope: &'a Scope<'a>,
+    pub(super) origin: Origin,
+}
+
+impl Collected {
+    /// Puts an object into the map that `of` chooses. The first definition stays; another one is
+    /// an error unless it says the same.
+    pub(super) fn insert<K: Ord, V>(
+        &mut self,
+        named: Named<'_>,
+        of: impl FnOnce(&mut Self) -> &mut BTreeMap<K, V>,
+        (key, value): (K, V),
+        same: impl FnOnce(&V, &V) -> bool,
+    ) {
+        let Named { sort, name, scope, origin } = named;
+        let places = self.places.entry(sort).or_default();
+        let Some(first) = places.get(&name).cloned() else {
+            places.insert(name, origin);
+            of(self).insert(key, value);
+            return;
+        };
+        if !of(self).get(&key).is_some_and(|held| same(held, &value)) {
+            let hint = "keep one of the two, or name the paths to read under `spec.sources`";
+            scope.note(
+                Severity::Error,
+                origin.line,
+                format!("is defined differently at {first}"),
+                Some(hint.to_owned()),
+            );
+        }
+    }
+
+    /// Returns what was read, in its final order.
+    pub(super) fn into_desired(self) -> Desired {
+        let Self { mut desired, limit_ranges, budgets, places: _ } = self;
+        for ((namespace, _), items) in limit_ranges {
+            desired.limit_ranges.entry(namespace).or_default().extend(items);
+        }
+        desired.disruption_budgets = budgets.into_values().collect();
+        desired.autoscalers.sort();
+        desired.unresolved.sort();
+        desired.skipped.sort();
+        desired
+    }
+
+    /// Notes a file or document that is no input.
+    pub(super) fn skip(&mut self, origin: Origin, reason: impl Into<String>) {
+        self.desired.skipped.push(Skipped { origin, reason: reason.into() });
+    }
+
+    /// Notes a source of workloads whose size is not known.
+    pub(super) fn unresolved(&mut self, origin: Origin, object: String, reason: impl Into<String>) {
+        self.desired.unresolved.push(Unresolved { origin, object, reason: reason.into() });
+    }
+}

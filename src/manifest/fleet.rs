@@ -1,0 +1,183 @@
+//! `fleetwright.yaml`: the settings of a repository.
+//!
+//! Knows the file's form and defaults (`plans/fleet.schema.json` says the same). An unknown key is
+//! an error, because a setting that has no effect is worse than none.
+
+mod file;
+
+pub use file::read_fleet;
+pub(super) use file::{FILE, is_fleet};
+
+use std::collections::BTreeMap;
+
+use jiff::SignedDuration;
+
+use crate::ids::{Origin, Region, ZoneId, ZoneName};
+use crate::units::MicroUsd;
+
+/// Name of a cluster, and region, where the file is absent or does not say.
+const DEFAULT_CLUSTER: &str = "default";
+const DEFAULT_REGION: &str = "us-east-1";
+
+/// The settings of a repository, from `fleetwright.yaml` and defaults.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Fleet {
+    /// Where the settings are written; `None` where the repository has no `fleetwright.yaml`.
+    pub origin: Option<Origin>,
+    /// Name of the fleet; the cluster's name unless stated.
+    pub name: String,
+    /// The cluster that the fleet serves.
+    pub cluster: ClusterSettings,
+    /// Where manifests are read; empty means everywhere below the root.
+    pub sources: Vec<Source>,
+    /// How demand is computed.
+    pub demand: DemandSettings,
+    /// The world to compare with, as `--world` writes it.
+    pub world: String,
+    /// Directories of policies.
+    pub policies: Vec<String>,
+    /// When moving pods is worth its saving.
+    pub consolidation: ConsolidationSettings,
+}
+
+/// The cluster that a fleet serves.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ClusterSettings {
+    /// Name.
+    pub name: String,
+    /// Region.
+    pub region: Region,
+    /// Zones that may be used, with their ids where declared; empty means every zone of the region.
+    pub zones: BTreeMap<ZoneName, Option<ZoneId>>,
+}
+
+/// A place below the root where manifests are read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Source {
+    /// Where the source is declared.
+    pub origin: Origin,
+    /// Path of a directory or file below the root, with `/`, without `.` and `..`; empty is the
+    /// root itself.
+    pub path: String,
+    /// What makes manifests of it; `None` where it holds plain manifests.
+    pub render: Option<Renderer>,
+    /// Values files of a Helm chart, as written.
+    pub values: Vec<String>,
+    /// Values of `${…}` placeholders.
+    pub vars: BTreeMap<String, String>,
+}
+
+/// A tool that makes manifests of a source.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Renderer {
+    /// `kustomize build`, or `kubectl kustomize`.
+    Kustomize,
+    /// `helm template`.
+    Helm,
+}
+
+impl Renderer {
+    /// Returns the renderer as `fleetwright.yaml` spells it.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Kustomize => "kustomize",
+            Self::Helm => "helm",
+        }
+    }
+}
+
+/// Which count of an autoscaled workload is planned for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Autoscaled {
+    /// The least the autoscaler may choose.
+    Floor,
+    /// What runs now.
+    #[default]
+    Live,
+    /// The most the autoscaler may choose.
+    Ceiling,
+}
+
+/// How demand is computed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DemandSettings {
+    /// Which count of an autoscaled workload is planned for.
+    pub autoscaled: Autoscaled,
+    /// How long before it is needed capacity is to be there.
+    pub lead: SignedDuration,
+}
+
+impl Default for DemandSettings {
+    fn default() -> Self {
+        Self { autoscaled: Autoscaled::Live, lead: SignedDuration::from_mins(10) }
+    }
+}
+
+/// When moving pods is worth its saving.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ConsolidationSettings {
+    /// The time over which a saving counts.
+    pub horizon: SignedDuration,
+    /// What the restart of one pod costs.
+    pub restart_cost: MicroUsd,
+    /// The least saving, in thousandths of a percent of the affected nodes' price.
+    pub minimum_saving_milli_percent: u32,
+}
+
+impl Default for ConsolidationSettings {
+    fn default() -> Self {
+        Self {
+            horizon: SignedDuration::from_hours(24),
+            restart_cost: MicroUsd(1_000),
+            minimum_saving_milli_percent: 5_000,
+        }
+    }
+}
+
+impl Default for Fleet {
+    fn default() -> Self {
+        Self {
+            origin: None,
+            name: DEFAULT_CLUSTER.to_owned(),
+            cluster: ClusterSettings {
+                name: DEFAULT_CLUSTER.to_owned(),
+                region: DEFAULT_REGION.into(),
+                zones: BTreeMap::new(),
+            },
+            sources: Vec::new(),
+            demand: DemandSettings::default(),
+            world: "empty".to_owned(),
+            policies: Vec::new(),
+            consolidation: ConsolidationSettings::default(),
+        }
+    }
+}
+
+/// Returns `path`, seen from the directory `base`, without `.` and `..`; `None` where it leads out
+/// of the root.
+pub(super) fn normal_path(base: &str, path: &str) -> Option<String> {
+    if path.starts_with('/') {
+        return None;
+    }
+    let mut parts: Vec<&str> = base.split('/').filter(|part| !part.is_empty()).collect();
+    for part in path.split('/') {
+        match part {
+            "" | "." => {}
+            ".." => {
+                parts.pop()?;
+            }
+            part => parts.push(part),
+        }
+    }
+    Some(parts.join("/"))
+}
+
+/// Returns whether the file `path` is `root` or below it; the empty root holds every file.
+pub(super) fn is_below(path: &str, root: &str) -> bool {
+    let rest = path.strip_prefix(root);
+    root.is_empty() || rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,268 @@
+//! The reading of `fleetwright.yaml`.
+
+use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::super::decode::{Field, Map, Report, Scope, shorten};
+use super::super::karpenter::milli_percent;
+use super::super::model::{Problem, Severity, Tree};
+use super::super::placeholder::Vars;
+use super::super::yaml::{self, Node};
+use super::{Autoscaled, ClusterSettings, Fleet, Renderer, Source, is_below, normal_path};
+use crate::ids::{Origin, Region, ZoneId, ZoneName};
+use crate::units::MicroUsd;
+
+/// Name of the file, at the root of the repository.
+pub(in super::super) const FILE: &str = "fleetwright.yaml";
+
+const API_VERSION: &str = "fleetwright.dev/v1";
+
+/// Reads `fleetwright.yaml` at the root of `tree`, with everything that is wrong with it.
+///
+/// Where the file is absent, and for each setting that is absent or wrong, the default stands in.
+#[must_use]
+pub fn read_fleet(tree: &Tree) -> (Fleet, Vec<Problem>) {
+    let report = Report::default();
+    let mut fleet = Fleet::default();
+    if let Some(file) = tree.files.iter().find(|file| &*file.path == FILE) {
+        fleet.origin = Some(Origin { file: file.path.clone(), line: 0 });
+        let vars = Vars::new();
+        let object = "Fleet".to_owned();
+        let scope = Scope { report: &report, file: &file.path, object, vars: &vars };
+        match &file.content {
+            Ok(bytes) => read_bytes(bytes, &scope, &mut fleet),
+            Err(why) => scope.note(Severity::Error, 0, format!("cannot be read: {why}"), None),
+        }
+        check_sources(&fleet, tree, &report);
+    }
+    let mut problems = report.into_problems();
+    problems.sort();
+    (fleet, problems)
+}
+
+fn read_bytes(bytes: &[u8], scope: &Scope<'_>, fleet: &mut Fleet) {
+    let error = |line, message, hint| scope.note(Severity::Error, line, message, hint);
+    let text = match yaml::decode(bytes) {
+        Ok(text) => text,
+        Err(fault) => return error(fault.line(), fault.to_string(), None),
+    };
+    let loaded = yaml::load(&text);
+    if let Some(fault) = loaded.fault {
+        return error(fault.line, fault.message, fault.hint);
+    }
+    let mut documents = loaded.documents.into_iter().filter(|doc| !doc.root.is_null());
+    let Some(document) = documents.next() else {
+        return error(0, "is empty".to_owned(), Some("remove it, or see the README".to_owned()));
+    };
+    for fault in document.faults {
+        error(fault.line, fault.message, fault.hint);
+    }
+    for other in documents {
+        error(other.root.line, "holds a second document".to_owned(), None);
+    }
+    fleet.origin = Some(scope.origin(document.root.line));
+    if let Some(root) = Field::root(scope, &document.root).map() {
+        read_root(&root, fleet);
+    }
+}
+
+fn read_root(root: &Map<'_>, fleet: &mut Fleet) {
+    if let Some(version) = root.need("apiVersion") {
+        version.choice(&[(API_VERSION, ())]);
+    }
+    if let Some(kind) = root.need("kind") {
+        kind.choice(&[("Fleet", ())]);
+    }
+    let spec = root.get("spec");
+    let spec = spec.as_ref().and_then(Field::map);
+    let name = root.get("metadata").and_then(|field| {
+        let metadata = field.map()?;
+        let name = metadata.get("name").and_then(|name| name.filled()).map(Cow::into_owned);
+        metadata.finish(Severity::Error);
+        name
+    });
+    if let Some(name) = &name {
+        fleet.cluster.name.clone_from(name);
+    }
+    if let Some(spec) = &spec {
+        read_spec(spec, fleet);
+    }
+    fleet.name = name.unwrap_or_else(|| fleet.cluster.name.clone());
+    root.finish(Severity::Error);
+}
+
+fn read_spec(spec: &Map<'_>, fleet: &mut Fleet) {
+    if let Some(map) = spec.get("cluster").as_ref().and_then(Field::map) {
+        read_cluster(&map, &mut fleet.cluster);
+        map.finish(Severity::Error);
+    }
+    if let Some(sources) = spec.get("sources") {
+        fleet.sources = sources.items().filter_map(|item| source(&item)).collect();
+    }
+    if let Some(map) = spec.get("demand").as_ref().and_then(Field::map) {
+        let counts = [
+            ("floor", Autoscaled::Floor),
+            ("live", Autoscaled::Live),
+            ("ceiling", Autoscaled::Ceiling),
+        ];
+        let demand = &mut fleet.demand;
+        set(&mut demand.autoscaled, map.get("autoscaled").and_then(|f| f.choice(&counts)));
+        set(&mut demand.lead, map.get("lead").and_then(|f| f.duration()));
+        map.finish(Severity::Error);
+    }
+    set(&mut fleet.world, spec.get("world").and_then(|f| Some(f.filled()?.into_owned())));
+    if let Some(policies) = spec.get("policies") {
+        let paths = policies.items().filter_map(|item| path(&item));
+        fleet.policies = paths.collect();
+    }
+    if let Some(map) = spec.get("consolidation").as_ref().and_then(Field::map) {
+        let consolidation = &mut fleet.consolidation;
+        set(&mut consolidation.horizon, map.get("horizon").and_then(|f| f.duration()));
+        set(&mut consolidation.restart_cost, map.get("restartCost").and_then(|f| money(&f)));
+        let saving = map.get("minimumSaving").and_then(|f| share(&f));
+        set(&mut consolidation.minimum_saving_milli_percent, saving);
+        map.finish(Severity::Error);
+    }
+    spec.finish(Severity::Error);
+}
+
+fn set<T>(setting: &mut T, value: Option<T>) {
+    if let Some(value) = value {
+        *setting = value;
+    }
+}
+
+fn read_cluster(map: &Map<'_>, cluster: &mut ClusterSettings) {
+    set(&mut cluster.name, map.get("name").and_then(|f| Some(f.filled()?.into_owned())));
+    set(&mut cluster.region, map.get("region").and_then(|f| Some(Region::from(&*f.filled()?))));
+    let Some(zones) = map.get("zones") else { return };
+    if let yaml::Value::Map(_) = zones.node.value {
+        let Some(ids) = zones.map() else { return };
+        for (name, id) in ids.entries() {
+            let zone_id = id.filled().map(|id| ZoneId::from(&*id));
+            check_zone(&id, name, cluster);
+            cluster.zones.insert(name.into(), zone_id);
+        }
+        return;
+    }
+    for item in zones.items() {
+        let Some(name) = item.filled() else { continue };
+        check_zone(&item, &name, cluster);
+        if cluster.zones.insert(ZoneName::from(&*name), None).is_some() {
+            item.error(format_args!("names the zone {name} again"), None);
+        }
+    }
+}
+
+fn check_zone(field: &Field<'_>, name: &str, cluster: &ClusterSettings) {
+    if !name.starts_with(cluster.region.as_str()) || name.len() == cluster.region.as_str().len() {
+        field.error(
+            format_args!("names the zone `{}`, which is not in {}", shorten(name), cluster.region),
+            format!("zones of that region are called {}a and so on", cluster.region),
+        );
+    }
+}
+
+fn source(field: &Field<'_>) -> Option<Source> {
+    let map = field.map()?;
+    let read_path = map.need("path").and_then(|f| path(&f));
+    let renderers = [("kustomize", Renderer::Kustomize), ("helm", Renderer::Helm)];
+    let stated = map.get("render");
+    let render = stated.as_ref().and_then(|f| f.choice(&renderers));
+    let values = map.get("values");
+    if let Some(values) =
+        values.as_ref().filter(|_| stated.is_some() && render != Some(Renderer::Helm))
+    {
+        values.error("are of use to `render: helm` alone", None);
+    } else if let Some(values) = values.as_ref().filter(|_| stated.is_none()) {
+        values.error("need `render: helm`", None);
+    }
+    let values = values.map(|f| f.texts()).unwrap_or_default();
+    let vars = map.get("vars").map(|f| read_vars(&f)).unwrap_or_default();
+    map.finish(Severity::Error);
+    // A renderer that is not known still keeps the files from being read as plain manifests.
+    let render = render.or(stated.map(|_| Renderer::Kustomize));
+    Some(Source { origin: field.origin(), path: read_path?, render, values, vars })
+}
+
+fn read_vars(field: &Field<'_>) -> BTreeMap<String, String> {
+    let mut vars = BTreeMap::new();
+    let Some(map) = field.map() else { return vars };
+    for (name, value) in map.entries() {
+        let letters = |c: char| c.is_ascii_alphanumeric() || c == '_';
+        if name.starts_with(|c: char| c.is_ascii_digit()) || !name.chars().all(letters) {
+            value.error(
+                format_args!("has the name `{}`, which no ${{…}} can have", shorten(name)),
+                None,
+            );
+        } else if let Some(word) = value.word() {
+            vars.insert(name.to_owned(), word.into_owned());
+        }
+    }
+    vars
+}
+
+/// Reads a path below the root, and brings it to its one form.
+fn path(field: &Field<'_>) -> Option<String> {
+    let text = field.filled()?;
+    let normal = normal_path("", &text);
+    if normal.is_none() {
+        field.error(
+            format_args!("is `{}`, which leads out of the repository", shorten(&text)),
+            "write a path below the directory of fleetwright.yaml".to_owned(),
+        );
+    }
+    normal
+}
+
+fn money(field: &Field<'_>) -> Option<MicroUsd> {
+    let text = field.word()?;
+    let parsed = text.parse::<MicroUsd>().ok().filter(|amount| amount.0 >= 0);
+    if parsed.is_none() {
+        field.error(
+            format_args!("is `{}`, not an amount of US dollars", shorten(&text)),
+            "write a decimal with at most six digits after the point, such as \"0.001\"".to_owned(),
+        );
+    }
+    parsed
+}
+
+fn share(field: &Field<'_>) -> Option<u32> {
+    let text = field.text()?;
+    let parsed = text.strip_suffix('%').and_then(milli_percent);
+    if parsed.is_none() {
+        field.error(
+            format_args!("is `{}`, not a share", shorten(&text)),
+            "write 0% to 100%, such as 5%".to_owned(),
+        );
+    }
+    parsed
+}
+
+/// Notes sources that no file of the tree belongs to, and sources named twice.
+fn check_sources(fleet: &Fleet, tree: &Tree, report: &Report) {
+    let mut seen = BTreeSet::new();
+    for source in &fleet.sources {
+        let note = |message, hint: &str| {
+            report.add(Problem {
+                origin: source.origin.clone(),
+                severity: Severity::Error,
+                object: "Fleet".to_owned(),
+                message,
+                hint: Some(hint.to_owned()),
+            });
+        };
+        if !seen.insert(&source.path) {
+            note(format!("source `{}` is named twice", source.path), "keep one of the two");
+        }
+        if !tree.files.iter().any(|file| is_below(&file.path, &source.path)) {
+            let hint = "paths count from the directory of fleetwright.yaml";
+            note(format!("source `{}` does not exist", source.path), hint);
+        }
+    }
+}
+
+/// Returns whether a document is a fleet file's.
+pub(in super::super) fn is_fleet(root: &Node<'_>) -> bool {
+    root.get("apiVersion").and_then(Node::text).is_some_and(|v| v.starts_with("fleetwright.dev/"))
+}

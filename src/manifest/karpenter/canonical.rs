@@ -1,0 +1,76 @@
+//! One text for each meaning: what a digest of a specification is taken over.
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use sha2::{Digest as _, Sha256};
+
+use super::super::placeholder::{self, Vars};
+use super::super::yaml::{Node, Scalar, Value, resolve};
+
+/// Returns the SHA-256 of `text`, in hex.
+pub(super) fn sha256(text: &str) -> Arc<str> {
+    let mut hex = String::with_capacity(64);
+    for byte in Sha256::digest(text) {
+        let _ = write!(hex, "{byte:02x}");
+    }
+    hex.into()
+}
+
+/// Returns `node` as JSON with sorted keys, without those entries of its own that `skip` names.
+///
+/// Placeholders are replaced where they have a value.
+pub(super) fn canonical(node: &Node<'_>, vars: &Vars, skip: &[&str]) -> String {
+    let mut out = String::new();
+    write_node(node, vars, skip, &mut out);
+    out
+}
+
+fn write_node(node: &Node<'_>, vars: &Vars, skip: &[&str], out: &mut String) {
+    match &node.value {
+        Value::Plain(text) => {
+            let text = placeholder::replace(text, vars).text;
+            match resolve(&text) {
+                Scalar::Null => out.push_str("null"),
+                Scalar::Bool(value) => out.push_str(if value { "true" } else { "false" }),
+                Scalar::Int(int) => out.push_str(&int.to_string()),
+                Scalar::Number(number) => out.push_str(number),
+                Scalar::Text(text) => write_text(text, out),
+            }
+        }
+        Value::Quoted(text) => write_text(&placeholder::replace(text, vars).text, out),
+        Value::Seq(items) => {
+            out.push('[');
+            for (index, item) in items.iter().enumerate() {
+                if index > 0 {
+                    out.push(',');
+                }
+                write_node(item, vars, &[], out);
+            }
+            out.push(']');
+        }
+        Value::Map(entries) => {
+            let mut sorted: Vec<_> =
+                entries.iter().filter(|entry| !skip.contains(&&*entry.key)).collect();
+            sorted.sort_by(|a, b| a.key.cmp(&b.key));
+            out.push('{');
+            for (index, entry) in sorted.iter().enumerate() {
+                if index > 0 {
+                    out.push(',');
+                }
+                write_text(&entry.key, out);
+                out.push(':');
+                write_node(&entry.value, vars, &[], out);
+            }
+            out.push('}');
+        }
+        Value::Tagged(tag, inner) => {
+            write_text(tag, out);
+            write_node(inner, vars, &[], out);
+        }
+    }
+}
+
+fn write_text(text: &str, out: &mut String) {
+    out.push_str(&serde_json::Value::from(text).to_string());
+}

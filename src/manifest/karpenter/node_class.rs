@@ -1,0 +1,277 @@
+//! `EC2NodeClass` (v1, v1beta1) and `AWSNodeTemplate` (v1alpha1).
+
+use super::super::collect::{Collected, Named};
+use super::super::decode::{Field, Map, nearest, shorten};
+use super::super::meta::Meta;
+use super::super::model::Severity;
+use super::super::pool::{AmiFamily, Generation, KubeletSettings, NodeClass};
+use super::canonical::{canonical, sha256};
+use super::finish_root;
+use super::kubelet::kubelet;
+use super::node_pool::texts;
+use crate::units::Bytes;
+
+/// Families as `amiFamily` spells them.
+const FAMILIES: [(&str, AmiFamily); 8] = [
+    ("AL2", AmiFamily::Al2),
+    ("AL2023", AmiFamily::Al2023),
+    ("Bottlerocket", AmiFamily::Bottlerocket),
+    ("Windows2019", AmiFamily::Windows),
+    ("Windows2022", AmiFamily::Windows),
+    ("Windows2025", AmiFamily::Windows),
+    ("Ubuntu", AmiFamily::Ubuntu),
+    ("Custom", AmiFamily::Custom),
+];
+
+/// Fields of every generation that do not change what a node offers.
+const IRRELEVANT: &[&str] = &[
+    "associatePublicIPAddress",
+    "capacityReservationSelectorTerms",
+    "connectionTracking",
+    "context",
+    "cpuOptions",
+    "detailedMonitoring",
+    "ipPrefixCount",
+    "metadataOptions",
+    "networkInterfaces",
+    "placementGroupSelector",
+    "securityGroupSelectorTerms",
+    "subnetSelectorTerms",
+];
+
+/// Fields of v1alpha1 alone that do not change what a node offers.
+const ALPHA_IRRELEVANT: &[&str] = &[
+    "apiVersion",
+    "context",
+    "detailedMonitoring",
+    "instanceProfile",
+    "kind",
+    "metadataOptions",
+    "securityGroupSelector",
+    "subnetSelector",
+];
+
+/// Reads an `EC2NodeClass` of `generation`.
+pub(in super::super) fn node_class(
+    generation: Generation,
+    meta: Meta,
+    root: &Map<'_>,
+    into: &mut Collected,
+) {
+    finish_root(root);
+    let Some(spec) = root.need("spec") else { return };
+    let Some(spec) = spec.map() else { return };
+    let image = image(&spec, generation);
+    let kubelet = match generation {
+        Generation::V1 => spec.get("kubelet").map(|field| kubelet(&field)),
+        Generation::V1beta1 | Generation::V1alpha5 => None,
+    };
+    let (role, profile) = (spec.get("role"), spec.get("instanceProfile"));
+    if role.is_none() && profile.is_none() {
+        spec.field.warn("has neither `role` nor `instanceProfile`", None);
+    }
+    spec.ignore(IRRELEVANT);
+    let family = image.as_ref().map_or(AmiFamily::Custom, |(family, _)| *family);
+    let class = settings(&spec, generation, meta, family);
+    spec.finish(Severity::Warning);
+    let Some((_, image)) = image else { return };
+    add(NodeClass { image, kubelet: kubelet.unwrap_or_default(), ..class }, root, into);
+}
+
+/// Reads an `AWSNodeTemplate`.
+pub(in super::super) fn node_template(meta: Meta, root: &Map<'_>, into: &mut Collected) {
+    finish_root(root);
+    let Some(spec) = root.need("spec") else { return };
+    let Some(spec) = spec.map() else { return };
+    let family = family(spec.get("amiFamily"), Generation::V1alpha5);
+    let name = spec.get("amiFamily").and_then(|field| field.node.text());
+    let selector = spec.get("amiSelector");
+    let image = match &selector {
+        Some(selector) => canonical(selector.node, selector.scope.vars, &[]),
+        None => format!("{}@latest", name.unwrap_or("AL2").to_ascii_lowercase()),
+    };
+    for key in ["launchTemplate", "launchTemplateName"] {
+        if let Some(template) = spec.get(key) {
+            template.warn(
+                "names a launch template, whose image, disks and user data are not known",
+                "move what it sets into the AWSNodeTemplate".to_owned(),
+            );
+        }
+    }
+    spec.ignore(ALPHA_IRRELEVANT);
+    // This generation defaults to Amazon Linux 2.
+    let known = family.as_ref().map_or(AmiFamily::Custom, |f| f.unwrap_or(AmiFamily::Al2));
+    let class = settings(&spec, Generation::V1alpha5, meta, known);
+    spec.finish(Severity::Warning);
+    if family.is_ok() {
+        add(NodeClass { image, ..class }, root, into);
+    }
+}
+
+fn add(class: NodeClass, root: &Map<'_>, into: &mut Collected) {
+    let named = Named {
+        sort: "EC2NodeClass",
+        name: class.name.to_string(),
+        scope: root.field.scope,
+        origin: class.origin.clone(),
+    };
+    let same =
+        |a: &NodeClass, b: &NodeClass| NodeClass { origin: b.origin.clone(), ..a.clone() } == *b;
+    into.insert(named, |all| &mut all.desired.node_classes, (class.name.clone(), class), same);
+}
+
+/// Reads what every generation writes alike; image and kubelet are left at defaults.
+fn settings(spec: &Map<'_>, generation: Generation, meta: Meta, family: AmiFamily) -> NodeClass {
+    let policies = [("RAID0", true)];
+    let raid0 = spec.get("instanceStorePolicy").and_then(|field| field.choice(&policies));
+    let user_data = spec.get("userData").and_then(|field| Some(sha256(field.node.text()?)));
+    let vars = spec.field.scope.vars;
+    let shape = canonical(spec.field.node, vars, &["userData"]);
+    let digested = format!("{shape}\n{}", user_data.as_deref().unwrap_or_default());
+    NodeClass {
+        name: meta.name.into(),
+        origin: meta.origin,
+        generation,
+        ami_family: family,
+        image: String::new(),
+        kubelet: KubeletSettings::default(),
+        ephemeral_storage: spec
+            .get("blockDeviceMappings")
+            .and_then(|field| ephemeral_storage(&field, family)),
+        instance_store_raid0: raid0.unwrap_or(false),
+        user_data_digest: user_data,
+        tags: spec.get("tags").map(|field| texts(&field)).unwrap_or_default(),
+        spec_digest: sha256(&digested),
+    }
+}
+
+/// A value is there and wrong, and its problem is noted.
+struct Noted;
+
+/// Reads `amiFamily`, where it is stated.
+fn family(field: Option<Field<'_>>, generation: Generation) -> Result<Option<AmiFamily>, Noted> {
+    let Some(field) = field else { return Ok(None) };
+    let there = |(_, family): &&(&'static str, AmiFamily)| {
+        generation != Generation::V1 || *family != AmiFamily::Ubuntu
+    };
+    let families: Vec<_> = FAMILIES.iter().filter(there).copied().collect();
+    field.choice(&families).map(Some).ok_or(Noted)
+}
+
+/// Reads the family and the image of an `EC2NodeClass`; `None` where a problem is noted.
+fn image(spec: &Map<'_>, generation: Generation) -> Option<(AmiFamily, String)> {
+    let stated = spec.get("amiFamily");
+    let name = stated.as_ref().and_then(|field| field.node.text()).unwrap_or_default();
+    let latest = format!("{}@latest", name.to_ascii_lowercase());
+    let terms = spec.get("amiSelectorTerms");
+    let aliased = terms.as_ref().map_or(Ok(None), alias);
+    let (Ok(family), Ok(aliased)) = (family(stated, generation), aliased) else { return None };
+    match (terms, aliased, family) {
+        (_, Some((alias, aliased)), stated) => {
+            let stated = stated.unwrap_or(aliased);
+            if ![aliased, AmiFamily::Custom].contains(&stated)
+                && let Some(field) = spec.get("amiFamily")
+            {
+                field.error(format_args!("does not agree with the alias `{alias}`"), None);
+            }
+            Some((stated, alias))
+        }
+        (Some(terms), None, family) => {
+            if family.is_none() {
+                spec.field.error(
+                    "has no `amiFamily`, which selector terms without an alias need",
+                    "write amiFamily: AL2023 or another family, or select by alias".to_owned(),
+                );
+            }
+            Some((family?, canonical(terms.node, terms.scope.vars, &[])))
+        }
+        (None, None, family) if generation == Generation::V1 => {
+            spec.need("amiSelectorTerms");
+            Some((family?, latest))
+        }
+        (None, None, Some(family)) => Some((family, latest)),
+        (None, None, None) => {
+            spec.need("amiFamily");
+            None
+        }
+    }
+}
+
+/// Reads the alias among the terms, where there is one.
+fn alias(terms: &Field<'_>) -> Result<Option<(String, AmiFamily)>, Noted> {
+    let count = terms.items().count();
+    for item in terms.items() {
+        let Some(term) = item.map() else { return Err(Noted) };
+        let Some(field) = term.get("alias") else { continue };
+        if count > 1 {
+            field.error("stands beside other terms, which an alias excludes", None);
+        }
+        return read_alias(&field).map(Some).ok_or(Noted);
+    }
+    Ok(None)
+}
+
+/// Reads an alias such as `al2023@latest`, and tells its family.
+fn read_alias(field: &Field<'_>) -> Option<(String, AmiFamily)> {
+    const FAMILIES: [(&str, AmiFamily); 6] = [
+        ("al2", AmiFamily::Al2),
+        ("al2023", AmiFamily::Al2023),
+        ("bottlerocket", AmiFamily::Bottlerocket),
+        ("windows2019", AmiFamily::Windows),
+        ("windows2022", AmiFamily::Windows),
+        ("windows2025", AmiFamily::Windows),
+    ];
+    let text = field.text()?;
+    let (name, version) = text.split_once('@').unwrap_or((&text, ""));
+    let known = FAMILIES.iter().find(|(known, _)| *known == name && !version.is_empty());
+    if let Some((_, family)) = known {
+        return Some((text.into_owned(), *family));
+    }
+    let names: Vec<&str> = FAMILIES.iter().map(|(name, _)| *name).collect();
+    let near = nearest(name, &names).unwrap_or("al2023");
+    field.error(
+        format_args!("is `{}`, not family@version of a known family", shorten(&text)),
+        format!("write {near}@latest; families are {}", names.join(", ")),
+    );
+    None
+}
+
+/// A block device, as far as its size goes.
+struct Device {
+    name: String,
+    root: bool,
+    size: Option<i64>,
+}
+
+/// Returns the size of the volume that holds the kubelet's data: the root volume, or the family's
+/// device, or for images of the user's own the last one.
+fn ephemeral_storage(field: &Field<'_>, family: AmiFamily) -> Option<i64> {
+    let devices: Vec<Device> =
+        field.items().filter_map(|item| Some(device(&item.map()?))).collect();
+    let device_name = match family {
+        AmiFamily::Al2 | AmiFamily::Al2023 => "/dev/xvda",
+        AmiFamily::Bottlerocket => "/dev/xvdb",
+        AmiFamily::Windows | AmiFamily::Ubuntu => "/dev/sda1",
+        AmiFamily::Custom => "",
+    };
+    let chosen = devices.iter().find(|device| device.root).or_else(|| match family {
+        AmiFamily::Custom => devices.last(),
+        AmiFamily::Al2
+        | AmiFamily::Al2023
+        | AmiFamily::Bottlerocket
+        | AmiFamily::Windows
+        | AmiFamily::Ubuntu => devices.iter().find(|device| device.name == device_name),
+    });
+    chosen.and_then(|device| device.size)
+}
+
+fn device(map: &Map<'_>) -> Device {
+    let name = map.get("deviceName").and_then(|field| field.text());
+    let root = map.get("rootVolume").and_then(|field| field.boolean()).unwrap_or(false);
+    let size = map.get("ebs").and_then(|field| {
+        let ebs = field.map()?;
+        let size = ebs.get("volumeSize")?;
+        Some(Bytes::from_quantity(super::super::amounts::amount(&size)?).0)
+    });
+    Device { name: name.unwrap_or_default().into_owned(), root, size }
+}

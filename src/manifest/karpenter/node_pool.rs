@@ -1,0 +1,255 @@
+//! `NodePool`, v1 and v1beta1.
+
+use std::collections::BTreeMap;
+
+use jiff::SignedDuration;
+
+use super::super::amounts::amounts;
+use super::super::collect::Collected;
+use super::super::cron;
+use super::super::decode::{Field, Map, shorten};
+use super::super::meta::Meta;
+use super::super::model::Severity;
+use super::super::podspec::taints;
+use super::super::pool::{Budget, Consolidation, Expiry, Generation, Pool, PoolLimits};
+use super::kubelet::kubelet;
+use super::requirements::{pool_labels, pool_requirements};
+use super::{add_pool, check_taints, finish_root, weight};
+use crate::ids::NodeClassName;
+use crate::units::ResourceName;
+
+/// How old nodes become where the pool does not say: 720 h.
+const EXPIRE_AFTER: SignedDuration = SignedDuration::from_hours(720);
+
+/// The share of nodes that may be disrupted at a time where the pool does not say.
+pub(super) const BUDGET_NODES: &str = "10%";
+
+/// Name of the limit that counts nodes.
+const NODES: &str = "nodes";
+
+const REASONS: [(&str, &str); 3] =
+    [("Underutilized", "Underutilized"), ("Empty", "Empty"), ("Drifted", "Drifted")];
+
+/// When nodes may go, as `spec.disruption` says.
+struct Disruption {
+    consolidation: Consolidation,
+    consolidate_after: Option<SignedDuration>,
+    budgets: Vec<Budget>,
+    /// Only v1beta1 keeps it here.
+    expire_after: Option<Expiry>,
+}
+
+/// Reads a `NodePool` of `generation`.
+pub(in super::super) fn node_pool(
+    generation: Generation,
+    meta: &Meta,
+    root: &Map<'_>,
+    into: &mut Collected,
+) {
+    finish_root(root);
+    let Some(spec) = root.need("spec") else { return };
+    let Some(spec) = spec.map() else { return };
+    let template = spec.need("template");
+    let disruption = spec.get("disruption");
+    let disruption = disruption.as_ref().and_then(Field::map);
+    let disruption = disruption_of(disruption.as_ref(), generation);
+    let pool = template.and_then(|field| template_of(&field, generation, meta));
+    let limits = spec.get("limits").map(|field| limits(&field)).unwrap_or_default();
+    let weighted = spec.get("weight");
+    let replicas = spec.get("replicas").and_then(|field| field.int(0));
+    if replicas.is_some() {
+        check_static(weighted.as_ref(), &limits, &spec);
+    }
+    let weight = weight(weighted);
+    spec.finish(Severity::Warning);
+    let Some(pool) = pool else { return };
+    let expire_after = disruption.expire_after.unwrap_or(pool.expire_after);
+    let Disruption { consolidation, consolidate_after, budgets, .. } = disruption;
+    let pool = Pool {
+        limits,
+        weight,
+        replicas,
+        consolidation,
+        consolidate_after,
+        budgets,
+        expire_after,
+        ..pool
+    };
+    add_pool(pool, root, into);
+}
+
+fn check_static(weight: Option<&Field<'_>>, limits: &PoolLimits, spec: &Map<'_>) {
+    if let Some(weight) = weight {
+        let hint = "pods never choose a pool with `replicas`; remove `weight`".to_owned();
+        weight.error("stands beside `replicas`, which excludes it", hint);
+    }
+    if !limits.resources.is_empty()
+        && let Some(limits) = spec.get("limits")
+    {
+        let hint = "keep `limits.nodes` alone".to_owned();
+        limits.error("limits resources of a pool with `replicas`", hint);
+    }
+}
+
+/// Reads `spec.template` into a pool whose other settings are the defaults.
+fn template_of(field: &Field<'_>, generation: Generation, meta: &Meta) -> Option<Pool> {
+    let template = field.map()?;
+    let metadata = template.get("metadata");
+    let metadata = metadata.as_ref().and_then(Field::map);
+    let of_metadata = |key| metadata.as_ref().and_then(|map| map.get(key));
+    let labels = pool_labels(of_metadata("labels"));
+    let annotations = of_metadata("annotations").map(|f| texts(&f)).unwrap_or_default();
+    if let Some(metadata) = &metadata {
+        metadata.finish(Severity::Warning);
+    }
+    let spec = template.need("spec");
+    let spec = spec.as_ref().and_then(Field::map)?;
+    template.finish(Severity::Warning);
+    let node_class = spec.need("nodeClassRef").and_then(|field| node_class_ref(&field));
+    let requirements = pool_requirements(spec.get("requirements"), generation);
+    let (steady, startup) = (taints(spec.get("taints")), taints(spec.get("startupTaints")));
+    check_taints(&spec.field, &steady, &startup);
+    let beta = generation == Generation::V1beta1;
+    let kubelet = if beta { spec.get("kubelet").map(|f| kubelet(&f)) } else { None };
+    let expire_after =
+        if beta { None } else { spec.get("expireAfter").and_then(|f| f.duration_or_never()) };
+    let grace = spec.get("terminationGracePeriod").and_then(|field| field.duration());
+    if beta {
+        spec.ignore(&["resources"]);
+    }
+    spec.finish(Severity::Warning);
+    Some(Pool {
+        name: meta.name.as_str().into(),
+        origin: meta.origin.clone(),
+        generation,
+        node_class,
+        labels,
+        annotations,
+        requirements,
+        taints: steady,
+        startup_taints: startup,
+        kubelet,
+        limits: PoolLimits::default(),
+        weight: 0,
+        replicas: None,
+        consolidation: Consolidation::WhenEmptyOrUnderutilized,
+        consolidate_after: None,
+        budgets: Vec::new(),
+        expire_after: expire_after.unwrap_or(Expiry::After(EXPIRE_AFTER)),
+        termination_grace: grace,
+    })
+}
+
+/// Reads a mapping of texts.
+pub(super) fn texts(field: &Field<'_>) -> BTreeMap<String, String> {
+    let Some(map) = field.map() else { return BTreeMap::new() };
+    let text = |(key, value): (&str, Field<'_>)| Some((key.to_owned(), value.text()?.into_owned()));
+    map.entries().filter_map(text).collect()
+}
+
+fn node_class_ref(field: &Field<'_>) -> Option<NodeClassName> {
+    let map = field.map()?;
+    let name = map.need("name").and_then(|name| name.filled());
+    if let Some(kind) = map.get("kind")
+        && let Some(text) = kind.text()
+        && text != "EC2NodeClass"
+    {
+        kind.error(
+            format_args!("is `{}`, a node class that is not understood", shorten(&text)),
+            "only EC2NodeClass of karpenter.k8s.aws is".to_owned(),
+        );
+    }
+    map.ignore(&["group", "apiVersion"]);
+    map.finish(Severity::Warning);
+    Some(NodeClassName::from(&*name?))
+}
+
+fn disruption_of(map: Option<&Map<'_>>, generation: Generation) -> Disruption {
+    let every = || {
+        vec![Budget {
+            nodes: BUDGET_NODES.to_owned(),
+            reasons: Vec::new(),
+            schedule: None,
+            duration: None,
+        }]
+    };
+    let mut read = Disruption {
+        consolidation: Consolidation::WhenEmptyOrUnderutilized,
+        consolidate_after: Some(SignedDuration::ZERO),
+        budgets: every(),
+        expire_after: None,
+    };
+    let Some(map) = map else { return read };
+    if let Some(policy) = map.get("consolidationPolicy").and_then(|f| policy(&f, generation)) {
+        read.consolidation = policy;
+    }
+    match map.get("consolidateAfter").and_then(|f| f.duration_or_never()) {
+        Some(Expiry::After(after)) => read.consolidate_after = Some(after),
+        Some(Expiry::Never) => read.consolidate_after = None,
+        None => {}
+    }
+    if let Some(budgets) = map.get("budgets") {
+        read.budgets = budgets.items().filter_map(|item| budget(&item.map()?)).collect();
+    }
+    if generation == Generation::V1beta1 {
+        read.expire_after = map.get("expireAfter").and_then(|field| field.duration_or_never());
+    }
+    map.finish(Severity::Warning);
+    read
+}
+
+fn policy(field: &Field<'_>, generation: Generation) -> Option<Consolidation> {
+    let policies = [
+        ("WhenEmpty", Consolidation::WhenEmpty),
+        ("WhenEmptyOrUnderutilized", Consolidation::WhenEmptyOrUnderutilized),
+        ("WhenUnderutilized", Consolidation::WhenEmptyOrUnderutilized),
+        ("Balanced", Consolidation::Balanced),
+    ];
+    let policy = field.choice(&policies)?;
+    let old_name = field.node.text() == Some("WhenUnderutilized");
+    if policy == Consolidation::WhenEmptyOrUnderutilized
+        && old_name != (generation == Generation::V1beta1)
+    {
+        let name = if old_name { "WhenEmptyOrUnderutilized" } else { "WhenUnderutilized" };
+        field.warn("is the name of another version of the API", format!("write {name}"));
+    }
+    Some(policy)
+}
+
+fn budget(map: &Map<'_>) -> Option<Budget> {
+    let nodes = map.need("nodes").and_then(|field| budget_nodes(&field));
+    let reasons = map.get("reasons").map(|field| {
+        let reason = |item: Field<'_>| item.choice(&REASONS).map(ToOwned::to_owned);
+        field.items().filter_map(reason).collect::<Vec<String>>()
+    });
+    let (schedule, duration) = (map.get("schedule"), map.get("duration"));
+    if schedule.is_some() != duration.is_some() {
+        map.field.error("has one of `schedule` and `duration`; both or neither are needed", None);
+    }
+    let schedule = schedule.and_then(|field| cron::expression(&field));
+    let duration = duration.and_then(|field| field.duration());
+    map.finish(Severity::Warning);
+    Some(Budget { nodes: nodes?, reasons: reasons.unwrap_or_default(), schedule, duration })
+}
+
+fn budget_nodes(field: &Field<'_>) -> Option<String> {
+    let text = field.word()?;
+    let number = text.strip_suffix('%');
+    let digits = number.unwrap_or(&text);
+    let parsed = digits.parse::<u32>().ok().filter(|_| !digits.starts_with('+'));
+    if parsed.is_none_or(|share| number.is_some() && share > 100) {
+        field.error(
+            format_args!("is `{}`, neither a number of nodes nor a share", shorten(&text)),
+            "write 5 or 10%".to_owned(),
+        );
+        return None;
+    }
+    Some(text.into_owned())
+}
+
+/// Reads limits: amounts of resources, and a number of nodes.
+pub(super) fn limits(field: &Field<'_>) -> PoolLimits {
+    let mut resources = amounts(field);
+    let nodes = resources.remove(&ResourceName::from(NODES));
+    PoolLimits { resources, nodes: nodes.map(|nodes| u32::try_from(nodes).unwrap_or(u32::MAX)) }
+}

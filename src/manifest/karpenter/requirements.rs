@@ -1,0 +1,102 @@
+//! Requirements and labels of pools.
+
+use super::super::decode::{Field, Map};
+use super::super::labels::{NODE_OPERATORS, Of, expression_of, labels};
+use super::super::model::Severity;
+use super::super::pool::{Generation, PoolRequirement};
+use crate::ids::Labels;
+use crate::requirement::{Operator, is_restricted, key};
+
+/// Operators of pool requirements in today's API.
+const V1_OPERATORS: &[Operator] = &[
+    Operator::In,
+    Operator::NotIn,
+    Operator::Exists,
+    Operator::DoesNotExist,
+    Operator::Gt,
+    Operator::Lt,
+    Operator::Gte,
+    Operator::Lte,
+];
+
+/// Most requirements of one pool.
+const REQUIREMENTS_MAX: usize = 100;
+
+/// Most that `minValues` may ask for.
+const MIN_VALUES_MAX: u32 = 50;
+
+/// Reads the labels of a pool's nodes.
+pub(super) fn pool_labels(field: Option<Field<'_>>) -> Labels {
+    let Some(field) = field else { return Labels::new() };
+    let labels = labels(&field, Of::Node);
+    for name in labels.keys() {
+        check_restricted(&field, name.as_str());
+    }
+    labels
+}
+
+/// Reads the requirements of a pool.
+pub(super) fn pool_requirements(
+    field: Option<Field<'_>>,
+    generation: Generation,
+) -> Vec<PoolRequirement> {
+    let Some(field) = field else { return Vec::new() };
+    let requirements: Vec<PoolRequirement> =
+        field.items().filter_map(|item| pool_requirement(&item.map()?, generation)).collect();
+    if requirements.len() > REQUIREMENTS_MAX {
+        let count = requirements.len();
+        field.error(format_args!("lists {count} requirements, more than {REQUIREMENTS_MAX}"), None);
+    }
+    requirements
+}
+
+fn pool_requirement(map: &Map<'_>, generation: Generation) -> Option<PoolRequirement> {
+    let allowed = if generation == Generation::V1 { V1_OPERATORS } else { NODE_OPERATORS };
+    let expression = expression_of(map, Of::Node, allowed);
+    let min_values = map.get("minValues").and_then(|field| {
+        let least = field.int::<u32>(1)?;
+        if least > MIN_VALUES_MAX {
+            field.error(format_args!("is {least}, above {MIN_VALUES_MAX}"), None);
+        }
+        Some(least)
+    });
+    map.finish(Severity::Warning);
+    let expression = expression?;
+    check_restricted(&map.field, expression.key.as_str());
+    let requirement = PoolRequirement {
+        key: expression.key,
+        operator: expression.operator,
+        values: expression.values,
+        min_values,
+    };
+    check_values(&map.field, &requirement);
+    Some(requirement)
+}
+
+fn check_values(field: &Field<'_>, requirement: &PoolRequirement) {
+    let PoolRequirement { key, operator, values, min_values } = requirement;
+    let is_bound = match operator {
+        Operator::Gt | Operator::Lt | Operator::Gte | Operator::Lte => true,
+        Operator::In | Operator::NotIn | Operator::Exists | Operator::DoesNotExist => false,
+    };
+    if let Some(negative) = values.iter().find(|v| is_bound && v.as_str().starts_with('-')) {
+        field.error(format_args!("for `{key}` compares with {negative}, below zero"), None);
+    }
+    let listed = u32::try_from(values.len()).unwrap_or(u32::MAX);
+    if let Some(least) = min_values.filter(|least| *operator == Operator::In && listed < *least) {
+        field.error(
+            format_args!("for `{key}` asks for {least} distinct values and lists {listed}"),
+            "list more values, or lower minValues".to_owned(),
+        );
+    }
+}
+
+fn check_restricted(field: &Field<'_>, name: &str) {
+    let own = [key::NODEPOOL, key::PROVISIONER].contains(&name);
+    if own || is_restricted(name) {
+        field.error(
+            format_args!("uses the label `{name}`, which pools may not set"),
+            "Karpenter keeps this label for itself; use one of your own domain".to_owned(),
+        );
+    }
+}

@@ -1,0 +1,43 @@
+//! Volumes, as far as they bind a pod to a place.
+
+use super::super::decode::{Field, Map};
+use crate::pod::{Volume, VolumeSource};
+
+/// Reads a list of volumes.
+pub(super) fn volumes(field: Option<Field<'_>>) -> Vec<Volume> {
+    let Some(field) = field else { return Vec::new() };
+    field.items().filter_map(|item| volume(&item.map()?)).collect()
+}
+
+fn volume(map: &Map<'_>) -> Option<Volume> {
+    let name = map.need("name")?.filled()?.into_owned();
+    Some(Volume { name, source: source(map)? })
+}
+
+fn source(map: &Map<'_>) -> Option<VolumeSource> {
+    if let Some(claim) = map.get("persistentVolumeClaim") {
+        let name = claim.map()?.need("claimName")?.filled()?.into_owned();
+        return Some(VolumeSource::Claim(name));
+    }
+    if let Some(ephemeral) = map.get("ephemeral") {
+        let template = ephemeral.map()?;
+        let class = template.need("volumeClaimTemplate").and_then(|f| claim_class(&f));
+        return Some(VolumeSource::EphemeralClaim(class));
+    }
+    // `emptyDir:` without a value is null in YAML, and means no volume source to the API server.
+    if map.get("hostPath").is_some() {
+        return Some(VolumeSource::HostPath);
+    }
+    if map.get("emptyDir").is_some() {
+        return Some(VolumeSource::EmptyDir);
+    }
+    Some(VolumeSource::Other)
+}
+
+/// Reads the storage class of a claim or claim template; `None` means the default class.
+pub(in super::super) fn claim_class(field: &Field<'_>) -> Option<String> {
+    let claim = field.map()?;
+    let spec = claim.get("spec")?;
+    let spec = spec.map()?;
+    Some(spec.get("storageClassName")?.text()?.into_owned())
+}

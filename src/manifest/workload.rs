@@ -1,0 +1,152 @@
+//! Objects that own pods.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use super::collect::{Collected, Named};
+use super::cron;
+use super::decode::{Field, Map};
+use super::meta::Meta;
+use super::model::{CronSchedule, Scale, Severity, Workload};
+use super::podspec::{claim_class, pod_template};
+use crate::ids::{WorkloadId, WorkloadKind};
+use crate::pod::{PodTemplate, Volume, VolumeSource};
+
+/// Fields of a workload's specification that do not change how many pods it has, or of which shape.
+const IRRELEVANT: &[&str] = &[
+    "selector",
+    "strategy",
+    "updateStrategy",
+    "minReadySeconds",
+    "revisionHistoryLimit",
+    "progressDeadlineSeconds",
+    "paused",
+    "rollbackTo",
+    "podManagementPolicy",
+    "serviceName",
+    "persistentVolumeClaimRetentionPolicy",
+    "ordinals",
+    "templateGeneration",
+];
+
+/// Fields of a job's specification that change neither.
+const JOB_IRRELEVANT: &[&str] = &[
+    "activeDeadlineSeconds",
+    "backoffLimit",
+    "backoffLimitPerIndex",
+    "completionMode",
+    "managedBy",
+    "manualSelector",
+    "maxFailedIndexes",
+    "podFailurePolicy",
+    "podReplacementPolicy",
+    "selector",
+    "successPolicy",
+    "ttlSecondsAfterFinished",
+];
+
+/// Reads a workload and adds it to what was collected.
+pub(super) fn read(kind: WorkloadKind, meta: Meta, root: &Map<'_>, into: &mut Collected) {
+    let read = if kind == WorkloadKind::Pod {
+        Some((Scale::Replicas(1), pod_template(root)))
+    } else {
+        root.need("spec").and_then(|spec| scaled(kind, &spec.map()?))
+    };
+    root.ignore(&["apiVersion", "kind", "metadata", "spec", "status"]);
+    root.finish(Severity::Warning);
+    let Some((scale, template)) = read else { return };
+    let id = WorkloadId { namespace: meta.namespace, name: meta.name.into(), kind };
+    let named = Named {
+        sort: kind.as_str(),
+        name: id.to_string(),
+        scope: root.field.scope,
+        origin: meta.origin.clone(),
+    };
+    let workload =
+        Workload { id: id.clone(), origin: meta.origin, scale, template: Arc::new(template) };
+    let same = |a: &Workload, b: &Workload| a.scale == b.scale && a.template == b.template;
+    into.insert(named, |all| &mut all.desired.workloads, (id, workload), same);
+}
+
+/// Reads the scale and template of a workload with a specification of its own.
+fn scaled(kind: WorkloadKind, spec: &Map<'_>) -> Option<(Scale, PodTemplate)> {
+    let read = match kind {
+        WorkloadKind::Job => {
+            let (pods, suspended, template) = job(spec);
+            Some((Scale::Job { pods, suspended }, template))
+        }
+        WorkloadKind::CronJob => cron_job(spec),
+        WorkloadKind::DaemonSet => Some((Scale::PerNode, template(spec))),
+        WorkloadKind::StatefulSet => {
+            let mut template = template(spec);
+            if let Some(claims) = spec.get("volumeClaimTemplates") {
+                claim_templates(&claims, &mut template);
+            }
+            Some((Scale::Replicas(count(spec, "replicas")), template))
+        }
+        WorkloadKind::Deployment
+        | WorkloadKind::ReplicaSet
+        | WorkloadKind::ReplicationController
+        | WorkloadKind::Pod => Some((Scale::Replicas(count(spec, "replicas")), template(spec))),
+    };
+    spec.ignore(if kind == WorkloadKind::Job { JOB_IRRELEVANT } else { IRRELEVANT });
+    spec.finish(Severity::Warning);
+    read
+}
+
+fn template(spec: &Map<'_>) -> PodTemplate {
+    let template = spec.need("template").and_then(|field| Some(pod_template(&field.map()?)));
+    template.unwrap_or_default()
+}
+
+/// Reads a count that is one unless stated.
+fn count(spec: &Map<'_>, key: &'static str) -> u32 {
+    spec.get(key).and_then(|field| field.int(0)).unwrap_or(1)
+}
+
+/// Reads how many pods a job runs at a time, whether it is suspended, and its template.
+fn job(spec: &Map<'_>) -> (u32, bool, PodTemplate) {
+    let parallelism = count(spec, "parallelism");
+    // Without completions a job is a work queue: as many pods as parallelism says.
+    let completions = spec.get("completions").and_then(|field| field.int::<u32>(0));
+    let suspended = spec.get("suspend").and_then(|field| field.boolean()).unwrap_or(false);
+    (completions.map_or(parallelism, |most| parallelism.min(most)), suspended, template(spec))
+}
+
+fn cron_job(spec: &Map<'_>) -> Option<(Scale, PodTemplate)> {
+    let expression = spec.need("schedule").and_then(|field| cron::expression(&field));
+    let time_zone = spec.get("timeZone").and_then(|f| f.filled()).map(Cow::into_owned);
+    let policies = [("Allow", true), ("Forbid", false), ("Replace", false)];
+    let overlaps = spec.get("concurrencyPolicy").map_or(Some(true), |f| f.choice(&policies));
+    let suspended = spec.get("suspend").and_then(|f| f.boolean()).unwrap_or(false);
+    let of_job = |field: Field<'_>| {
+        let template = field.map()?;
+        let spec = template.need("spec")?;
+        let spec = spec.map()?;
+        let read = job(&spec);
+        spec.ignore(JOB_IRRELEVANT);
+        spec.finish(Severity::Warning);
+        Some(read)
+    };
+    let job = spec.need("jobTemplate").and_then(of_job);
+    spec.ignore(&["failedJobsHistoryLimit", "successfulJobsHistoryLimit"]);
+    spec.ignore(&["startingDeadlineSeconds"]);
+    let (pods, job_suspended, template) = job?;
+    let schedule = CronSchedule { expression: expression?, time_zone, overlaps: overlaps? };
+    Some((Scale::CronJob { pods, suspended: suspended || job_suspended, schedule }, template))
+}
+
+/// Adds the claims that each pod of a `StatefulSet` gets; each takes the place of a volume of its
+/// name.
+fn claim_templates(field: &Field<'_>, template: &mut PodTemplate) {
+    for item in field.items() {
+        let name = item.map().and_then(|claim| {
+            let metadata = claim.need("metadata")?;
+            Some(metadata.map()?.need("name")?.filled()?.into_owned())
+        });
+        let Some(name) = name else { continue };
+        template.spec.volumes.retain(|volume| volume.name != name);
+        let source = VolumeSource::EphemeralClaim(claim_class(&item));
+        template.spec.volumes.push(Volume { name, source });
+    }
+}

@@ -1,0 +1,268 @@
+//! The details of each change: what is launched or lost, with which pods, and what was not taken.
+
+use std::collections::BTreeMap;
+
+use super::amount::{amount, hourly, list};
+use super::page::{Page, Span, Tone, plain};
+use super::reason::{condition, reason, rejection, retire, workloads};
+use super::row::{Row, Symbol};
+use crate::ids::Address;
+use crate::plan::Plan;
+use crate::plan::wire::{
+    Alternative, AlternativesRow, Amount, Change, ExplainRow, KEY_LABEL, LaunchReason, NodeState,
+    Reason, Taint,
+};
+use crate::requirement::is_well_known;
+
+/// Most workloads, addresses and offerings that one line names.
+pub(super) const WORKLOADS_MAX: usize = 8;
+const ADDRESSES_MAX: usize = 4;
+const OFFERINGS_MAX: usize = 3;
+
+/// Writes a block for each change; launches that are alike share one.
+pub(super) fn write(page: &mut Page, plan: &Plan, rows: &[Row<'_>]) {
+    let mut blocks: Vec<Vec<&Row<'_>>> = Vec::new();
+    let mut launches: BTreeMap<String, usize> = BTreeMap::new();
+    for row in rows.iter().filter(|row| row.symbol.is_change()) {
+        let known = alike(row).map(|key| *launches.entry(key).or_insert(blocks.len()));
+        match known {
+            Some(index) if index < blocks.len() => blocks[index].push(row),
+            _ => blocks.push(vec![row]),
+        }
+    }
+    for block in blocks {
+        write_block(page, plan, &block);
+    }
+}
+
+/// Returns a key that launches share which differ in nothing but their own key in the pool.
+fn alike(row: &Row<'_>) -> Option<String> {
+    if row.symbol != Symbol::Launch {
+        return None;
+    }
+    let mut state = row.resource.change.after.clone()?;
+    state.labels.remove(KEY_LABEL);
+    let explain = row.explain.map(|explain| ExplainRow { address: "".into(), ..explain.clone() });
+    Some(format!("{:?} {} {state:?} {explain:?}", row.resource.kind, row.resource.name))
+}
+
+/// Writes one change, or several that are alike.
+pub(super) fn write_block(page: &mut Page, plan: &Plan, rows: &[&Row<'_>]) {
+    let Some(row) = rows.first() else { return };
+    let addresses: Vec<String> = rows.iter().map(|row| row.resource.address.to_string()).collect();
+    page.gap();
+    let plural = if rows.len() == 1 { "" } else { ", all alike" };
+    let title = format!("  # {} {}{plural}", list(&addresses, ADDRESSES_MAX), outcome(row));
+    page.line([Span::new(&title, Tone::Strong)]);
+    for why in reasons(row) {
+        page.line([Span::new(&format!("  # ({why})"), Tone::Faint)]);
+    }
+    page.line([plain("  "), row.symbol.span(), plain(format!(" {}", addresses[0]))]);
+    attributes(page, &row.resource.change);
+    if let Some(explain) = row.explain {
+        notes(page, plan, explain);
+    }
+}
+
+fn outcome(row: &Row<'_>) -> &'static str {
+    match row.symbol {
+        Symbol::Terminate => "will be terminated",
+        Symbol::TerminateFirst => "must be replaced: terminated, then launched",
+        Symbol::LaunchFirst => "must be replaced: launched, then terminated",
+        Symbol::Update => "will be updated in place",
+        Symbol::Launch => "will be launched",
+        Symbol::Blocked => "stays, as something forbids to touch it",
+        Symbol::Keep => "stays",
+    }
+}
+
+fn reasons(row: &Row<'_>) -> Vec<String> {
+    let Some(ExplainRow { reason: first, retire_reason, .. }) = row.explain else {
+        return row.resource.action_reason.iter().cloned().collect();
+    };
+    // A replacement for another reason has the same words inside its launch reason.
+    let told = matches!(first, Reason::Launch { because: LaunchReason::Replacement { .. } });
+    let second = retire_reason.as_ref().filter(|_| !told).map(retire);
+    std::iter::once(reason(first)).chain(second).collect()
+}
+
+/// Writes what is there before and after, as Terraform does: `+`, `-`, and `~` with an arrow.
+fn attributes(page: &mut Page, change: &Change) {
+    let before = change.before.as_ref().map(fields);
+    let after = change.after.as_ref().map(fields);
+    let replaced = before.is_some() && after.is_some();
+    let (before, after) = (before.unwrap_or_default(), after.unwrap_or_default());
+    let shown = merged(&before.listed, &after.listed, change);
+    let width = shown.iter().map(|(name, ..)| name.len()).max().unwrap_or(0).min(40);
+    let mut hidden = 0_u32;
+    for (name, old, new) in shown {
+        let essential = ESSENTIAL.contains(&name.as_str());
+        let (symbol, tone, value) = match (old, new) {
+            (Some(old), Some(new)) if old != new => ("~", Tone::Change, format!("{old} -> {new}")),
+            (Some(_), Some(new)) if essential => (" ", Tone::Plain, new),
+            (Some(old), None) if essential || replaced => ("-", Tone::Delete, old),
+            (None, Some(new)) => ("+", Tone::Create, new),
+            (Some(_), _) => {
+                hidden += 1;
+                continue;
+            }
+            (None, None) => continue,
+        };
+        let name = format!(" {name:width$} = {value}");
+        page.line([plain("      "), Span::new(symbol, tone), plain(name)]);
+    }
+    let well_known = before.well_known.max(after.well_known);
+    for (n, what) in [
+        (hidden, if replaced { "unchanged attribute" } else { "attribute" }),
+        (well_known, "well-known label"),
+    ] {
+        if n > 0 {
+            let text = format!("        # ({} hidden)", super::amount::count(n, what));
+            page.line([Span::new(&text, Tone::Faint)]);
+        }
+    }
+}
+
+/// Attributes that are shown even where they do not change, or where all of the node goes.
+const ESSENTIAL: [&str; 6] =
+    ["pool", "instance_type", "zone", "capacity_type", "instance_id", "node"];
+
+/// A name with its value before and after.
+type Attribute = (String, Option<String>, Option<String>);
+
+fn merged(
+    before: &[(String, String)],
+    after: &[(String, String)],
+    change: &Change,
+) -> Vec<Attribute> {
+    let find = |side: &[(String, String)], name: &str| {
+        side.iter().find(|(n, _)| n == name).map(|(_, value)| value.clone())
+    };
+    let only_before = before.iter().filter(|(name, _)| find(after, name).is_none());
+    let mut all: Vec<Attribute> = after
+        .iter()
+        .chain(only_before)
+        .map(|(name, _)| (name.clone(), find(before, name), find(after, name)))
+        .collect();
+    for name in change.after_unknown.iter().filter(|(_, unknown)| **unknown).map(|(name, _)| name) {
+        let unknown = Some("(known after apply)".to_owned());
+        match all.iter_mut().find(|(n, ..)| n == name) {
+            Some(attribute) => attribute.2 = unknown,
+            None => all.push((name.clone(), None, unknown)),
+        }
+    }
+    all
+}
+
+/// The attributes of a state.
+#[derive(Default)]
+struct Fields {
+    listed: Vec<(String, String)>,
+    /// Labels that follow from the instance type, which are not listed.
+    well_known: u32,
+}
+
+fn fields(state: &NodeState) -> Fields {
+    let NodeState {
+        pool,
+        instance_type,
+        zone,
+        zone_id,
+        capacity_type,
+        image,
+        labels,
+        taints,
+        startup_taints,
+        capacity,
+        allocatable,
+        spec_digest,
+        instance_id,
+        node,
+        node_uid,
+    } = state;
+    let mut listed: Vec<(String, String)> = Vec::new();
+    let mut add = |name: &str, value: Option<String>| {
+        listed.extend(value.map(|value| (name.to_owned(), value)));
+    };
+    add("pool", text(pool.as_ref()));
+    add("instance_type", text(instance_type.as_ref()));
+    add("zone", text(zone.as_ref()));
+    add("zone_id", text(zone_id.as_ref()));
+    add("capacity_type", text(capacity_type.as_ref()));
+    add("image", text(image.as_ref()));
+    add("capacity", Some(with_pods(capacity)));
+    add("allocatable", Some(with_pods(allocatable)));
+    let own = labels.iter().filter(|(key, _)| !is_well_known(key.as_str()));
+    let own: Vec<_> = own.filter(|(key, _)| key.as_str() != KEY_LABEL).collect();
+    for (key, value) in own {
+        add(&format!("labels.{key}"), Some(value.to_string()));
+    }
+    add("taints", joined(taints));
+    add("startup_taints", joined(startup_taints));
+    add("spec_digest", text(spec_digest.as_ref()));
+    add("instance_id", text(instance_id.as_ref()));
+    add("node", text(node.as_ref()));
+    add("node_uid", text(node_uid.as_ref()));
+    let well_known = labels.keys().filter(|key| is_well_known(key.as_str())).count();
+    Fields { listed, well_known: u32::try_from(well_known).unwrap_or(u32::MAX) }
+}
+
+fn text<T: ToString>(value: Option<&T>) -> Option<String> {
+    value.map(ToString::to_string)
+}
+
+fn with_pods(of: &Amount) -> String {
+    format!("{}, pods {}", amount(of), of.pods)
+}
+
+fn joined(taints: &[Taint]) -> Option<String> {
+    let one = |taint: &Taint| {
+        let Taint { key, value, effect } = taint;
+        let value = if value.as_str().is_empty() { String::new() } else { format!("={value}") };
+        format!("{key}{value}:{effect:?}")
+    };
+    (!taints.is_empty()).then(|| taints.iter().map(one).collect::<Vec<_>>().join(", "))
+}
+
+/// Writes what belongs to a row beside its attributes.
+fn notes(page: &mut Page, plan: &Plan, explain: &ExplainRow) {
+    let ExplainRow { address, group, hourly_before, hourly_after, pods, daemons, rejected, .. } =
+        explain;
+    let mut note = |name: &str, value: Option<String>| {
+        if let Some(value) = value.filter(|value| !value.is_empty()) {
+            page.line([Span::new(&format!("        {name:<9} "), Tone::Faint), plain(value)]);
+        }
+    };
+    let mut prices: Vec<String> =
+        [hourly_before, hourly_after].into_iter().flatten().map(|price| hourly(*price)).collect();
+    prices.dedup();
+    note("price", Some(prices.join(" -> ")));
+    note("pods", (!pods.is_empty()).then(|| workloads(pods, WORKLOADS_MAX)));
+    note("daemons", (daemons != &Amount::default()).then(|| amount(daemons)));
+    note("with", group.as_ref().map(|group| companions(plan, group, address)));
+    note("or", alternatives(plan, address));
+    for rejected in rejected {
+        note("not taken", Some(rejection(rejected)));
+    }
+    let conditions = plan.capacity.base.preconditions.iter();
+    for precondition in conditions.filter(|precondition| &precondition.address == address) {
+        note("only if", Some(condition(&precondition.condition)));
+    }
+}
+
+/// Returns the other rows of the same group.
+fn companions(plan: &Plan, group: &str, address: &Address) -> String {
+    let others = plan.capacity.explain.iter().filter(|row| row.group.as_deref() == Some(group));
+    let others: Vec<String> =
+        others.filter(|row| &row.address != address).map(|row| row.address.to_string()).collect();
+    list(&others, WORKLOADS_MAX)
+}
+
+fn alternatives(plan: &Plan, address: &Address) -> Option<String> {
+    let AlternativesRow { offerings, .. } =
+        plan.capacity.alternatives.iter().find(|row| &row.address == address)?;
+    let one = |o: &Alternative| {
+        format!("{} {} {} {}", o.instance_type, o.zone, o.capacity_type, hourly(o.hourly))
+    };
+    Some(list(&offerings.iter().map(one).collect::<Vec<_>>(), OFFERINGS_MAX))
+}

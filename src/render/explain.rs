@@ -1,0 +1,325 @@
+//! Why a pod or a node of a plan is as it is.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+use thiserror::Error;
+
+use super::amount::{amount, count};
+use super::detail::{WORKLOADS_MAX, write_block};
+use super::findings::write_unschedulable;
+use super::page::{Column, Page, Span, TextStyle, Tone, plain};
+use super::reason::{decider, reason, wave, workloads};
+use super::row::{Row, rows};
+use crate::ids::{InstanceId, NodeName, Origin, WorkloadId};
+use crate::plan::Plan;
+use crate::plan::wire::{
+    DaemonRow, DemandRow, NodeState, ResourceChange, UnschedulableRow, Wave, workload_key,
+};
+
+/// Most names that an error suggests.
+const SUGGESTIONS_MAX: usize = 5;
+
+/// How alike two names must be to be suggested for each other.
+const SIMILARITY_MIN: f32 = 0.5;
+
+/// Why there is nothing to explain.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum ExplainError {
+    /// The plan has no such pod or node.
+    #[error("the plan has no workload, node, instance or address `{what}`")]
+    Unknown {
+        /// What was asked for.
+        what: String,
+        /// Names in the plan that are alike, the most alike first.
+        similar: Vec<String>,
+    },
+    /// More than one workload has the name.
+    #[error("`{what}` names more than one workload")]
+    Ambiguous {
+        /// What was asked for.
+        what: String,
+        /// The workloads, as they may be asked for.
+        candidates: Vec<String>,
+    },
+}
+
+impl ExplainError {
+    /// Returns what to ask for instead.
+    #[must_use]
+    pub fn hint(&self) -> String {
+        match self {
+            Self::Unknown { similar, .. } if similar.is_empty() => {
+                "name a workload as NAMESPACE/NAME, or a node by its address, name or instance id"
+                    .to_owned()
+            }
+            Self::Unknown { similar: names, .. } | Self::Ambiguous { candidates: names, .. } => {
+                format!("did you mean {}?", names.join(" or "))
+            }
+        }
+    }
+}
+
+/// Why a part of a plan is as it is.
+#[derive(Debug)]
+pub enum Explanation<'a> {
+    /// The pods of a workload.
+    Pod(PodExplanation<'a>),
+    /// A node.
+    Node(NodeExplanation<'a>),
+}
+
+/// What the plan says about the pods of one workload.
+#[derive(Debug)]
+pub struct PodExplanation<'a> {
+    plan: &'a Plan,
+    workload: &'a WorkloadId,
+    demand: Option<&'a DemandRow>,
+    daemon: Option<&'a DaemonRow>,
+    unschedulable: Option<&'a UnschedulableRow>,
+}
+
+/// What the plan says about one node.
+#[derive(Debug)]
+pub struct NodeExplanation<'a> {
+    plan: &'a Plan,
+    row: Row<'a>,
+}
+
+/// Finds what `what` names: the address, node name or instance id of a row, or a workload as
+/// `name`, `namespace/name` or `namespace/Kind/name`.
+///
+/// # Errors
+/// When the plan has nothing of that name, or more than one workload of it.
+pub fn explain<'a>(plan: &'a Plan, what: &str) -> Result<Explanation<'a>, ExplainError> {
+    match explain_node(plan, what) {
+        Some(node) => Ok(Explanation::Node(node)),
+        None => explain_pod(plan, what).map(Explanation::Pod),
+    }
+}
+
+/// Finds the row whose address, node name or instance id is `what`.
+fn explain_node<'a>(plan: &'a Plan, what: &str) -> Option<NodeExplanation<'a>> {
+    let row = rows(plan).into_iter().find(|row| names_of(row.resource).contains(&what))?;
+    Some(NodeExplanation { plan, row })
+}
+
+fn names_of(resource: &ResourceChange) -> Vec<&str> {
+    let states = [&resource.change.before, &resource.change.after].into_iter().flatten();
+    let own = states.flat_map(|state| {
+        let node = state.node.as_ref().map(NodeName::as_str);
+        node.into_iter().chain(state.instance_id.as_ref().map(InstanceId::as_str))
+    });
+    own.chain([resource.address.as_str()]).collect()
+}
+
+/// Finds the workload that `what` names.
+fn explain_pod<'a>(plan: &'a Plan, what: &str) -> Result<PodExplanation<'a>, ExplainError> {
+    let known = known_workloads(plan);
+    let named: Vec<&WorkloadId> =
+        known.values().copied().filter(|workload| is_named(workload, what)).collect();
+    match named.as_slice() {
+        [workload] => Ok(pod_explanation(plan, workload)),
+        [] => Err(ExplainError::Unknown { what: what.to_owned(), similar: similar(plan, what) }),
+        several => Err(ExplainError::Ambiguous {
+            what: what.to_owned(),
+            candidates: several.iter().map(|w| workload_key(w)).take(SUGGESTIONS_MAX).collect(),
+        }),
+    }
+}
+
+fn pod_explanation<'a>(plan: &'a Plan, workload: &'a WorkloadId) -> PodExplanation<'a> {
+    let capacity = &plan.capacity;
+    PodExplanation {
+        plan,
+        workload,
+        demand: capacity.demand.iter().find(|row| &row.workload == workload),
+        daemon: capacity.daemons.iter().find(|row| &row.workload == workload),
+        unschedulable: capacity.unschedulable.iter().find(|row| &row.workload == workload),
+    }
+}
+
+fn known_workloads(plan: &Plan) -> BTreeMap<String, &WorkloadId> {
+    let capacity = &plan.capacity;
+    let demand = capacity.demand.iter().map(|row| &row.workload);
+    let daemons = capacity.daemons.iter().map(|row| &row.workload);
+    let unschedulable = capacity.unschedulable.iter().map(|row| &row.workload);
+    demand.chain(daemons).chain(unschedulable).map(|id| (workload_key(id), id)).collect()
+}
+
+fn is_named(workload: &WorkloadId, what: &str) -> bool {
+    let WorkloadId { namespace, name, kind } = workload;
+    match what.split('/').collect::<Vec<_>>().as_slice() {
+        [one] => *one == &**name,
+        [space, one] => *space == namespace.as_str() && *one == &**name,
+        [space, of, one] => {
+            *space == namespace.as_str()
+                && of.eq_ignore_ascii_case(kind.as_str())
+                && *one == &**name
+        }
+        _ => false,
+    }
+}
+
+fn similar(plan: &Plan, what: &str) -> Vec<String> {
+    let known = known_workloads(plan);
+    let mut names: Vec<String> = known.values().map(ToString::to_string).collect();
+    let of_rows = plan.resource_changes.iter().flat_map(names_of);
+    names.extend(of_rows.map(str::to_owned));
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let alike = similar::get_close_matches(what, &names, SUGGESTIONS_MAX, SIMILARITY_MIN);
+    alike.into_iter().map(str::to_owned).collect()
+}
+
+impl Explanation<'_> {
+    /// Returns the explanation as a person reads it.
+    #[must_use]
+    pub fn text(&self, style: &TextStyle) -> String {
+        let mut page = Page::new(style);
+        match self {
+            Self::Pod(pod) => pod.write(&mut page),
+            Self::Node(node) => node.write(&mut page),
+        }
+        page.finish()
+    }
+
+    /// Returns the explanation as JSON.
+    #[must_use]
+    pub fn json(&self) -> Value {
+        match self {
+            Self::Pod(pod) => pod.json(),
+            Self::Node(node) => node.json(),
+        }
+    }
+}
+
+impl<'a> PodExplanation<'a> {
+    fn origin(&self) -> Option<&'a Origin> {
+        let demand = self.demand.and_then(|row| row.origin.as_ref());
+        let daemon = self.daemon.and_then(|row| row.origin.as_ref());
+        demand.or(daemon).or(self.unschedulable.and_then(|row| row.origin.as_ref()))
+    }
+
+    /// Returns the rows that hold pods of the workload, with how many.
+    fn places(&self) -> Vec<(Row<'a>, u32)> {
+        let key = workload_key(self.workload);
+        let held = |row: Row<'a>| Some((row, *row.explain?.pods.get(&key)?));
+        rows(self.plan).into_iter().filter_map(held).filter(|(_, pods)| *pods > 0).collect()
+    }
+
+    fn write(&self, page: &mut Page) {
+        let origin = self.origin().map_or_else(String::new, |origin| format!("  {origin}"));
+        let key = workload_key(self.workload);
+        page.line([Span::new(&key, Tone::Strong), Span::new(&origin, Tone::Faint)]);
+        if let Some(DemandRow { counts, decided_by, requests, .. }) = self.demand {
+            page.text(format!(
+                "  {} planned, decided by {}",
+                count(counts.planned, "pod"),
+                decider(decided_by)
+            ));
+            page.text(format!(
+                "  floor {}, live {}, ceiling {}",
+                counts.floor, counts.live, counts.ceiling
+            ));
+            page.text(format!("  each needs {}", amount(requests)));
+        }
+        if let Some(daemon) = self.daemon {
+            page.text("  one pod on every node that admits it");
+            page.text(format!("  each needs {}", amount(&daemon.requests)));
+        }
+        let places = self.places();
+        if !places.is_empty() {
+            page.gap();
+            page.table(&PLACE_COLUMNS, &places.iter().map(place_cells).collect::<Vec<_>>());
+        }
+        if let Some(row) = self.unschedulable {
+            page.gap();
+            write_unschedulable(page, self.plan, row);
+        }
+    }
+
+    fn json(&self) -> Value {
+        let places = self.places();
+        let place = |(row, pods): &(Row<'_>, u32)| {
+            json!({
+                "address": row.resource.address,
+                "pods": pods,
+                "actions": row.resource.change.actions,
+                "instance_type": state_of(row.resource).map(|state| &state.instance_type),
+                "zone": state_of(row.resource).map(|state| &state.zone),
+                "because": row.explain.map(|explain| reason(&explain.reason)),
+            })
+        };
+        json!({
+            "workload": self.workload,
+            "origin": self.origin(),
+            "demand": self.demand,
+            "daemon": self.daemon,
+            "nodes": places.iter().map(place).collect::<Vec<_>>(),
+            "unschedulable": self.unschedulable,
+        })
+    }
+}
+
+const PLACE_COLUMNS: [Column; 6] = [
+    Column::left("", 3),
+    Column::left("node", 44),
+    Column::right("pods"),
+    Column::left("type", 20),
+    Column::left("zone", 20),
+    Column::left("why the node", 0),
+];
+
+fn place_cells((row, pods): &(Row<'_>, u32)) -> Vec<Span> {
+    let state = state_of(row.resource);
+    let of = |text: Option<String>| plain(text.unwrap_or_default());
+    vec![
+        row.symbol.span(),
+        plain(row.resource.address.as_str()),
+        plain(pods.to_string()),
+        of(state.and_then(|state| state.instance_type.as_ref().map(ToString::to_string))),
+        of(state.and_then(|state| state.zone.as_ref().map(ToString::to_string))),
+        plain(row.explain.map_or_else(String::new, |explain| reason(&explain.reason))),
+    ]
+}
+
+/// Returns the state that pods are planned on: what will be there, else what is.
+fn state_of(resource: &ResourceChange) -> Option<&NodeState> {
+    resource.change.after.as_ref().or(resource.change.before.as_ref())
+}
+
+impl NodeExplanation<'_> {
+    /// Returns the place of the row's waves among all, counted from 1.
+    fn waves(&self) -> Vec<(usize, &Wave)> {
+        let address = &self.row.resource.address;
+        let waves = self.plan.capacity.waves.iter().enumerate();
+        waves.filter(|(_, w)| w.addresses.contains(address)).map(|(i, w)| (i + 1, w)).collect()
+    }
+
+    fn write(&self, page: &mut Page) {
+        write_block(page, self.plan, &[&self.row]);
+        let all = self.plan.capacity.waves.len();
+        for (index, found) in self.waves() {
+            page.text(format!("        wave {index} of {all}: {}", wave(found.step)));
+        }
+        if let Some(explain) = self.row.explain.filter(|e| e.pods.len() > WORKLOADS_MAX) {
+            page.gap();
+            page.text(format!("        all pods: {}", workloads(&explain.pods, usize::MAX)));
+        }
+    }
+
+    fn json(&self) -> Value {
+        let address = &self.row.resource.address;
+        let capacity = &self.plan.capacity;
+        let conditions = capacity.base.preconditions.iter().filter(|p| &p.address == address);
+        let wave = |(index, wave): (usize, &Wave)| json!({ "wave": index, "step": wave.step });
+        json!({
+            "row": self.row.resource,
+            "explain": self.row.explain,
+            "because": self.row.explain.map(|explain| reason(&explain.reason)),
+            "waves": self.waves().into_iter().map(wave).collect::<Vec<_>>(),
+            "alternatives": capacity.alternatives.iter().find(|row| &row.address == address).map(|row| &row.offerings),
+            "preconditions": conditions.collect::<Vec<_>>(),
+        })
+    }
+}

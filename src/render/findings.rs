@@ -1,0 +1,143 @@
+//! What a plan could not do, does not know, or wants a reader to know.
+
+use super::amount::{amount, count};
+use super::page::{Page, Span, Tone, Verbosity, plain};
+use super::problems::{Line, write_line};
+use super::reason::rejection;
+use crate::plan::Plan;
+use crate::plan::wire::{Amount, UnschedulableRow, workload_key};
+
+/// Writes unschedulable pods, unresolved sources, findings of policies, diagnostics and prices.
+pub(super) fn write(page: &mut Page, plan: &Plan, verbosity: Verbosity) {
+    match verbosity {
+        Verbosity::Full => {
+            unschedulable(page, plan);
+            unresolved(page, plan);
+            checks(page, plan);
+            diagnostics(page, plan);
+            prices(page, plan);
+        }
+        Verbosity::Concise | Verbosity::Summary => tally(page, plan),
+    }
+}
+
+fn unschedulable(page: &mut Page, plan: &Plan) {
+    let rows = &plan.capacity.unschedulable;
+    if rows.is_empty() {
+        return;
+    }
+    page.title(format!("Unschedulable: {}", count(plan.capacity.pods.unschedulable, "pod")));
+    for row in rows {
+        write_unschedulable(page, plan, row);
+    }
+}
+
+/// Writes the pods of one workload that have no place, with what ruled out how many offerings.
+pub(super) fn write_unschedulable(page: &mut Page, plan: &Plan, row: &UnschedulableRow) {
+    let UnschedulableRow { workload, origin, pods, offerings, reasons, nearest } = row;
+    let place = origin.as_ref().map_or_else(String::new, |origin| format!("  {origin}"));
+    let demand = plan.capacity.demand.iter().find(|demand| demand.workload == *workload);
+    let needs = demand.map_or_else(String::new, |demand| needs(&demand.requests));
+    page.line([
+        Span::new("  ! ", Tone::Warning),
+        plain(format!("{} x{pods}{needs}", workload_key(workload))),
+        Span::new(&place, Tone::Faint),
+    ]);
+    if *offerings == 0 {
+        page.text("      no pool offers anything that it could run on");
+    } else {
+        page.text(format!("      of {}:", count(*offerings, "offering")));
+    }
+    for reason in reasons {
+        page.text(format!("        {}", rejection(reason)));
+    }
+    if let Some(nearest) = nearest {
+        page.text(format!("      nearest: {nearest}"));
+    }
+}
+
+fn needs(requests: &Amount) -> String {
+    format!(": needs {}", amount(requests))
+}
+
+fn unresolved(page: &mut Page, plan: &Plan) {
+    let rows = &plan.capacity.unresolved;
+    if rows.is_empty() {
+        return;
+    }
+    page.title("Unresolved: of these the size is not known, and they are in no total");
+    for row in rows {
+        page.text(format!("  ? {}  {}: {}", row.object, row.origin, row.reason));
+    }
+}
+
+fn checks(page: &mut Page, plan: &Plan) {
+    let rows: Vec<_> = plan.checks.iter().filter(|check| check.status != "pass").collect();
+    if rows.is_empty() {
+        return;
+    }
+    page.title("Policies");
+    for check in rows {
+        page.text(format!("  {}: {}", check.status, check.name));
+        for problem in &check.problems {
+            page.text(format!("    {problem}"));
+        }
+    }
+}
+
+fn diagnostics(page: &mut Page, plan: &Plan) {
+    let mut rows: Vec<Line> = plan.capacity.diagnostics.iter().map(Line::from).collect();
+    if rows.is_empty() {
+        return;
+    }
+    // Errors come first; among equals the order is the plan's own, which is by file and line.
+    rows.sort_by_key(|line| line.level);
+    page.gap();
+    for line in &rows {
+        write_line(page, line);
+    }
+}
+
+fn prices(page: &mut Page, plan: &Plan) {
+    let cost = &plan.capacity.cost;
+    let prices = &cost.prices;
+    let mut notes = vec![format!("{} of {}, {}", prices.source, prices.region, prices.date)];
+    if prices.stand_in {
+        let region = &plan.capacity.base.world.cluster.region;
+        notes.push(format!("standing in for {region}, where prices may differ"));
+    }
+    if cost.estimated > 0 {
+        notes.push(format!("{} at an estimated price", count(cost.estimated, "node")));
+    }
+    if cost.unpriced > 0 {
+        notes
+            .push(format!("{} without a known price, counted as $0", count(cost.unpriced, "node")));
+    }
+    page.gap();
+    page.line([Span::new(&format!("Prices: {}.", notes.join("; ")), Tone::Faint)]);
+}
+
+/// Writes how much the shorter views leave out.
+fn tally(page: &mut Page, plan: &Plan) {
+    let capacity = &plan.capacity;
+    let of = |n: usize, what: &str| {
+        let n = u32::try_from(n).unwrap_or(u32::MAX);
+        (n > 0).then(|| count(n, what))
+    };
+    let level = |severity: &str| {
+        capacity.diagnostics.iter().filter(|diagnostic| diagnostic.severity == severity).count()
+    };
+    let left_out: Vec<String> = [
+        of(level("error"), "error"),
+        of(level("warning"), "warning"),
+        of(capacity.unschedulable.len(), "unschedulable workload"),
+        of(capacity.unresolved.len(), "unresolved source"),
+    ]
+    .into_iter()
+    .flatten()
+    .collect();
+    if !left_out.is_empty() {
+        page.gap();
+        page.line([Span::new(&format!("Not shown here: {}.", left_out.join(", ")), Tone::Warning)]);
+    }
+}

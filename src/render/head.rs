@@ -1,0 +1,156 @@
+//! The head of a plan: whose, from what, and what it comes to.
+
+use super::amount::{dollars, gib, hourly, signed_dollars, span};
+use super::page::{Page, Span, Tone, plain};
+use super::row::{Row, Symbol, count};
+use crate::plan::Plan;
+use crate::plan::wire::{Base, BaseWorld, Change, Completeness, NodeState, PodTotals, Summary};
+use crate::units::MicroUsd;
+
+/// Hex digits of a commit and of a digest that tell it apart at a glance.
+const COMMIT_SHOWN: usize = 7;
+const DIGEST_SHOWN: usize = "sha256:".len() + 12;
+
+/// Writes the head, with the symbols in use.
+pub(super) fn write(page: &mut Page, plan: &Plan, rows: &[Row<'_>]) {
+    page.items(0, origin(plan));
+    page.gap();
+    let counts: Vec<Span> = Symbol::ALL.iter().filter_map(|s| counted(*s, rows)).collect();
+    if !counts.is_empty() {
+        page.items(2, counts);
+    }
+    page.items(2, effect(plan));
+    page.items(2, money(plan));
+    for line in standing(plan) {
+        page.line([Span::new(&line, Tone::Warning)]);
+    }
+}
+
+fn origin(plan: &Plan) -> Vec<Span> {
+    let Base { path, commit, dirty, world, .. } = &plan.capacity.base;
+    let BaseWorld { name, cluster, taken_at, .. } = world;
+    let base = match commit {
+        None => format!("base {path}, no commit"),
+        Some(commit) => {
+            let changed = if *dirty { ", with local changes" } else { "" };
+            format!("base {}{changed}", prefix(commit, COMMIT_SHOWN))
+        }
+    };
+    let age = plan.timestamp.duration_since(*taken_at);
+    let left = plan.capacity.expires_at.duration_since(plan.timestamp);
+    let region =
+        if cluster.region.is_empty() { String::new() } else { format!(" ({})", cluster.region) };
+    vec![
+        Span::new(&format!("Cluster {}{region}", cluster.name), Tone::Strong),
+        plain(base),
+        plain(format!("plan {}", prefix(plan.capacity.digest.as_str(), DIGEST_SHOWN))),
+        plain(format!("world {name}, observed {taken_at} ({} before)", span(age))),
+        plain(format!("expires {} (in {})", plan.capacity.expires_at, span(left))),
+    ]
+}
+
+/// Returns the first characters of an id, which may be anything in a file from elsewhere.
+fn prefix(id: &str, chars: usize) -> String {
+    id.chars().take(chars).collect()
+}
+
+fn counted(symbol: Symbol, rows: &[Row<'_>]) -> Option<Span> {
+    match count(rows, symbol) {
+        0 => None,
+        n => Some(Span::new(&format!("{} {n} {}", symbol.as_str(), symbol.verb()), symbol.tone())),
+    }
+}
+
+fn effect(plan: &Plan) -> Vec<Span> {
+    let totals = |state: fn(&Change) -> Option<&NodeState>| {
+        let states = plan.resource_changes.iter().filter_map(|row| state(&row.change));
+        states.fold((0_i64, 0_i64), |(cpu, memory), state| {
+            let capacity = &state.capacity;
+            (cpu.saturating_add(capacity.cpu_milli), memory.saturating_add(capacity.memory_bytes))
+        })
+    };
+    let (cpu, memory) = totals(|change| change.before.as_ref());
+    let (cpu_after, memory_after) = totals(|change| change.after.as_ref());
+    let nodes = plan.summary.nodes;
+    let mut items = vec![
+        plain(format!("nodes {} -> {}", nodes.before, nodes.after)),
+        plain(format!("vCPU {} -> {}", cores(cpu), cores(cpu_after))),
+        plain(format!("memory {} -> {} GiB", gib(memory), gib(memory_after))),
+    ];
+    items.extend(pods(plan));
+    items
+}
+
+/// Capacity is whole cores everywhere but in a made-up world.
+fn cores(milli: i64) -> String {
+    match (milli / 1000, milli % 1000) {
+        (whole, 0) => whole.to_string(),
+        (whole, rest) => format!("{whole}.{:03}", rest.abs()).trim_end_matches('0').to_owned(),
+    }
+}
+
+fn pods(plan: &Plan) -> Vec<Span> {
+    let PodTotals { total, placed, unschedulable, fargate, unresolved, moved } = plan.capacity.pods;
+    let mut items = vec![plain(format!("pods {total}, {placed} placed"))];
+    let mut add = |n: u32, what: &str, tone| {
+        if n > 0 {
+            items.push(Span::new(&format!("{n} {what}"), tone));
+        }
+    };
+    add(moved, "moved", Tone::Plain);
+    add(fargate, "on Fargate", Tone::Plain);
+    add(unschedulable, "unschedulable", Tone::Warning);
+    add(unresolved, "unresolved", Tone::Warning);
+    items
+}
+
+fn money(plan: &Plan) -> Vec<Span> {
+    let cost = &plan.capacity.cost;
+    let monthly = |price: MicroUsd| dollars(price.per_month(), 2);
+    let mut items = vec![
+        Span::new(&format!("{}/mo", signed_dollars(cost.monthly_delta, 2)), Tone::Strong),
+        plain(format!("{} -> {}/mo", monthly(cost.hourly_before), monthly(cost.hourly_after))),
+        plain(format!("{} -> {}", dollars(cost.hourly_before, 4), hourly(cost.hourly_after))),
+    ];
+    if cost.lower_bound_hourly != MicroUsd::ZERO {
+        items.push(plain(format!("{} % above the lower bound", cost.gap_percent)));
+    }
+    items
+}
+
+/// Returns what limits the plan as a whole: errors, gaps, and why it cannot be applied.
+fn standing(plan: &Plan) -> Vec<String> {
+    let mut lines = Vec::new();
+    if plan.errored {
+        lines.push(
+            "The inputs have errors: this plan removes nothing and cannot be applied.".to_owned(),
+        );
+    }
+    for (source, completeness) in &plan.capacity.base.world.sources {
+        match completeness {
+            Completeness::Complete => {}
+            Completeness::Partial { reason } => {
+                lines.push(format!("Only a part of {source} could be read: {reason}"));
+            }
+            Completeness::Failed { reason } => {
+                lines.push(format!("{source} could not be read: {reason}"));
+            }
+        }
+    }
+    if !plan.complete {
+        lines.push("This plan covers a part only (--target or --exclude).".to_owned());
+    }
+    let denied: Vec<&str> =
+        plan.checks.iter().filter(|c| c.status == "fail").map(|c| c.name.as_str()).collect();
+    if !denied.is_empty() {
+        lines.push(format!("Denied by policy: {}", denied.join(", ")));
+    } else if !plan.applyable && !plan.errored && has_changes(plan) {
+        lines.push("This plan cannot be applied: its world is not one that can change.".to_owned());
+    }
+    lines
+}
+
+fn has_changes(plan: &Plan) -> bool {
+    let Summary { add, change, destroy, .. } = plan.summary;
+    add + change + destroy > 0
+}

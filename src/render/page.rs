@@ -1,0 +1,364 @@
+//! The one way from text to a terminal: spans of text with a tone, gathered into lines.
+//!
+//! Every text that becomes a span is escaped there, so that nothing that a repository, a cluster or
+//! a saved plan says can move the cursor, hide a line or turn the reading direction. Line ends and
+//! colours come from this module alone.
+
+use std::borrow::Cow;
+use std::fmt::Write as _;
+
+use anstyle::{AnsiColor, Style};
+use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
+
+/// How a view is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TextStyle {
+    /// Whether to write ANSI colours.
+    pub color: bool,
+    /// Columns of the terminal; tables shorten their last column to fit, sentences are not cut.
+    pub width: usize,
+    /// How much to show.
+    pub verbosity: Verbosity,
+}
+
+impl Default for TextStyle {
+    fn default() -> Self {
+        Self { color: false, width: DEFAULT_WIDTH, verbosity: Verbosity::Full }
+    }
+}
+
+/// How much of a plan to show.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Verbosity {
+    /// Everything.
+    #[default]
+    Full,
+    /// Header and table.
+    Concise,
+    /// Header alone.
+    Summary,
+}
+
+/// Columns where no terminal says otherwise.
+pub const DEFAULT_WIDTH: usize = 120;
+
+/// Characters kept for each column of a shortened text: combining marks take no column, so that
+/// the width alone would let a text of any length through.
+const CHARS_PER_COLUMN: usize = 4;
+
+/// Returns `text` with everything escaped that a terminal would act on instead of showing.
+///
+/// Escaped are control characters (line ends and tabs included), marks and overrides of direction,
+/// invisible and private characters, and separators of lines and paragraphs.
+#[must_use]
+pub fn escape(text: &str) -> Cow<'_, str> {
+    if !text.contains(is_unsafe) {
+        return Cow::Borrowed(text);
+    }
+    let mut safe = String::with_capacity(text.len() + 8);
+    for c in text.chars() {
+        if is_unsafe(c) {
+            // `\n`, `\t`, `\r` and `\u{…}`; quotes never come here.
+            safe.extend(c.escape_default());
+        } else {
+            safe.push(c);
+        }
+    }
+    Cow::Owned(safe)
+}
+
+fn is_unsafe(c: char) -> bool {
+    c.is_control()
+        || matches!(c,
+            '\u{ad}' | '\u{61c}' | '\u{115f}' | '\u{1160}' | '\u{180e}'
+            | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}'
+            | '\u{3164}' | '\u{fe00}'..='\u{fe0f}' | '\u{feff}' | '\u{ffa0}'
+            | '\u{fff9}'..='\u{fffb}' | '\u{e000}'..='\u{f8ff}' | '\u{e0000}'..='\u{10ffff}')
+}
+
+/// Returns `text` cut to `width` columns, with `…` in place of what is missing.
+pub(super) fn shorten(text: &str, width: usize) -> Cow<'_, str> {
+    let many = text.chars().nth(width.saturating_mul(CHARS_PER_COLUMN)).is_some();
+    if !many && text.width() <= width {
+        return Cow::Borrowed(text);
+    }
+    let room = width.saturating_sub(1);
+    let (mut kept, mut used) = (String::new(), 0);
+    for c in text.chars().take(width.saturating_mul(CHARS_PER_COLUMN)) {
+        used += c.width().unwrap_or(0);
+        if used > room {
+            break;
+        }
+        kept.push(c);
+    }
+    kept.push('…');
+    Cow::Owned(kept)
+}
+
+/// What a span means; the colour follows from it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Tone {
+    Plain,
+    Strong,
+    Faint,
+    Create,
+    Delete,
+    Change,
+    Replace,
+    Warning,
+}
+
+impl Tone {
+    fn style(self) -> Style {
+        let color = |color: AnsiColor| Style::new().fg_color(Some(color.into()));
+        match self {
+            Self::Plain => Style::new(),
+            Self::Strong => Style::new().bold(),
+            Self::Faint => Style::new().dimmed(),
+            Self::Create => color(AnsiColor::Green),
+            Self::Delete => color(AnsiColor::Red),
+            Self::Change => color(AnsiColor::Yellow),
+            Self::Replace => color(AnsiColor::Magenta),
+            Self::Warning => color(AnsiColor::Yellow).bold(),
+        }
+    }
+}
+
+/// A piece of a line: safe text and its tone.
+#[derive(Debug, Clone)]
+pub(super) struct Span {
+    text: String,
+    tone: Tone,
+}
+
+impl Span {
+    pub(super) fn new(text: &str, tone: Tone) -> Self {
+        Self { text: escape(text).into_owned(), tone }
+    }
+
+    /// Returns how many columns the span takes.
+    pub(super) fn width(&self) -> usize {
+        self.text.width()
+    }
+
+    fn shortened(&self, width: usize) -> Self {
+        Self { text: shorten(&self.text, width).into_owned(), tone: self.tone }
+    }
+}
+
+/// Returns a span without a tone.
+pub(super) fn plain(text: impl AsRef<str>) -> Span {
+    Span::new(text.as_ref(), Tone::Plain)
+}
+
+/// The lines of a view.
+#[derive(Debug)]
+pub(super) struct Page {
+    color: bool,
+    width: usize,
+    out: String,
+}
+
+impl Page {
+    pub(super) fn new(style: &TextStyle) -> Self {
+        Self { color: style.color, width: style.width, out: String::new() }
+    }
+
+    /// Writes one line.
+    pub(super) fn line(&mut self, spans: impl IntoIterator<Item = Span>) {
+        for Span { text, tone } in spans {
+            let style = if self.color { tone.style() } else { Style::new() };
+            // Writing to a string cannot fail.
+            let _ = write!(self.out, "{style}{text}{style:#}");
+        }
+        let end = self.out.trim_end_matches(' ').len();
+        self.out.truncate(end);
+        self.out.push('\n');
+    }
+
+    /// Writes one line of text without a tone.
+    pub(super) fn text(&mut self, text: impl AsRef<str>) {
+        self.line([plain(text)]);
+    }
+
+    /// Writes an empty line, unless there is one already or nothing above.
+    pub(super) fn gap(&mut self) {
+        if !self.out.is_empty() && !self.out.ends_with("\n\n") {
+            self.out.push('\n');
+        }
+    }
+
+    /// Writes a line of bold text with an empty line above it.
+    pub(super) fn title(&mut self, text: impl AsRef<str>) {
+        self.gap();
+        self.line([Span::new(text.as_ref(), Tone::Strong)]);
+    }
+
+    /// Writes items with three spaces between them, on as many lines as the width needs.
+    pub(super) fn items(&mut self, indent: usize, items: Vec<Span>) {
+        let start = || plain(" ".repeat(indent));
+        let (mut line, mut used) = (vec![start()], indent);
+        for item in items {
+            let between = if line.len() > 1 { 3 } else { 0 };
+            if between > 0 && used + between + item.width() > self.width {
+                self.line(std::mem::replace(&mut line, vec![start()]));
+                used = indent;
+            } else if between > 0 {
+                line.push(plain("   "));
+                used += between;
+            }
+            used += item.width();
+            line.push(item);
+        }
+        self.line(line);
+    }
+
+    /// Writes a table; the last column takes what is left of the width, at least `LAST_MIN`.
+    pub(super) fn table(&mut self, columns: &[Column], rows: &[Vec<Span>]) {
+        let widths = widths(columns, rows);
+        let before: usize = widths.iter().rev().skip(1).map(|width| width + GUTTER).sum();
+        let last = self.width.saturating_sub(INDENT + before).max(LAST_MIN);
+        if columns.iter().any(|column| !column.title.is_empty()) {
+            let titles = columns.iter().map(|column| Span::new(column.title, Tone::Faint));
+            self.row(columns, &widths, last, &titles.collect::<Vec<_>>());
+        }
+        for row in rows {
+            self.row(columns, &widths, last, row);
+        }
+    }
+
+    fn row(&mut self, columns: &[Column], widths: &[usize], last: usize, cells: &[Span]) {
+        let mut spans = vec![plain(" ".repeat(INDENT))];
+        for (index, cell) in cells.iter().enumerate() {
+            if index + 1 == columns.len() {
+                spans.push(cell.shortened(last));
+                break;
+            }
+            let cell = cell.shortened(widths[index]);
+            let pad = plain(" ".repeat(widths[index] - cell.width().min(widths[index])));
+            let gutter = plain(" ".repeat(GUTTER));
+            match columns[index].side {
+                Side::Left => spans.extend([cell, pad, gutter]),
+                Side::Right => spans.extend([pad, cell, gutter]),
+            }
+        }
+        self.line(spans);
+    }
+
+    /// Returns what was written.
+    pub(super) fn finish(self) -> String {
+        self.out
+    }
+}
+
+/// Spaces before each row of a table.
+const INDENT: usize = 2;
+/// Spaces between columns.
+const GUTTER: usize = 2;
+/// Fewest columns of a table's last column.
+const LAST_MIN: usize = 24;
+
+fn widths(columns: &[Column], rows: &[Vec<Span>]) -> Vec<usize> {
+    let width_of = |(index, column): (usize, &Column)| {
+        let cells = rows.iter().filter_map(|row| row.get(index)).map(Span::width);
+        cells.chain([column.title.width()]).max().unwrap_or(0).min(column.most)
+    };
+    columns.iter().enumerate().map(width_of).collect()
+}
+
+/// A column of a table.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Column {
+    title: &'static str,
+    side: Side,
+    most: usize,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Side {
+    Left,
+    Right,
+}
+
+impl Column {
+    /// Returns a column of text of at most `most` columns.
+    pub(super) const fn left(title: &'static str, most: usize) -> Self {
+        Self { title, side: Side::Left, most }
+    }
+
+    /// Returns a column of numbers.
+    pub(super) const fn right(title: &'static str) -> Self {
+        Self { title, side: Side::Right, most: 24 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_terminal_would_act_on_is_escaped() {
+        for (hostile, shown) in [
+            ("plain-name_1.x/y", "plain-name_1.x/y"),
+            ("größe 大 🦀", "größe 大 🦀"),
+            ("a\nPlan: 0 to add", "a\\nPlan: 0 to add"),
+            ("\u{1b}[2J\u{1b}]0;x\u{7}", "\\u{1b}[2J\\u{1b}]0;x\\u{7}"),
+            ("a\rb\tc", "a\\rb\\tc"),
+            ("\u{9b}31m", "\\u{9b}31m"),
+            ("abc\u{202e}cba", "abc\\u{202e}cba"),
+            ("\u{2066}x\u{2069}\u{200f}\u{61c}", "\\u{2066}x\\u{2069}\\u{200f}\\u{61c}"),
+            ("a\u{200b}b\u{feff}\u{ad}", "a\\u{200b}b\\u{feff}\\u{ad}"),
+            ("\u{2028}\u{2029}", "\\u{2028}\\u{2029}"),
+            ("\u{e0041}\u{e000}", "\\u{e0041}\\u{e000}"),
+        ] {
+            assert_eq!(escape(hostile), shown, "{hostile:?}");
+        }
+    }
+
+    #[test]
+    fn long_text_is_cut_by_columns_not_by_bytes() {
+        assert_eq!(shorten("abcdef", 6), "abcdef");
+        assert_eq!(shorten("abcdefg", 6), "abcde…");
+        assert_eq!(shorten("大大大大", 6), "大大…");
+        assert_eq!(shorten("éééé", 4), "éééé");
+        let piled = format!("a{}", "\u{301}".repeat(100_000));
+        assert!(shorten(&piled, 10).len() < 100, "marks without width are cut too");
+    }
+
+    #[test]
+    fn colours_appear_only_when_asked_for_and_never_change_the_text() {
+        let render = |color| {
+            let mut page = Page::new(&TextStyle { color, ..TextStyle::default() });
+            page.line([plain("a "), Span::new("b", Tone::Create), plain("  ")]);
+            page.finish()
+        };
+        assert_eq!(render(false), "a b\n");
+        assert_eq!(anstream::adapter::strip_str(&render(true)).to_string().trim_end(), "a b");
+        assert!(render(true).contains("\u{1b}[32m"));
+    }
+
+    #[test]
+    fn a_table_fits_the_width_by_shortening_its_last_column() {
+        let mut page = Page::new(&TextStyle { width: 40, ..TextStyle::default() });
+        let columns = [Column::left("name", 8), Column::right("n"), Column::left("why", 0)];
+        let row = |name: &str, n: &str, why: &str| vec![plain(name), plain(n), plain(why)];
+        page.table(
+            &columns,
+            &[
+                row("a-very-long-name", "7", "because of the reason"),
+                row("b", "12", &"x".repeat(99)),
+            ],
+        );
+        assert_eq!(
+            page.finish(),
+            "  name       n  why\n  a-very-…   7  because of the reason\n  b         12  xxxxxxxxxxxxxxxxxxxxxxx…\n"
+        );
+    }
+
+    #[test]
+    fn items_wrap_between_but_never_inside() {
+        let mut page = Page::new(&TextStyle { width: 20, ..TextStyle::default() });
+        page.items(2, ["aaaaaaa", "bbbbbbb", "ccccccc"].map(plain).to_vec());
+        assert_eq!(page.finish(), "  aaaaaaa   bbbbbbb\n  ccccccc\n");
+    }
+}

@@ -1,0 +1,204 @@
+//! Reasons in words: the one place where a code of the plan becomes a sentence.
+//!
+//! Every match is exhaustive, so that a new reason does not compile before it has words. The words
+//! explain; nothing reads them back.
+
+use std::collections::BTreeMap;
+
+use super::amount::{count, hourly, list};
+use crate::plan::wire::{
+    BlockReason, Condition, Decider, KeepReason, LaunchReason, Reason, Rejection, RetireReason,
+    WaveStep,
+};
+
+/// Most workloads that one sentence names.
+const WORKLOADS_MAX: usize = 2;
+
+/// Returns why a row is as it is, with its numbers, in one line.
+pub(super) fn reason(reason: &Reason) -> String {
+    match reason {
+        Reason::Launch { because } => launch(because),
+        Reason::Retire { because } => retire(because),
+        Reason::Keep { because } => keep(because),
+    }
+}
+
+fn launch(reason: &LaunchReason) -> String {
+    match reason {
+        LaunchReason::Demand { pods } => {
+            let total = pods.values().fold(0_u32, |sum, n| sum.saturating_add(*n));
+            let verb = if total == 1 { "has" } else { "have" };
+            format!("{} {verb} no room: {}", count(total, "pod"), workloads(pods, WORKLOADS_MAX))
+        }
+        LaunchReason::Consolidation { saves_hourly, moves } => format!(
+            "takes the pods of dearer nodes: saves {}, moves {}",
+            hourly(*saves_hourly),
+            count(*moves, "pod")
+        ),
+        LaunchReason::Replacement { of, because } => {
+            format!("takes the place of {of}, which goes: {}", retire(because))
+        }
+    }
+}
+
+/// Returns why a node goes.
+pub(super) fn retire(reason: &RetireReason) -> String {
+    match reason {
+        RetireReason::Empty { saves_hourly } => {
+            format!("no pods left but those of DaemonSets: saves {}", hourly(*saves_hourly))
+        }
+        RetireReason::Underutilized { saves_hourly, moves, payback_hours } => format!(
+            "its pods fit elsewhere: saves {}, moves {}, pays back in {payback_hours} h",
+            hourly(*saves_hourly),
+            count(*moves, "pod")
+        ),
+        RetireReason::PoolRemoved => "its pool is no longer declared".to_owned(),
+        RetireReason::Drifted { field, is, declared } => {
+            format!("drifted: {field} is {is}, its pool declares {declared}")
+        }
+        RetireReason::Expired { age_hours, limit_hours } => {
+            format!("{age_hours} h old, its pool allows {limit_hours} h")
+        }
+        RetireReason::Requested => "asked for with --replace".to_owned(),
+    }
+}
+
+fn keep(reason: &KeepReason) -> String {
+    match reason {
+        KeepReason::Needed { pods } => {
+            format!("needed by {}, and nothing cheaper holds them", count(*pods, "pod"))
+        }
+        KeepReason::NotWorthMoving { saves_hourly, needed_hourly, moves } => format!(
+            "not worth moving {}: saves {}, would have to save {}",
+            count(*moves, "pod"),
+            hourly(*saves_hourly),
+            hourly(*needed_hourly)
+        ),
+        KeepReason::Blocked { by } => block(by),
+        KeepReason::NotOurs => "not managed by Fleetwright".to_owned(),
+    }
+}
+
+fn block(reason: &BlockReason) -> String {
+    match reason {
+        BlockReason::DoNotDisrupt => "the node is annotated karpenter.sh/do-not-disrupt".to_owned(),
+        BlockReason::PinnedPod { workload } => format!("a pod of {workload} may not be moved"),
+        BlockReason::PolicyWhenEmpty => "its pool lets only empty nodes go".to_owned(),
+        BlockReason::ConsolidationDisabled => "its pool never consolidates".to_owned(),
+        BlockReason::Unknown { what } => format!("not everything is known: {what}"),
+        BlockReason::UnsupportedPod { workload, feature } => {
+            format!("a pod of {workload} uses {feature}, which is not planned for yet")
+        }
+        BlockReason::NotReady => "the node is not Ready".to_owned(),
+        BlockReason::NotTargeted => "left out by --target or --exclude".to_owned(),
+        BlockReason::Budget => "the disruption budget of its pool is used up".to_owned(),
+        BlockReason::StaticPool => "its pool has a fixed number of nodes".to_owned(),
+    }
+}
+
+/// Returns workloads with their counts, the largest first.
+pub(super) fn workloads(pods: &BTreeMap<String, u32>, most: usize) -> String {
+    let mut rows: Vec<_> = pods.iter().collect();
+    rows.sort_by_key(|(name, n)| (std::cmp::Reverse(**n), (*name).clone()));
+    let rows: Vec<String> = rows.into_iter().map(|(name, n)| format!("{name} x{n}")).collect();
+    list(&rows, most)
+}
+
+/// Returns a code in words, how many it ruled out, and what exactly.
+pub(super) fn rejection(rejection: &Rejection) -> String {
+    let Rejection { reason, detail, count } = rejection;
+    let words = reason.replace('-', " ");
+    if detail.is_empty() {
+        format!("{count} {words}")
+    } else {
+        format!("{count} {words} ({detail})")
+    }
+}
+
+/// Returns who decides how many pods a workload has.
+pub(super) fn decider(decider: &Decider) -> String {
+    match decider {
+        Decider::Git => "the repository".to_owned(),
+        Decider::World => "the cluster, as the repository does not declare it".to_owned(),
+        Decider::Removed => "its removal from the repository".to_owned(),
+        Decider::Schedule => "its schedule".to_owned(),
+        Decider::Ignored { autoscaler } => {
+            format!("the repository ({autoscaler} is not taken into account yet)")
+        }
+    }
+}
+
+/// Returns what must still hold when a change is applied.
+pub(super) fn condition(condition: &Condition) -> String {
+    match condition {
+        Condition::InstanceIs { instance_id, node_uid: Some(uid) } => {
+            format!("instance {instance_id} is there, and its node has UID {uid}")
+        }
+        Condition::InstanceIs { instance_id, node_uid: None } => {
+            format!("instance {instance_id} is there")
+        }
+        Condition::KeyUnused { pool, key } => {
+            format!("no instance of pool {pool} has key {key}")
+        }
+        Condition::ReplicasAtMost { workload, replicas } => {
+            format!("{workload} runs at most {}", count(*replicas, "replica"))
+        }
+    }
+}
+
+/// Returns what a wave does.
+pub(super) fn wave(step: WaveStep) -> &'static str {
+    match step {
+        WaveStep::Launch => "launch, and wait until Ready",
+        WaveStep::Retire => "cordon, drain, terminate",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::units::MicroUsd;
+
+    #[test]
+    fn each_reason_gives_its_numbers() {
+        let saves_hourly = MicroUsd(96_000);
+        let pods = BTreeMap::from([("web/a".into(), 1), ("web/b".into(), 3), ("x/c".into(), 1)]);
+        let because = Box::new(RetireReason::Expired { age_hours: 30, limit_hours: 24 });
+        for (text, expected) in [
+            (
+                launch(&LaunchReason::Demand { pods }),
+                "5 pods have no room: web/b x3, web/a x1 and 1 more",
+            ),
+            (
+                launch(&LaunchReason::Consolidation { saves_hourly, moves: 1 }),
+                "takes the pods of dearer nodes: saves $0.0960/h, moves 1 pod",
+            ),
+            (
+                launch(&LaunchReason::Replacement { of: "a.b".into(), because }),
+                "takes the place of a.b, which goes: 30 h old, its pool allows 24 h",
+            ),
+            (
+                retire(&RetireReason::Underutilized { saves_hourly, moves: 2, payback_hours: 3 }),
+                "its pods fit elsewhere: saves $0.0960/h, moves 2 pods, pays back in 3 h",
+            ),
+            (
+                keep(&KeepReason::NotWorthMoving {
+                    saves_hourly,
+                    needed_hourly: MicroUsd(100_000),
+                    moves: 9,
+                }),
+                "not worth moving 9 pods: saves $0.0960/h, would have to save $0.1000/h",
+            ),
+            (
+                rejection(&Rejection {
+                    reason: "too-small".into(),
+                    detail: "memory: needs 96Gi, largest has 61Gi".into(),
+                    count: 212,
+                }),
+                "212 too small (memory: needs 96Gi, largest has 61Gi)",
+            ),
+        ] {
+            assert_eq!(text, expected);
+        }
+    }
+}

@@ -1,0 +1,144 @@
+//! The rows of a plan in the order in which a reviewer wants them: what is lost first.
+
+use std::collections::BTreeMap;
+
+use super::page::{Span, Tone};
+use crate::ids::Address;
+use crate::plan::Plan;
+use crate::plan::wire::{Action, ExplainRow, KeepReason, Reason, ResourceChange, ResourceKind};
+
+/// What happens to a row, in the order in which rows are listed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Symbol {
+    Terminate,
+    /// The old goes before the new comes.
+    TerminateFirst,
+    /// The new comes before the old goes.
+    LaunchFirst,
+    Update,
+    Launch,
+    Blocked,
+    Keep,
+}
+
+impl Symbol {
+    pub(super) const ALL: [Self; 7] = [
+        Self::Terminate,
+        Self::TerminateFirst,
+        Self::LaunchFirst,
+        Self::Update,
+        Self::Launch,
+        Self::Blocked,
+        Self::Keep,
+    ];
+
+    fn of(change: &ResourceChange, explain: Option<&ExplainRow>) -> Self {
+        let actions = &change.change.actions;
+        let at = |action| actions.iter().position(|a| *a == action);
+        match (at(Action::Delete), at(Action::Create)) {
+            (Some(delete), Some(create)) if delete < create => Self::TerminateFirst,
+            (Some(_), Some(_)) => Self::LaunchFirst,
+            (Some(_), None) => Self::Terminate,
+            (None, Some(_)) => Self::Launch,
+            (None, None) if at(Action::Update).is_some() => Self::Update,
+            (None, None) if explain.is_some_and(is_blocked) => Self::Blocked,
+            (None, None) => Self::Keep,
+        }
+    }
+
+    /// Returns the symbol as Terraform writes it.
+    pub(super) fn as_str(self) -> &'static str {
+        match self {
+            Self::Terminate => "-",
+            Self::TerminateFirst => "-/+",
+            Self::LaunchFirst => "+/-",
+            Self::Update => "~",
+            Self::Launch => "+",
+            Self::Blocked => "!",
+            Self::Keep => "=",
+        }
+    }
+
+    /// Returns what the symbol means.
+    pub(super) fn meaning(self) -> &'static str {
+        match self {
+            Self::Terminate => "terminate",
+            Self::TerminateFirst => "terminate, then launch",
+            Self::LaunchFirst => "launch, then terminate",
+            Self::Update => "update in place",
+            Self::Launch => "launch",
+            Self::Blocked => "blocked, stays",
+            Self::Keep => "stays",
+        }
+    }
+
+    /// Returns the word that counts such rows.
+    pub(super) fn verb(self) -> &'static str {
+        match self {
+            Self::Terminate => "terminate",
+            Self::TerminateFirst | Self::LaunchFirst => "replace",
+            Self::Update => "update",
+            Self::Launch => "launch",
+            Self::Blocked => "blocked",
+            Self::Keep => "unchanged",
+        }
+    }
+
+    pub(super) fn tone(self) -> Tone {
+        match self {
+            Self::Terminate => Tone::Delete,
+            Self::TerminateFirst | Self::LaunchFirst => Tone::Replace,
+            Self::Update => Tone::Change,
+            Self::Launch => Tone::Create,
+            Self::Blocked => Tone::Warning,
+            Self::Keep => Tone::Faint,
+        }
+    }
+
+    pub(super) fn span(self) -> Span {
+        Span::new(self.as_str(), self.tone())
+    }
+
+    /// Returns whether something is done.
+    pub(super) fn is_change(self) -> bool {
+        !matches!(self, Self::Blocked | Self::Keep)
+    }
+}
+
+fn is_blocked(explain: &ExplainRow) -> bool {
+    matches!(&explain.reason, Reason::Keep { because: KeepReason::Blocked { .. } })
+}
+
+/// A row with its reason.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Row<'a> {
+    pub(super) symbol: Symbol,
+    pub(super) resource: &'a ResourceChange,
+    pub(super) explain: Option<&'a ExplainRow>,
+}
+
+/// Returns every row of the plan: destructive ones first, then by name and key.
+pub(super) fn rows(plan: &Plan) -> Vec<Row<'_>> {
+    let explains: BTreeMap<&Address, &ExplainRow> =
+        plan.capacity.explain.iter().map(|row| (&row.address, row)).collect();
+    let mut rows: Vec<Row<'_>> = Vec::new();
+    for resource in &plan.resource_changes {
+        let explain = explains.get(&resource.address).copied();
+        rows.push(Row { symbol: Symbol::of(resource, explain), resource, explain });
+    }
+    rows.sort_by(|a, b| order(a).cmp(&order(b)));
+    rows
+}
+
+/// Keys are numbers in most pools, and then `10` comes after `9`.
+fn order<'a>(row: &Row<'a>) -> (Symbol, ResourceKind, &'a str, Option<u64>, &'a Address) {
+    let ResourceChange { address, kind, name, index, .. } = row.resource;
+    let number = index.as_deref().and_then(|index| index.parse::<u64>().ok());
+    (row.symbol, *kind, name.as_str(), number, address)
+}
+
+/// Returns how many rows have the symbol.
+pub(super) fn count(rows: &[Row<'_>], symbol: Symbol) -> u32 {
+    let n = rows.iter().filter(|row| row.symbol == symbol).count();
+    u32::try_from(n).unwrap_or(u32::MAX)
+}

@@ -1,0 +1,102 @@
+//! The table of rows: one line for each node that changes, and the blocked and unchanged few.
+
+use super::amount::dollars;
+use super::page::{Column, Page, Span, Tone, plain};
+use super::reason::reason;
+use super::row::{Row, Symbol, count};
+use crate::plan::wire::NodeState;
+
+/// Unchanged rows that are listed; more of them are only counted.
+const KEPT_SHOWN_MAX: u32 = 5;
+/// Blocked rows that are listed; more of them are only counted.
+const BLOCKED_SHOWN_MAX: u32 = 20;
+
+const COLUMNS: [Column; 8] = [
+    Column::left("", 3),
+    Column::left("node", 44),
+    Column::left("type", 28),
+    Column::left("zone", 26),
+    Column::left("bought", 20),
+    Column::right("pods"),
+    Column::right("$/h"),
+    Column::left("why", 0),
+];
+
+/// Writes the legend and the table.
+pub(super) fn write(page: &mut Page, rows: &[Row<'_>]) {
+    let used: Vec<Symbol> = Symbol::ALL.into_iter().filter(|s| count(rows, *s) > 0).collect();
+    let shown: Vec<Vec<Span>> = rows.iter().filter(|row| is_shown(rows, row)).map(cells).collect();
+    if shown.is_empty() {
+        return;
+    }
+    page.gap();
+    let legend =
+        used.iter().map(|s| Span::new(&format!("{} {}", s.as_str(), s.meaning()), s.tone()));
+    page.items(0, std::iter::once(plain("Symbols:")).chain(legend).collect());
+    page.gap();
+    page.table(&COLUMNS, &shown);
+    for (symbol, most) in [(Symbol::Blocked, BLOCKED_SHOWN_MAX), (Symbol::Keep, KEPT_SHOWN_MAX)] {
+        let n = count(rows, symbol);
+        if n > most {
+            let text = format!("  {} {n} {} nodes are not listed", symbol.as_str(), symbol.verb());
+            page.line([Span::new(&text, Tone::Faint)]);
+        }
+    }
+}
+
+fn is_shown(rows: &[Row<'_>], row: &Row<'_>) -> bool {
+    match row.symbol {
+        Symbol::Keep => count(rows, Symbol::Keep) <= KEPT_SHOWN_MAX,
+        Symbol::Blocked => count(rows, Symbol::Blocked) <= BLOCKED_SHOWN_MAX,
+        Symbol::Terminate
+        | Symbol::TerminateFirst
+        | Symbol::LaunchFirst
+        | Symbol::Update
+        | Symbol::Launch => true,
+    }
+}
+
+fn cells(row: &Row<'_>) -> Vec<Span> {
+    let text = |of: fn(&NodeState) -> Option<String>| plain(before_and_after(row, of));
+    let kind = |state: &NodeState| state.instance_type.as_ref().map(ToString::to_string);
+    let zone = |state: &NodeState| state.zone.as_ref().map(ToString::to_string);
+    let bought = |state: &NodeState| state.capacity_type.map(|kind| kind.to_string());
+    let pods = row.explain.map_or(0, |e| e.pods.values().fold(0_u32, |n, p| n.saturating_add(*p)));
+    vec![
+        row.symbol.span(),
+        plain(row.resource.address.as_str()),
+        text(kind),
+        text(zone),
+        text(bought),
+        plain(pods.to_string()),
+        plain(price(row)),
+        plain(row.explain.map_or_else(String::new, |explain| reason(&explain.reason))),
+    ]
+}
+
+/// Returns a value where both sides agree or one is missing, and both where they differ.
+fn before_and_after(row: &Row<'_>, of: fn(&NodeState) -> Option<String>) -> String {
+    let side = |state: &Option<NodeState>| state.as_ref().map(|s| of(s).unwrap_or("?".to_owned()));
+    arrow(side(&row.resource.change.before), side(&row.resource.change.after))
+}
+
+fn price(row: &Row<'_>) -> String {
+    let Some(explain) = row.explain else { return "?".to_owned() };
+    let change = &row.resource.change;
+    let unknown = || "?".to_owned();
+    let side = |there: bool, price: Option<_>| {
+        there.then(|| price.map_or_else(unknown, |p| dollars(p, 4).replace('$', "")))
+    };
+    arrow(
+        side(change.before.is_some(), explain.hourly_before),
+        side(change.after.is_some(), explain.hourly_after),
+    )
+}
+
+fn arrow(before: Option<String>, after: Option<String>) -> String {
+    match (before, after) {
+        (Some(before), Some(after)) if before != after => format!("{before} -> {after}"),
+        (Some(one), _) | (None, Some(one)) => one,
+        (None, None) => String::new(),
+    }
+}

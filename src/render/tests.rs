@@ -1,0 +1,448 @@
+use super::fixture::{hostile, nothing, plan};
+use super::*;
+use crate::plan::wire::{Check, Completeness};
+
+fn view(plan: &Plan, verbosity: Verbosity) -> String {
+    text(plan, &TextStyle { verbosity, width: 150, ..TextStyle::default() })
+}
+
+fn explained(what: &str) -> String {
+    let plan = plan();
+    explain(&plan, what).expect("it is in the plan").text(&TextStyle::default())
+}
+
+#[test]
+#[expect(clippy::too_many_lines, reason = "the view is long")]
+fn a_plan_reads_from_totals_to_what_is_lost_to_details() {
+    insta::assert_snapshot!(view(&plan(), Verbosity::Full), @r#"
+    Cluster prod-eu1 (eu-west-1)   base 4f2c9a1, with local changes   plan sha256:9b1e02c4d5f6
+    world sim:world, observed 2026-09-01T10:00:00Z (2m before)   expires 2026-09-01T10:32:00Z (in 30m)
+
+      - 3 terminate   +/- 1 replace   ~ 1 update   + 3 launch   ! 1 blocked   = 2 unchanged
+      nodes 8 -> 8   vCPU 18 -> 18   memory 72 -> 72 GiB   pods 44, 41 placed   9 moved   3 unschedulable   1 unresolved
+      -$78.11/mo   $859.21 -> $781.10/mo   $1.1770 -> $1.0700/h   1.90 % above the lower bound
+
+    Symbols:   - terminate   +/- launch, then terminate   ~ update in place   + launch   ! blocked, stays   = stays
+
+           node                      type                   zone        bought     pods               $/h  why
+      -    ec2_instance.batch["0"]   m5.large               eu-west-1a  on-demand     0            0.1070  its pods fit elsewhere: saves $0.0070/h, moves…
+      -    ec2_instance.batch["1"]   m5.large               eu-west-1a  on-demand     0            0.1070  its pods fit elsewhere: saves $0.0070/h, moves…
+      -    ec2_instance.web["2"]     m5.large               eu-west-1a  on-demand     0            0.1070  no pods left but those of DaemonSets: saves $0…
+      +/-  ec2_instance.web["1"]     m5.xlarge -> m5.large  eu-west-1a  on-demand     4  0.2140 -> 0.1070  takes the pods of dearer nodes: saves $0.1070/…
+      ~    ec2_instance.web["4"]     m5.large               eu-west-1a  on-demand     6            0.1070  needed by 6 pods, and nothing cheaper holds th…
+      +    ec2_instance.batch["2"]   c5.xlarge              eu-west-1a  on-demand     5            0.2070  takes the pods of dearer nodes: saves $0.0070/…
+      +    ec2_instance.web["9"]     m5.large               eu-west-1a  on-demand     6            0.1070  6 pods have no room: web/Deployment/api x6
+      +    ec2_instance.web["10"]    m5.large               eu-west-1a  on-demand     6            0.1070  6 pods have no room: web/Deployment/api x6
+      !    ec2_instance.web["3"]     m5.large               eu-west-1a  on-demand     1            0.1070  the node is annotated karpenter.sh/do-not-disr…
+      =    ec2_instance.web["0"]     m5.large               eu-west-1a  on-demand    18            0.1070  needed by 18 pods, and nothing cheaper holds t…
+      =    ec2_instance.legacy["7"]  m5.large               eu-west-1a  on-demand     0            0.1070  not managed by Fleetwright
+
+      # ec2_instance.batch["0"] will be terminated
+      # (its pods fit elsewhere: saves $0.0070/h, moves 5 pods, pays back in 2 h)
+      - ec2_instance.batch["0"]
+          - pool          = batch
+          - instance_type = m5.large
+          - zone          = eu-west-1a
+          - capacity_type = on-demand
+          - instance_id   = i-batch0
+          - node          = node-batch-0
+            # (8 attributes hidden)
+            # (2 well-known labels hidden)
+            price     $0.1070/h
+            daemons   cpu 150m, memory 200Mi
+            with      ec2_instance.batch["1"], ec2_instance.batch["2"]
+
+      # ec2_instance.batch["1"] will be terminated
+      # (its pods fit elsewhere: saves $0.0070/h, moves 5 pods, pays back in 2 h)
+      - ec2_instance.batch["1"]
+          - pool          = batch
+          - instance_type = m5.large
+          - zone          = eu-west-1a
+          - capacity_type = on-demand
+          - instance_id   = i-batch1
+          - node          = node-batch-1
+            # (8 attributes hidden)
+            # (2 well-known labels hidden)
+            price     $0.1070/h
+            daemons   cpu 150m, memory 200Mi
+            with      ec2_instance.batch["0"], ec2_instance.batch["2"]
+
+      # ec2_instance.web["2"] will be terminated
+      # (no pods left but those of DaemonSets: saves $0.1070/h)
+      - ec2_instance.web["2"]
+          - pool          = web
+          - instance_type = m5.large
+          - zone          = eu-west-1a
+          - capacity_type = on-demand
+          - instance_id   = i-web2
+          - node          = node-web-2
+            # (8 attributes hidden)
+            # (2 well-known labels hidden)
+            price     $0.1070/h
+            daemons   cpu 150m, memory 200Mi
+            only if   instance i-web2 is there, and its node has UID uid-2
+            only if   web/api runs at most 36 replicas
+
+      # ec2_instance.web["1"] must be replaced: launched, then terminated
+      # (takes the pods of dearer nodes: saves $0.1070/h, moves 4 pods)
+      # (its pods fit elsewhere: saves $0.1070/h, moves 4 pods, pays back in 1 h)
+      +/- ec2_instance.web["1"]
+            pool          = web
+          ~ instance_type = m5.xlarge -> m5.large
+            zone          = eu-west-1a
+            capacity_type = on-demand
+          ~ capacity      = cpu 4, memory 16Gi, pods 29 -> cpu 2, memory 8Gi, pods 29
+          ~ allocatable   = cpu 3860m, memory 14200Mi, pods 29 -> cpu 1930m, memory 7100Mi, pods 29
+          - instance_id   = i-web1
+          - node          = node-web-1
+          - node_uid      = uid-1
+            # (5 unchanged attributes hidden)
+            # (2 well-known labels hidden)
+            price     $0.2140/h -> $0.1070/h
+            pods      web/Deployment/api x4
+            daemons   cpu 150m, memory 200Mi
+            only if   instance i-web1 is there, and its node has UID uid-1
+
+      # ec2_instance.web["4"] will be updated in place
+      # (needed by 6 pods, and nothing cheaper holds them)
+      ~ ec2_instance.web["4"]
+            pool          = web
+            instance_type = m5.large
+            zone          = eu-west-1a
+            capacity_type = on-demand
+          ~ labels.team   = web -> shop
+          + labels.tier   = front
+            instance_id   = i-web4
+            node          = node-web-4
+            # (7 unchanged attributes hidden)
+            # (2 well-known labels hidden)
+            price     $0.1070/h
+            pods      web/Deployment/api x6
+            daemons   cpu 150m, memory 200Mi
+
+      # ec2_instance.batch["2"] will be launched
+      # (takes the pods of dearer nodes: saves $0.0070/h, moves 5 pods)
+      + ec2_instance.batch["2"]
+          + pool          = batch
+          + instance_type = c5.xlarge
+          + zone          = eu-west-1a
+          + zone_id       = euw1-az2
+          + capacity_type = on-demand
+          + image         = al2023@latest
+          + capacity      = cpu 4, memory 16Gi, pods 29
+          + allocatable   = cpu 3860m, memory 14200Mi, pods 29
+          + labels.team   = batch
+          + taints        = dedicated=batch:NoSchedule
+          + spec_digest   = 5d1c
+          + instance_id   = (known after apply)
+          + node          = (known after apply)
+            # (2 well-known labels hidden)
+            price     $0.2070/h
+            pods      batch/Deployment/queue x5
+            daemons   cpu 150m, memory 200Mi
+            with      ec2_instance.batch["0"], ec2_instance.batch["1"]
+
+      # ec2_instance.web["9"], ec2_instance.web["10"] will be launched, all alike
+      # (6 pods have no room: web/Deployment/api x6)
+      + ec2_instance.web["9"]
+          + pool          = web
+          + instance_type = m5.large
+          + zone          = eu-west-1a
+          + zone_id       = euw1-az2
+          + capacity_type = on-demand
+          + image         = al2023@latest
+          + capacity      = cpu 2, memory 8Gi, pods 29
+          + allocatable   = cpu 1930m, memory 7100Mi, pods 29
+          + labels.team   = web
+          + taints        = dedicated=web:NoSchedule
+          + spec_digest   = 5d1c
+          + instance_id   = (known after apply)
+          + node          = (known after apply)
+            # (2 well-known labels hidden)
+            price     $0.1070/h
+            pods      web/Deployment/api x6
+            daemons   cpu 150m, memory 200Mi
+            or        m5a.large eu-west-1b spot $0.0960/h
+            not taken 14 dearer (next is m5a.xlarge at $0.1920/h)
+            only if   no instance of pool web has key 9
+
+    Unschedulable: 3 pods
+      ! ml/Deployment/train x3: needs cpu 4, memory 96Gi  clusters/prod/train.yaml:12
+          of 255 offerings:
+            212 too small (memory: needs 96Gi, largest has 61Gi)
+            40 wrong zone (outside eu-west-1a)
+            3 limit reached (pool web: memory 512Gi of 512Gi)
+          nearest: raise spec.limits.memory of NodePool web to 608Gi
+
+    Unresolved: of these the size is not known, and they are in no total
+      ? HelmRelease web/shop  clusters/prod/shop.yaml:1: charts are not rendered yet
+
+    warning: clusters/prod/apps.yaml:31: Deployment batch/queue: is scaled by an HPA that is not taken into account yet
+      hint: plan with --demand ceiling for its most
+    note: zone ids are those of the snapshot's account
+
+    Prices: embedded list prices of us-east-1, 2026-05-01; standing in for eu-west-1, where prices may differ; 1 node at an estimated price.
+
+    Plan: 4 to add, 1 to change, 4 to destroy.
+    "#);
+}
+
+#[test]
+fn the_concise_view_is_head_and_table_and_says_what_it_leaves_out() {
+    insta::assert_snapshot!(view(&plan(), Verbosity::Concise), @r#"
+    Cluster prod-eu1 (eu-west-1)   base 4f2c9a1, with local changes   plan sha256:9b1e02c4d5f6
+    world sim:world, observed 2026-09-01T10:00:00Z (2m before)   expires 2026-09-01T10:32:00Z (in 30m)
+
+      - 3 terminate   +/- 1 replace   ~ 1 update   + 3 launch   ! 1 blocked   = 2 unchanged
+      nodes 8 -> 8   vCPU 18 -> 18   memory 72 -> 72 GiB   pods 44, 41 placed   9 moved   3 unschedulable   1 unresolved
+      -$78.11/mo   $859.21 -> $781.10/mo   $1.1770 -> $1.0700/h   1.90 % above the lower bound
+
+    Symbols:   - terminate   +/- launch, then terminate   ~ update in place   + launch   ! blocked, stays   = stays
+
+           node                      type                   zone        bought     pods               $/h  why
+      -    ec2_instance.batch["0"]   m5.large               eu-west-1a  on-demand     0            0.1070  its pods fit elsewhere: saves $0.0070/h, moves…
+      -    ec2_instance.batch["1"]   m5.large               eu-west-1a  on-demand     0            0.1070  its pods fit elsewhere: saves $0.0070/h, moves…
+      -    ec2_instance.web["2"]     m5.large               eu-west-1a  on-demand     0            0.1070  no pods left but those of DaemonSets: saves $0…
+      +/-  ec2_instance.web["1"]     m5.xlarge -> m5.large  eu-west-1a  on-demand     4  0.2140 -> 0.1070  takes the pods of dearer nodes: saves $0.1070/…
+      ~    ec2_instance.web["4"]     m5.large               eu-west-1a  on-demand     6            0.1070  needed by 6 pods, and nothing cheaper holds th…
+      +    ec2_instance.batch["2"]   c5.xlarge              eu-west-1a  on-demand     5            0.2070  takes the pods of dearer nodes: saves $0.0070/…
+      +    ec2_instance.web["9"]     m5.large               eu-west-1a  on-demand     6            0.1070  6 pods have no room: web/Deployment/api x6
+      +    ec2_instance.web["10"]    m5.large               eu-west-1a  on-demand     6            0.1070  6 pods have no room: web/Deployment/api x6
+      !    ec2_instance.web["3"]     m5.large               eu-west-1a  on-demand     1            0.1070  the node is annotated karpenter.sh/do-not-disr…
+      =    ec2_instance.web["0"]     m5.large               eu-west-1a  on-demand    18            0.1070  needed by 18 pods, and nothing cheaper holds t…
+      =    ec2_instance.legacy["7"]  m5.large               eu-west-1a  on-demand     0            0.1070  not managed by Fleetwright
+
+    Not shown here: 1 warning, 1 unschedulable workload, 1 unresolved source.
+
+    Plan: 4 to add, 1 to change, 4 to destroy.
+    "#);
+}
+
+#[test]
+fn the_summary_is_the_head_alone() {
+    insta::assert_snapshot!(view(&plan(), Verbosity::Summary), @r"
+    Cluster prod-eu1 (eu-west-1)   base 4f2c9a1, with local changes   plan sha256:9b1e02c4d5f6
+    world sim:world, observed 2026-09-01T10:00:00Z (2m before)   expires 2026-09-01T10:32:00Z (in 30m)
+
+      - 3 terminate   +/- 1 replace   ~ 1 update   + 3 launch   ! 1 blocked   = 2 unchanged
+      nodes 8 -> 8   vCPU 18 -> 18   memory 72 -> 72 GiB   pods 44, 41 placed   9 moved   3 unschedulable   1 unresolved
+      -$78.11/mo   $859.21 -> $781.10/mo   $1.1770 -> $1.0700/h   1.90 % above the lower bound
+
+    Not shown here: 1 warning, 1 unschedulable workload, 1 unresolved source.
+
+    Plan: 4 to add, 1 to change, 4 to destroy.
+    ");
+}
+
+#[test]
+fn a_plan_without_changes_ends_with_the_words_that_tools_look_for() {
+    insta::assert_snapshot!(view(&nothing(), Verbosity::Full), @r"
+    Cluster prod-eu1 (eu-west-1)   base 4f2c9a1   plan sha256:9b1e02c4d5f6   world sim:world, observed 2026-09-01T10:00:00Z (2m before)
+    expires 2026-09-01T10:32:00Z (in 30m)
+
+      nodes 0 -> 0   vCPU 0 -> 0   memory 0 -> 0 GiB   pods 0, 0 placed
+      $0.00/mo   $0.00 -> $0.00/mo   $0.0000 -> $0.0000/h
+
+    Prices: embedded list prices of us-east-1, 2026-05-01; standing in for eu-west-1, where prices may differ.
+
+    No changes. Your infrastructure matches the configuration.
+    ");
+}
+
+#[test]
+fn the_last_line_is_terraforms_in_every_view_and_color() {
+    for verbosity in [Verbosity::Full, Verbosity::Concise, Verbosity::Summary] {
+        let last = |plan: &Plan| view(plan, verbosity).lines().last().unwrap_or("").to_owned();
+        assert_eq!(last(&plan()), "Plan: 4 to add, 1 to change, 4 to destroy.");
+        assert_eq!(last(&nothing()), "No changes. Your infrastructure matches the configuration.");
+        let errored = Plan { errored: true, ..nothing() };
+        assert_eq!(last(&errored), "Plan: 0 to add, 0 to change, 0 to destroy.");
+    }
+}
+
+#[test]
+fn what_limits_a_plan_as_a_whole_stands_in_its_head() {
+    let head = |plan: &Plan| view(plan, Verbosity::Summary);
+    let mut partial = Plan { errored: true, complete: false, ..plan() };
+    let failed = Completeness::Failed { reason: "access denied".into() };
+    partial.capacity.base.world.sources.insert("ec2".into(), failed);
+    let text = head(&partial);
+    for line in [
+        "The inputs have errors: this plan removes nothing and cannot be applied.",
+        "ec2 could not be read: access denied",
+        "This plan covers a part only (--target or --exclude).",
+    ] {
+        assert!(text.lines().any(|found| found == line), "{line}\n{text}");
+    }
+    let check = |status: &str| Check {
+        name: "no-spot".into(),
+        status: status.into(),
+        problems: vec!["web is spot".into()],
+    };
+    let denied = Plan { applyable: false, checks: vec![check("fail")], ..plan() };
+    assert!(head(&denied).contains("Denied by policy: no-spot"));
+    assert!(view(&denied, Verbosity::Full).contains("  fail: no-spot\n    web is spot\n"));
+    let allowed = Plan { checks: vec![check("pass")], ..plan() };
+    assert!(!view(&allowed, Verbosity::Full).contains("no-spot"));
+    let nowhere = Plan { applyable: false, ..plan() };
+    assert!(head(&nowhere).contains("cannot be applied"));
+}
+
+#[test]
+fn nothing_that_a_repository_says_reaches_the_terminal_unescaped() {
+    let name = "\u{1b}[2J\r\nNo changes. Your infrastructure matches\u{202e}\u{9b}\u{200b}";
+    let plan = hostile(name);
+    for color in [false, true] {
+        let style = TextStyle { color, ..TextStyle::default() };
+        let mut views = vec![text(&plan, &style)];
+        for row in &plan.resource_changes {
+            let found = explain(&plan, row.address.as_str()).expect("an address");
+            views.push(found.text(&style));
+        }
+        for demand in &plan.capacity.demand {
+            let found = explain(&plan, &demand.workload.to_string()).expect("a workload");
+            views.push(found.text(&style));
+        }
+        for view in views {
+            let visible = anstream::adapter::strip_str(&view).to_string();
+            let hidden =
+                visible.chars().find(|c| *c != '\n' && escape(&c.to_string()) != c.to_string());
+            assert_eq!(hidden, None, "{visible}");
+            assert!(!visible.lines().any(|line| line.starts_with("No changes")), "{visible}");
+            // Colour codes are ours: each ends in `m`, so none moves the cursor or clears.
+            let codes = view.split("\u{1b}[").skip(1);
+            assert!(codes.clone().all(|c| {
+                c.trim_start_matches(|c: char| c.is_ascii_digit() || c == ';').starts_with('m')
+            }));
+            assert_eq!(codes.count() > 0, color);
+        }
+    }
+}
+
+#[test]
+fn many_unchanged_and_blocked_rows_are_counted_not_listed() {
+    let mut many = plan();
+    for (original, copies) in [("web[\"0\"]", 10), ("web[\"3\"]", 30)] {
+        let address =
+            |n: i32| format!("ec2_instance.{}", original.replace("\"]", &format!("{n:03}\"]")));
+        let row = many.resource_changes.iter().find(|r| r.address.as_str().ends_with(original));
+        let row = row.expect("a row").clone();
+        let why = many
+            .capacity
+            .explain
+            .iter()
+            .find(|e| e.address == row.address)
+            .expect("a reason")
+            .clone();
+        for n in 0..copies {
+            many.resource_changes.push(crate::plan::wire::ResourceChange {
+                address: address(n).into(),
+                ..row.clone()
+            });
+            many.capacity
+                .explain
+                .push(crate::plan::wire::ExplainRow { address: address(n).into(), ..why.clone() });
+        }
+    }
+    let text = view(&many, Verbosity::Concise);
+    assert!(text.contains("  = 12 unchanged nodes are not listed\n"), "{text}");
+    assert!(text.contains("  ! 31 blocked nodes are not listed\n"), "{text}");
+    assert!(!text.contains("web[\"3001\"]"));
+}
+
+#[test]
+fn tables_keep_to_the_width_of_the_terminal() {
+    let style = TextStyle { width: 150, verbosity: Verbosity::Concise, ..TextStyle::default() };
+    let text = text(&plan(), &style);
+    let widest = text.lines().map(unicode_width::UnicodeWidthStr::width).max();
+    assert!(widest <= Some(150), "{text}");
+}
+
+#[test]
+fn a_workload_is_explained_by_its_count_and_its_nodes() {
+    insta::assert_snapshot!(explained("web/api"), @r#"
+    web/Deployment/api  clusters/prod/apps.yaml:3
+      36 pods planned, decided by the repository
+      floor 2, live 36, ceiling 40
+      each needs cpu 250m, memory 512Mi
+
+           node                    pods  type      zone        why the node
+      +/-  ec2_instance.web["1"]      4  m5.large  eu-west-1a  takes the pods of dearer nodes: saves $0.1070/h, moves 4 pods
+      ~    ec2_instance.web["4"]      6  m5.large  eu-west-1a  needed by 6 pods, and nothing cheaper holds them
+      +    ec2_instance.web["9"]      6  m5.large  eu-west-1a  6 pods have no room: web/Deployment/api x6
+      +    ec2_instance.web["10"]     6  m5.large  eu-west-1a  6 pods have no room: web/Deployment/api x6
+      !    ec2_instance.web["3"]      1  m5.large  eu-west-1a  the node is annotated karpenter.sh/do-not-disrupt
+      =    ec2_instance.web["0"]     13  m5.large  eu-west-1a  needed by 18 pods, and nothing cheaper holds them
+    "#);
+    insta::assert_snapshot!(explained("ml/Deployment/train"), @r"
+    ml/Deployment/train  clusters/prod/apps.yaml:3
+      3 pods planned, decided by the repository
+      floor 2, live 3, ceiling 7
+      each needs cpu 4, memory 96Gi
+
+      ! ml/Deployment/train x3: needs cpu 4, memory 96Gi  clusters/prod/train.yaml:12
+          of 255 offerings:
+            212 too small (memory: needs 96Gi, largest has 61Gi)
+            40 wrong zone (outside eu-west-1a)
+            3 limit reached (pool web: memory 512Gi of 512Gi)
+          nearest: raise spec.limits.memory of NodePool web to 608Gi
+    ");
+    insta::assert_snapshot!(explained("cni"), @r"
+    kube-system/DaemonSet/cni
+      one pod on every node that admits it
+      each needs cpu 150m, memory 200Mi
+    ");
+}
+
+#[test]
+fn a_node_is_found_by_address_by_name_and_by_instance() {
+    let by_address = explained("ec2_instance.web[\"1\"]");
+    assert_eq!(by_address, explained("node-web-1"));
+    assert_eq!(by_address, explained("i-web1"));
+    insta::assert_snapshot!(by_address, @r#"
+    # ec2_instance.web["1"] must be replaced: launched, then terminated
+    # (takes the pods of dearer nodes: saves $0.1070/h, moves 4 pods)
+    # (its pods fit elsewhere: saves $0.1070/h, moves 4 pods, pays back in 1 h)
+    +/- ec2_instance.web["1"]
+          pool          = web
+        ~ instance_type = m5.xlarge -> m5.large
+          zone          = eu-west-1a
+          capacity_type = on-demand
+        ~ capacity      = cpu 4, memory 16Gi, pods 29 -> cpu 2, memory 8Gi, pods 29
+        ~ allocatable   = cpu 3860m, memory 14200Mi, pods 29 -> cpu 1930m, memory 7100Mi, pods 29
+        - instance_id   = i-web1
+        - node          = node-web-1
+        - node_uid      = uid-1
+          # (5 unchanged attributes hidden)
+          # (2 well-known labels hidden)
+          price     $0.2140/h -> $0.1070/h
+          pods      web/Deployment/api x4
+          daemons   cpu 150m, memory 200Mi
+          only if   instance i-web1 is there, and its node has UID uid-1
+          wave 1 of 2: launch, and wait until Ready
+          wave 2 of 2: cordon, drain, terminate
+    "#);
+    let plan = plan();
+    let json = explain(&plan, "i-web1").expect("a node").json();
+    assert_eq!(json["row"]["address"], "ec2_instance.web[\"1\"]");
+    assert_eq!(json["waves"].as_array().map(Vec::len), Some(2));
+    let pod = explain(&plan, "web/api").expect("a workload").json();
+    assert_eq!(pod["demand"]["planned"], 36);
+    assert_eq!(pod["nodes"].as_array().map(Vec::len), Some(6));
+}
+
+#[test]
+fn what_is_not_in_the_plan_is_answered_with_what_is_alike() {
+    let plan = plan();
+    let error = |what: &str| explain(&plan, what).expect_err("not in the plan");
+    assert_eq!(error("web/apu").hint(), "did you mean web/api?");
+    assert!(error("zzzzzzzz").hint().starts_with("name a workload"));
+    let mut twice = plan.clone();
+    let mut other = twice.capacity.demand[2].clone();
+    other.workload.namespace = "shop".into();
+    twice.capacity.demand.push(other);
+    assert_eq!(
+        explain(&twice, "api").expect_err("two of them").hint(),
+        "did you mean shop/Deployment/api or web/Deployment/api?"
+    );
+}
