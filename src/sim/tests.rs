@@ -424,9 +424,9 @@ fn a_world_survives_its_file_at_any_moment() {
     }
     let reopened = open();
     assert_eq!(write_world(&reopened.observed()), write_world(&reference.observed()));
-    assert_eq!(launch(&reopened, &request("a")), launch(&reference, &request("a")));
     let leftovers = std::fs::read_dir(dir.path()).expect("readable").count();
     assert_eq!(leftovers, 1, "no temporary file remains");
+    assert_eq!(launch(&reopened, &request("a")), launch(&reference, &request("a")));
 }
 
 #[test]
@@ -445,13 +445,25 @@ fn the_file_is_a_world_file_and_the_same_calls_give_the_same_bytes() {
 }
 
 #[test]
-fn what_ec2_was_told_is_on_disk_before_the_verb_returns() {
+fn what_ec2_was_told_survives_a_run_that_dies() {
     let dir = tempfile::tempdir().expect("scratch");
+    let journal = dir.path().join("world.journal");
     let open = || World::open(dir.path(), &genesis(), shapes()).expect("own file");
     let id = launch(&open(), &request("a"));
     assert!(open().observed().instances.contains_key(&id));
+    assert_eq!(launch(&open(), &request("a")), id, "with its token");
     run(open().terminate(&id)).expect("known");
-    assert_eq!(open().observed().instances[&id].state, InstanceState::ShuttingDown);
+    let text = std::fs::read_to_string(&journal).expect("kept");
+    // A line that was not finished was never answered.
+    std::fs::write(&journal, format!("{text}{{\"call\": \"launch\", ")).expect("written");
+    let world = open();
+    assert_eq!(world.observed().instances.len(), 1);
+    assert_eq!(world.observed().instances[&id].state, InstanceState::ShuttingDown);
+    // A run that died between the world and its journal tells EC2 what it knows.
+    pass(&world, MINUTE);
+    assert!(!journal.exists());
+    std::fs::write(&journal, text).expect("written");
+    assert_eq!(open().observed(), world.observed());
 }
 
 #[test]
