@@ -2,7 +2,7 @@
 
 use super::error::CliError;
 use super::settings::{PlanningSettings, SourceSettings};
-use super::wire::{self, Repository};
+use super::repository::Repository;
 use super::world::{self, WorldChoice};
 use super::{Console, Exit};
 use crate::catalog::Catalog;
@@ -29,7 +29,7 @@ pub(super) fn read(source: &SourceSettings) -> Result<TreeRead, CliError> {
 pub(super) fn plan(settings: &PlanningSettings, console: &Console) -> Result<Plan, CliError> {
     let PlanningSettings { source, world: _, at, demand, scope } = settings;
     let read = read(source)?;
-    let repository = wire::read_repository(&read)?;
+    let repository = Repository::read(&read);
     let world = choice(settings, &repository)?;
     let observed = world::observe(&world, &repository, *at, console)?;
     let fleet = &repository.fleet;

@@ -2,8 +2,8 @@
 
 use super::error::CliError;
 use super::settings::{Format, ValidateSettings};
-use super::wire::Repository;
-use super::{Console, Exit, planning, wire};
+use super::repository::Repository;
+use super::{Console, Exit, planning};
 use crate::catalog::{Catalog, CatalogError};
 use crate::ids::Origin;
 use crate::manifest::{Problem, Severity, Unresolved};
@@ -12,7 +12,7 @@ use crate::render::{Tally, Verbosity, problems_json, problems_text};
 
 pub(super) fn run(settings: &ValidateSettings, console: &mut Console) -> Result<Exit, CliError> {
     let read = planning::read(&settings.source)?;
-    let repository = wire::read_repository(&read)?;
+    let repository = Repository::read(&read);
     let problems = problems(&repository);
     let desired = &repository.desired;
     let tally = Tally {

@@ -6,9 +6,10 @@ use std::path::{Path, PathBuf};
 use jiff::Timestamp;
 
 use super::error::CliError;
-use super::wire::{self, Repository};
+use super::embedded;
+use super::repository::Repository;
 use super::{Console, Exit, files};
-use crate::fleet::{ClusterIdentity, Observed};
+use crate::fleet::{ClusterIdentity, Observed, read_world};
 
 /// Which world a command looks at.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -72,7 +73,7 @@ pub(super) fn observe(
         WorldChoice::Empty => Observed::empty(repository.fleet.identity(), at),
         WorldChoice::Live => return Err(not_built()),
         WorldChoice::File(path) => read(path)?,
-        WorldChoice::Sim(directory) => wire::observe_sim(directory, repository, at)?,
+        WorldChoice::Sim(directory) => embedded::observe(directory, repository, at)?,
     };
     same_cluster(world, repository, &observed.cluster)?;
     Ok(observed)
@@ -85,8 +86,8 @@ fn not_built() -> CliError {
 
 fn read(path: &Path) -> Result<Observed, CliError> {
     let bytes = files::read(path, files::WORLD_BYTES_MAX)?;
-    wire::read_world(&bytes)
-        .map_err(|error| error.context(format!("cannot read world `{}`", path.display())))
+    read_world(&bytes)
+        .map_err(|error| CliError::new(error).context(format!("cannot read world `{}`", path.display())))
 }
 
 /// Refuses a world of another cluster than `fleetwright.yaml` names, where it names one.
