@@ -237,6 +237,24 @@ fn is_manifest_name(path: &[u8]) -> bool {
     [&b".yaml"[..], b".yml", b".json"].iter().any(|suffix| path.ends_with(suffix))
 }
 
+/// Returns whether a file is a plan or a world that this program wrote: it must not change the tree
+/// that it was made from.
+fn is_own(path: &str, bytes: &[u8]) -> bool {
+    #[derive(serde::Deserialize)]
+    struct Marks {
+        format_version: Option<String>,
+        resource_changes: Option<serde::de::IgnoredAny>,
+        taken_at: Option<serde::de::IgnoredAny>,
+        plan_id: Option<serde::de::IgnoredAny>,
+    }
+    let is_json = path.ends_with(".json");
+    is_json
+        && serde_json::from_slice(bytes).is_ok_and(|marks: Marks| {
+            let mark = [&marks.resource_changes, &marks.taken_at, &marks.plan_id];
+            marks.format_version.is_some() && mark.iter().any(|mark| mark.is_some())
+        })
+}
+
 /// Says why in words that do not depend on the platform where they need not.
 fn io_reason(error: &std::io::Error) -> String {
     let kind = error.kind();

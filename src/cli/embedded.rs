@@ -100,8 +100,12 @@ fn refused(error: ApplyError) -> CliError {
             (Exit::OtherCluster, "name the world that the plan was made over")
         }
         ApplyError::Unreadable(_) => (Exit::UnreadablePlan, "make the plan again"),
-        ApplyError::NotApproved { .. } => (Exit::Stale, "review the plan and have its digest approved"),
-        ApplyError::Denied(_) => (Exit::Denied, "change what the policy objects to, and plan again"),
+        ApplyError::NotApproved { .. } => {
+            (Exit::Stale, "review the plan and have its digest approved")
+        }
+        ApplyError::Denied(_) => {
+            (Exit::Denied, "change what the policy objects to, and plan again")
+        }
         ApplyError::NotApplyable(_) => (Exit::NotApproved, "plan against a world that can change"),
         ApplyError::Expired { .. } => (Exit::Expired, "make the plan again"),
         ApplyError::Unknown(_) => (Exit::Failed, "try again once it can be read"),

@@ -12,7 +12,7 @@ pub(super) fn run(settings: &ObserveSettings, console: &mut Console) -> Result<E
     let repository = Repository::read(&planning::read(source)?);
     let world = match world {
         Some(world) => world.clone(),
-        None => WorldChoice::parse(&repository.fleet.world)?,
+        None => WorldChoice::parse(&repository.fleet.world)?.below(&source.path),
     };
     let observed = world::observe(&world, &repository, None, console)?;
     let json = String::from_utf8(write_world(&observed)).map_err(CliError::new)?;

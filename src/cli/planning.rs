@@ -1,8 +1,8 @@
 //! From settings to a plan: read the tree, look at the world, ask the engine.
 
 use super::error::CliError;
-use super::settings::{PlanningSettings, SourceSettings};
 use super::repository::Repository;
+use super::settings::{PlanningSettings, SourceSettings};
 use super::world::{self, WorldChoice};
 use super::{Console, Exit};
 use crate::catalog::Catalog;
@@ -54,7 +54,8 @@ pub(super) fn plan(settings: &PlanningSettings, console: &Console) -> Result<Pla
 fn choice(settings: &PlanningSettings, repository: &Repository) -> Result<WorldChoice, CliError> {
     match &settings.world {
         Some(world) => Ok(world.clone()),
-        None => WorldChoice::parse(&repository.fleet.world),
+        // What the repository names is relative to the repository, not to where the user stands.
+        None => Ok(WorldChoice::parse(&repository.fleet.world)?.below(&settings.source.path)),
     }
 }
 

@@ -1,8 +1,8 @@
 //! `validate`: read everything, report every problem.
 
 use super::error::CliError;
-use super::settings::{Format, ValidateSettings};
 use super::repository::Repository;
+use super::settings::{Format, ValidateSettings};
 use super::{Console, Exit, planning};
 use crate::catalog::{Catalog, CatalogError};
 use crate::ids::Origin;

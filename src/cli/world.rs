@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 use jiff::Timestamp;
 
-use super::error::CliError;
 use super::embedded;
+use super::error::CliError;
 use super::repository::Repository;
 use super::{Console, Exit, files};
 use crate::fleet::{ClusterIdentity, Observed, read_world};
@@ -40,6 +40,18 @@ impl WorldChoice {
             _ if text == "empty" => Ok(Self::Empty),
             _ if text == "live" => Ok(Self::Live),
             _ => Ok(Self::File(named(text)?)),
+        }
+    }
+}
+
+impl WorldChoice {
+    /// Returns the world with a relative path taken from `root`.
+    pub(super) fn below(self, root: &Path) -> Self {
+        let join = |path: PathBuf| if root == Path::new(".") { path } else { root.join(path) };
+        match self {
+            Self::File(path) => Self::File(join(path)),
+            Self::Sim(directory) => Self::Sim(join(directory)),
+            Self::Empty | Self::Live => self,
         }
     }
 }
@@ -86,8 +98,9 @@ fn not_built() -> CliError {
 
 fn read(path: &Path) -> Result<Observed, CliError> {
     let bytes = files::read(path, files::WORLD_BYTES_MAX)?;
-    read_world(&bytes)
-        .map_err(|error| CliError::new(error).context(format!("cannot read world `{}`", path.display())))
+    read_world(&bytes).map_err(|error| {
+        CliError::new(error).context(format!("cannot read world `{}`", path.display()))
+    })
 }
 
 /// Refuses a world of another cluster than `fleetwright.yaml` names, where it names one.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
 
-use super::{GitErrorKind, TreeBase, TreeRead, skipped};
+use super::{GitErrorKind, TreeBase, TreeRead, is_own, skipped};
 use crate::manifest::{Skipped, Tree, TreeFile};
 
 /// How much is read at most: a repository is input of strangers, and memory is finite.
@@ -68,12 +68,18 @@ impl Collector {
         Ok(Ok(()))
     }
 
-    /// Records a manifest file, or why it cannot be read.
+    /// Records a manifest file, or why it cannot be read; plans and worlds of our own, saved
+    /// beside the manifests, are no input.
     pub(super) fn file(
         &mut self,
         path: &str,
         content: Result<Vec<u8>, String>,
     ) -> Result<(), GitErrorKind> {
+        if content.as_ref().is_ok_and(|bytes| is_own(path, bytes)) {
+            self.skip(path, "a plan or world that fleetwright wrote");
+            self.pass_over();
+            return Ok(());
+        }
         self.files.push(TreeFile { path: path.into(), content: content.map(Arc::from) });
         check(u64::try_from(self.files.len()).unwrap_or(u64::MAX), self.limits.files, "manifests")
     }

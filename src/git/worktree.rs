@@ -9,7 +9,9 @@ use std::path::{Path, PathBuf};
 use git2::{Repository, Status, StatusOptions};
 
 use super::collect::Collector;
-use super::{GitErrorKind, Limits, TreeBase, TreeRead, io_reason, is_manifest_name, origin_url};
+use super::{
+    GitErrorKind, Limits, TreeBase, TreeRead, io_reason, is_manifest_name, is_own, origin_url,
+};
 
 /// The mode of a submodule in Git's index.
 const GITLINK: u32 = 0o160_000;
@@ -122,16 +124,27 @@ fn status(repository: &Repository, prefix: &Path) -> Result<(Ignores, bool), git
     let mut ignores = Ignores { directories: BTreeSet::new(), manifests: committed };
     ignores.manifests.retain(|path| is_manifest_name(path));
     let mut differs = false;
+    let own = |path: &[u8]| {
+        let path = String::from_utf8_lossy(path);
+        let file = repository.workdir().map(|root| root.join(&*path));
+        let file = file.filter(|file| path.ends_with(".json") && is_small(file));
+        file.and_then(|file| fs::read(file).ok()).is_some_and(|bytes| is_own(&path, &bytes))
+    };
     for entry in repository.statuses(Some(&mut options))?.iter() {
         let path = entry.path_bytes();
         if entry.status().contains(Status::IGNORED) {
             ignores.directories.extend(path.strip_suffix(b"/").map(<[u8]>::to_vec));
-        } else if is_manifest_name(path) && entry.status() != Status::CURRENT {
+        } else if is_manifest_name(path) && entry.status() != Status::CURRENT && !own(path) {
             ignores.manifests.insert(path.to_vec());
             differs = true;
         }
     }
     Ok((ignores, differs))
+}
+
+fn is_small(file: &Path) -> bool {
+    let max = Limits::default().file_bytes;
+    fs::metadata(file).is_ok_and(|found| found.is_file() && found.len() <= max)
 }
 
 fn submodules(repository: &Repository) -> Result<BTreeSet<Vec<u8>>, git2::Error> {

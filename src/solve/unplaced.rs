@@ -6,7 +6,7 @@ use super::Input;
 use super::limits::amount;
 use super::offer::{Offer, Offers, PoolRefusal, pool_requirements};
 use super::target::{Rejection, Unplaced};
-use crate::catalog::{CapacityType, NodeSettings, allocation};
+use crate::catalog::{CapacityType, InstanceType, NodeSettings, allocation};
 use crate::demand::{PodGroup, PodShape};
 use crate::ids::PoolName;
 use crate::manifest::{Desired, PoolLimits};
@@ -151,37 +151,39 @@ impl Inquest<'_> {
         self.nearest_type(shape)
     }
 
-    /// The cheapest type of the region, outside what the pools allow, that would hold the pod.
+    /// The type of the region that would hold the pod and breaks the fewest requirements of the
+    /// pool; the cheapest of several.
     fn nearest_type(&self, shape: &PodShape) -> Option<String> {
         let (pool, settings) = self.first_pool()?;
         let daemons =
             self.offers.list.first().map(|offer| offer.daemons.clone()).unwrap_or_default();
-        let types = self.input.catalog.types.values();
+        let requirements = pool_requirements(&self.input.desired.pools[&pool]);
+        let broken = |kind: &InstanceType| -> Vec<String> {
+            let of_type = requirements.iter().filter_map(|(key, set)| {
+                let value = kind.labels.get(key)?;
+                (!set.contains(Some(value))).then(|| format!("{key} {value}, not {set}"))
+            });
+            of_type.collect()
+        };
+        let types = self.input.catalog.types.values().filter(|kind| !kind.bare_metal);
         let holding = types.filter_map(|kind| {
             let room = allocation(kind, &settings).allocatable.minus(&daemons);
-            let offering =
+            let on_demand =
                 kind.offerings.iter().filter(|o| o.capacity_type == CapacityType::OnDemand);
-            let price = offering.filter_map(|o| o.price).min()?;
-            (shape.requests.fits(&room) && !kind.bare_metal).then_some((price, kind, room))
+            let price = on_demand.filter_map(|o| o.price).min()?;
+            shape.requests.fits(&room).then(|| (broken(kind), price, kind))
         });
-        match holding.min_by(|a, b| (a.0, &a.1.name).cmp(&(b.0, &b.1.name))) {
-            Some((price, kind, _)) => {
-                let requirements = pool_requirements(&self.input.desired.pools[&pool]);
-                let missing = requirements.iter().find(|(key, set)| {
-                    kind.labels.get(*key).is_some_and(|v| !set.contains(Some(v)))
-                });
-                let why =
-                    missing.map_or(String::new(), |(key, set)| format!(" (it allows {key} {set})"));
-                Some(format!(
-                    "let pool {pool} use {}{why}: ${}/h on demand",
-                    kind.name,
-                    price.rounded(4)
-                ))
-            }
-            None => Some(
+        let best =
+            holding.min_by(|a, b| (a.0.len(), a.1, &a.2.name).cmp(&(b.0.len(), b.1, &b.2.name)));
+        let Some((broken, price, kind)) = best else {
+            return Some(
                 "lower the requests: no instance type of the region holds such a pod".to_owned(),
-            ),
-        }
+            );
+        };
+        let why =
+            if broken.is_empty() { String::new() } else { format!(" ({})", broken.join("; ")) };
+        let (name, price) = (&kind.name, price.rounded(4));
+        Some(format!("let pool {pool} use {name}{why}: ${price}/h on demand"))
     }
 
     fn first_pool(&self) -> Option<(PoolName, NodeSettings)> {
@@ -211,7 +213,12 @@ fn obstacle(shape: &PodShape, offer: &Offer) -> Obstacle {
             asked: "impossible".into(),
         });
     }
-    match shape.requests.exceeding(&offer.room).into_iter().next() {
+    // Of several resources that are short, the one that is furthest from enough tells most.
+    let shortage = |resource: &String| {
+        let (asked, room) = (amount(&shape.requests, resource), amount(&offer.room, resource));
+        i128::from(asked) * 1000 / i128::from(room.max(1))
+    };
+    match shape.requests.exceeding(&offer.room).into_iter().max_by_key(shortage) {
         Some(resource) => Obstacle::TooSmall { resource },
         None => Obstacle::Limit,
     }
