@@ -94,7 +94,10 @@ struct Source<'a> {
     file: &'a TreeFile,
     form: Form,
     vars: &'a Vars,
+    /// Whether it holds `{{`.
     templated: bool,
+    /// Whether it holds `${`.
+    placeholders: bool,
 }
 
 struct Reader<'a> {
@@ -142,36 +145,50 @@ impl<'a> Reader<'a> {
         if form == Form::Json && !text.contains("\"apiVersion\"") {
             return self.skip(file, 0, "JSON without apiVersion");
         }
-        let source = Source { file, form, vars: &area.vars, templated: text.contains("{{") };
+        let source = Source {
+            file,
+            form,
+            vars: &area.vars,
+            templated: text.contains("{{"),
+            placeholders: text.contains("${"),
+        };
         self.text(source, &text);
     }
 
     fn text(&mut self, source: Source<'_>, text: &str) {
         let loaded = yaml::load(text);
         if loaded.fault.is_none() {
-            return self.documents(source, loaded, text);
+            return self.documents(source, loaded);
         }
-        // What stops the parser may be a placeholder where YAML allows none, as in `[${ZONE}]`, or
-        // an escape that only JSON knows.
-        let again = match source.form {
+        // What stops the parser may be a placeholder where YAML allows none, as in `[${ZONE}]`, an
+        // escape that only JSON knows, or indentation that only YAML 1.2 minds.
+        let replaced = match source.form {
             Form::Json => yaml::join_surrogates(text),
             Form::Yaml => match placeholder::replace(text, source.vars).text {
-                Cow::Owned(replaced) if replaced != text => Some(replaced),
-                Cow::Owned(_) | Cow::Borrowed(_) => None,
+                Cow::Owned(replaced) => Some(replaced),
+                Cow::Borrowed(_) => None,
             },
         };
-        match again {
-            Some(text) => self.documents(source, yaml::load(&text), &text),
-            None => self.documents(source, loaded, text),
+        let (text, loaded) = match &replaced {
+            Some(replaced) => (replaced.as_str(), yaml::load(replaced)),
+            None => (text, loaded),
+        };
+        let loose = loaded.fault.as_ref().and_then(|_| yaml::loosen(text));
+        match loose.as_deref().map(yaml::load) {
+            Some(loose) if loose.fault.is_none() => self.documents(source, loose),
+            Some(_) | None => self.documents(source, loaded),
         }
     }
 
-    fn documents(&mut self, source: Source<'_>, loaded: Loaded<'_>, text: &str) {
+    fn documents(&mut self, source: Source<'_>, loaded: Loaded<'_>) {
         if let Some(mut fault) = loaded.fault {
             if source.templated {
                 return self.skip(source.file, fault.line, "templated");
             }
-            if fault.hint.is_none() && text.contains("${") {
+            if source.form == Form::Json {
+                fault.message = fault.message.replacen("is not YAML", "is not JSON", 1);
+            }
+            if fault.hint.is_none() && source.placeholders {
                 let hint = "quote a ${…} inside [ ] or { }, or give it a value under `vars`";
                 fault.hint = Some(hint.to_owned());
             }

@@ -6,10 +6,12 @@
 //! repeat. Why it is built on parser events instead of a deserializer: ADR 0001.
 
 mod load;
+mod loosen;
 mod scalar;
 mod text;
 
 pub(super) use load::load;
+pub(super) use loosen::loosen;
 pub(super) use scalar::{Scalar, resolve};
 pub(super) use text::{decode, join_surrogates};
 

@@ -190,6 +190,11 @@ fn read_vars(field: &Field<'_>) -> BTreeMap<String, String> {
     let Some(map) = field.map() else { return vars };
     for (name, value) in map.entries() {
         let letters = |c: char| c.is_ascii_alphanumeric() || c == '_';
+        if matches!(name, "true" | "false") {
+            let hint = format!("quote the name, which YAML takes for {name}");
+            value.error("has a name that is a boolean", hint);
+            continue;
+        }
         if name.starts_with(|c: char| c.is_ascii_digit()) || !name.chars().all(letters) {
             value.error(
                 format_args!("has the name `{}`, which no ${{…}} can have", shorten(name)),

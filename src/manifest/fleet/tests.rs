@@ -1,1 +1,213 @@
+use serde_json::{Map as JsonMap, Value as Json};
 
+use super::super::model::TreeFile;
+use super::super::yaml::{Node, Scalar, Value, load, resolve};
+use super::*;
+use crate::manifest::{Problem, Tree};
+
+fn read_text(text: &str) -> (Fleet, Vec<Problem>) {
+    let content = |text: &str| Ok(text.as_bytes().into());
+    let files = [("apps/a.yaml", "a: 1"), (FILE, text), ("charts/shop/Chart.yaml", "a: 1")];
+    let file = |(path, text): (&str, &str)| TreeFile { path: path.into(), content: content(text) };
+    read_fleet(&Tree { files: files.map(file).into() })
+}
+
+fn with_spec(spec: &str) -> String {
+    format!("apiVersion: fleetwright.dev/v1\nkind: Fleet\nmetadata: {{name: f}}\nspec:\n{spec}")
+}
+
+#[test]
+fn defaults_stand_in_where_the_file_is_absent() {
+    let (fleet, problems) = read_fleet(&Tree::default());
+    assert_eq!((fleet.clone(), problems.len()), (Fleet::default(), 0));
+    assert_eq!(
+        (fleet.cluster.name.as_str(), fleet.cluster.region.as_str()),
+        ("default", "us-east-1")
+    );
+    assert_eq!((fleet.world.as_str(), fleet.origin), ("empty", None));
+    let settings = fleet.consolidation;
+    assert_eq!(settings.horizon, SignedDuration::from_hours(24));
+    assert_eq!(settings.restart_cost, MicroUsd(1_000));
+    assert_eq!(settings.minimum_saving_milli_percent, 5_000);
+}
+
+#[test]
+fn every_setting_is_read() {
+    let (fleet, problems) = read_text(&with_spec(
+        "  cluster: {name: prod, region: eu-west-1, zones: [eu-west-1b, eu-west-1a]}
+  sources:
+  - path: ./apps/
+  - {path: charts/shop, render: helm, values: [v.yaml], vars: {TEAM: shop, COUNT: 3}}
+  demand: {autoscaled: ceiling, lead: 1h30m}
+  world: sim:world
+  policies: [apps]
+  consolidation: {horizon: 12h, restartCost: 0.5, minimumSaving: 7.5%}
+",
+    ));
+    assert_eq!(problems, []);
+    assert_eq!(fleet.origin, Some(Origin::new(FILE, 1)));
+    assert_eq!((fleet.name.as_str(), fleet.cluster.name.as_str()), ("f", "prod"));
+    let zones: Vec<&str> = fleet.cluster.zones.keys().map(ZoneName::as_str).collect();
+    assert_eq!(zones, ["eu-west-1a", "eu-west-1b"]);
+    assert_eq!((fleet.sources[0].path.as_str(), fleet.sources[0].render), ("apps", None));
+    let chart = &fleet.sources[1];
+    assert_eq!(
+        (chart.render, &chart.values[..]),
+        (Some(Renderer::Helm), &["v.yaml".to_owned()][..])
+    );
+    assert_eq!((chart.vars["TEAM"].as_str(), chart.vars["COUNT"].as_str()), ("shop", "3"));
+    assert_eq!(chart.origin.line, 8);
+    assert_eq!(fleet.demand.autoscaled, Autoscaled::Ceiling);
+    assert_eq!(fleet.demand.lead, SignedDuration::from_mins(90));
+    assert_eq!(
+        (fleet.world.as_str(), &fleet.policies[..]),
+        ("sim:world", &["apps".to_owned()][..])
+    );
+    assert_eq!(fleet.consolidation.restart_cost, MicroUsd(500_000));
+    assert_eq!(fleet.consolidation.minimum_saving_milli_percent, 7_500);
+    let (fleet, _) = read_text(&with_spec("  cluster: {zones: {us-east-1a: use1-az6}}\n"));
+    assert_eq!(fleet.cluster.name, "f", "the fleet's name stands in");
+    assert_eq!(fleet.cluster.zones["us-east-1a"], Some("use1-az6".into()));
+}
+
+#[test]
+fn what_is_wrong_is_named_with_its_line() {
+    for (text, line, expected) in [
+        (with_spec("  sorces: []\n"), 5, "unknown field `sorces` in `spec`"),
+        (with_spec("  cluster: {nmae: x}\n"), 5, "unknown field `nmae` in `spec.cluster`"),
+        (with_spec("  sources:\n  - path: ../other\n"), 6, "which leads out of the repository"),
+        (with_spec("  sources:\n  - path: /etc\n"), 6, "which leads out of the repository"),
+        (with_spec("  sources:\n  - path: apps/../..\n"), 6, "which leads out of the repository"),
+        (with_spec("  sources:\n  - path: nowhere\n"), 6, "source `nowhere` does not exist"),
+        (with_spec("  sources:\n  - path: app\n"), 6, "source `app` does not exist"),
+        (with_spec("  sources:\n  - path: apps\n  - path: ./apps\n"), 7, "`apps` is named twice"),
+        (with_spec("  sources:\n  - render: helm\n"), 6, "has no `path`"),
+        (
+            with_spec("  cluster: {zones: [us-west-2a]}\n"),
+            5,
+            "`us-west-2a`, which is not in us-east-1",
+        ),
+        (
+            with_spec("  cluster: {zones: [us-east-1a, us-east-1a]}\n"),
+            5,
+            "the zone us-east-1a again",
+        ),
+        ("a: 'x".to_owned(), 1, "is not YAML"),
+        (String::new(), 0, "is empty"),
+        (with_spec("  world: empty\n---\na: 1\n"), 7, "holds a second document"),
+        (with_spec("  world: empty\n  world: live\n"), 6, "key `world` is given twice"),
+        ("- a".to_owned(), 1, "is a list, not a mapping"),
+    ] {
+        let (_, problems) = read_text(&text);
+        assert_eq!(problems.len(), 1, "{text}\n{problems:#?}");
+        assert!(problems[0].message.contains(expected), "{text}\n{:?}", problems[0]);
+        assert_eq!((problems[0].origin.line, &*problems[0].origin.file), (line, FILE), "{text}");
+    }
+}
+
+/// Returns a document as JSON, the way Kubernetes' tools do.
+fn json(node: &Node<'_>) -> Json {
+    match &node.value {
+        Value::Plain(text) => match resolve(text) {
+            Scalar::Null => Json::Null,
+            Scalar::Bool(value) => value.into(),
+            Scalar::Int(int) => int.into(),
+            Scalar::Number(number) => number.parse::<f64>().expect("a number").into(),
+            Scalar::Text(text) => text.into(),
+        },
+        Value::Quoted(text) => (**text).into(),
+        Value::Seq(items) => items.iter().map(json).collect(),
+        Value::Map(entries) => {
+            let pairs = entries.iter().map(|entry| (entry.key.to_string(), json(&entry.value)));
+            Json::Object(pairs.collect::<JsonMap<_, _>>())
+        }
+        Value::Tagged(_, inner) => json(inner),
+    }
+}
+
+/// Specifications that are right.
+const VALID: &[&str] = &[
+    "",
+    "  cluster: {}\n",
+    "  cluster:\n  sources:\n  demand:\n",
+    "  cluster: {name: x, region: us-west-2, zones: [us-west-2a]}\n",
+    "  cluster: {zones: {us-east-1a: use1-az1}}\n",
+    "  sources: [{path: apps}]\n",
+    "  sources: [{path: .}]\n",
+    "  sources: [{path: ./apps, vars: {A: b, C: 3, D: 0.5}}]\n",
+    "  sources: [{path: charts, render: helm, values: [a.yaml]}]\n",
+    "  sources: [{path: apps, render: kustomize}]\n",
+    "  demand: {autoscaled: floor, lead: 90s}\n",
+    "  world: live\n  policies: [policies, apps/x]\n",
+    "  consolidation: {horizon: 1.5h, restartCost: '0.001', minimumSaving: 0%}\n",
+    "  consolidation: {restartCost: 1, minimumSaving: 12.5%}\n",
+];
+
+/// Specifications that are wrong.
+const INVALID: &[&str] = &[
+    "  unknown: 1\n",
+    "  cluster: [a]\n",
+    "  cluster: {name: 5}\n",
+    "  cluster: {name: ''}\n",
+    "  cluster: {zones: us-east-1a}\n",
+    "  cluster: {zones: [us-east-1a, us-east-1a]}\n",
+    "  sources: {path: apps}\n",
+    "  sources: [{}]\n",
+    "  sources: [{path: ../x}]\n",
+    "  sources: [{path: /x}]\n",
+    "  sources: [{path: ''}]\n",
+    "  sources: [{path: apps, render: jsonnet}]\n",
+    "  sources: [{path: apps, values: [a]}]\n",
+    "  sources: [{path: apps, render: kustomize, values: [a]}]\n",
+    "  sources: [{path: apps, vars: {1A: b}}]\n",
+    "  sources: [{path: apps, vars: {Y: b}}]\n",
+    "  sources: [{path: apps, vars: {A: [b]}}]\n",
+    "  sources: [{path: apps, vars: {A: true}}]\n",
+    "  sources: [{path: apps, extra: 1}]\n",
+    "  demand: {autoscaled: most}\n",
+    "  demand: {lead: 10}\n",
+    "  demand: {lead: 10d}\n",
+    "  demand: {lead: Never}\n",
+    "  world: ''\n",
+    "  world: 5\n",
+    "  policies: policies\n",
+    "  consolidation: {horizon: -1h}\n",
+    "  consolidation: {restartCost: '-1'}\n",
+    "  consolidation: {restartCost: '$1'}\n",
+    "  consolidation: {restartCost: '0.0000001'}\n",
+    "  consolidation: {minimumSaving: 5}\n",
+    "  consolidation: {minimumSaving: 101%}\n",
+    "  consolidation: {more: 1}\n",
+];
+
+/// Whole files, and whether they are right.
+const DOCUMENTS: &[(&str, bool)] = &[
+    ("apiVersion: fleetwright.dev/v1\nkind: Fleet\n", true),
+    ("apiVersion: fleetwright.dev/v1\n", false),
+    ("kind: Fleet\n", false),
+    ("apiVersion: fleetwright.dev/v2\nkind: Fleet\n", false),
+    ("apiVersion: fleetwright.dev/v1\nkind: Flete\n", false),
+    ("apiVersion: fleetwright.dev/v1\nkind: Fleet\nextra: 1\n", false),
+    ("apiVersion: fleetwright.dev/v1\nkind: Fleet\nmetadata: {labels: {}}\n", false),
+];
+
+#[test]
+fn the_schema_says_what_the_reader_says() {
+    let schema: Json = serde_json::from_str(include_str!("../../../plans/fleet.schema.json"))
+        .expect("the schema is JSON");
+    let validator = jsonschema::validator_for(&schema).expect("the schema is a schema");
+    let cases = VALID
+        .iter()
+        .map(|spec| (with_spec(spec), true))
+        .chain(INVALID.iter().map(|spec| (with_spec(spec), false)))
+        .chain(DOCUMENTS.iter().map(|(text, ok)| ((*text).to_owned(), *ok)));
+    for (text, expected) in cases {
+        let (_, problems) = read_text(&text);
+        // What only the tree can tell (a source that is not there) is no business of the schema.
+        let read = problems.iter().all(|problem| problem.message.contains("does not exist"));
+        assert_eq!(read, expected, "reader: {text}\n{problems:#?}");
+        let loaded = load(&text);
+        let valid = validator.is_valid(&json(&loaded.documents[0].root));
+        assert_eq!(valid, expected, "schema: {text}");
+    }
+}

@@ -158,7 +158,57 @@ fn long_and_wide_input_takes_linear_time() {
     assert!(load(&"---\n".repeat(DOCUMENTS_MAX + 2)).fault.is_some());
 }
 
+/// Texts that libyaml reads and YAML 1.2 forbids.
+const LOOSE: [(&str, &str); 9] = [
+    ("x:\n- a: 'b\n  c'\n", "{x: [{a: \"b c\"}]}"),
+    ("x:\n  a: \"b \\\n  c\"\n  d: 1", "{x: {a: \"b c\", d: 1}}"),
+    ("a: \"x\n\n\ny\"\n", "{a: \"x\\n\\ny\"}"),
+    ("x:\n  - a: [\n    1,\n    ]\n    b: 1\n", "{x: [{a: [1], b: 1}]}"),
+    ("x:\n  a: [\nb # ]\n  ]\n", "{x: {a: [b]}}"),
+    ("x:\n  a: {b: [1,\n  2], c: {\n  d: 1 }}\n", "{x: {a: {b: [1, 2], c: {d: 1}}}}"),
+    ("a: |\n  'x\nb:\n- c: 'y\n  z'\n", "{a: \"'x\\n\", b: [{c: \"y z\"}]}"),
+    ("# it's\na: it's [\nb:\n- c: 'y''\n  z'\n", "{a: it's [, b: [{c: \"y' z\"}]}"),
+    ("- - >-\n    'x\n  - k: &a !t 'y\n    z'\n", "[[\"'x\", {k: !t \"y z\"}]]"),
+];
+
+#[test]
+fn lines_inside_quotes_and_brackets_may_stand_at_the_column_of_their_key() {
+    for (text, expected) in LOOSE {
+        assert!(load(text).fault.is_some(), "{text} needs no loosening");
+        let loose = loosen(text).unwrap_or_else(|| panic!("{text} is not changed"));
+        assert_eq!(shown(&one(&loose)), expected, "{text}");
+        assert_eq!(loose.lines().count(), text.lines().count());
+    }
+}
+
+#[test]
+fn loosening_does_not_grow_without_bound() {
+    let text = format!("{}b: [\n{}]", "- ".repeat(2_000), "x,\n".repeat(100_000));
+    assert_eq!(loosen(&text), None);
+}
+
 proptest! {
+    #[test]
+    fn loosening_changes_no_text_that_parses(
+        parts in prop::collection::vec(
+            prop::sample::select(vec![
+                "a", "b: ", "- ", "\n", "\n  ", "\n    ", "[", "]", "{", "}", ", ", "'", "\"", " # ",
+                "|\n", ">-\n", "\n\n", "it's", "\\", "x: 'y'", "c: [1,\n", "d: \"e\n", "&f ", "!g ",
+            ]),
+            0..24,
+        ),
+    ) {
+        let text = parts.concat();
+        let loaded = load(&text);
+        if let (None, Some(loose)) = (&loaded.fault, loosen(&text)) {
+            let again = load(&loose);
+            prop_assert_eq!(&again.fault, &None, "{}", loose);
+            for (before, after) in loaded.documents.iter().zip(&again.documents) {
+                prop_assert_eq!(&before.root, &after.root, "{}", loose);
+            }
+        }
+    }
+
     #[test]
     fn random_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..400)) {
         if let Ok(text) = decode(&bytes) {
@@ -177,6 +227,8 @@ proptest! {
             0..60,
         ),
     ) {
-        let _ = load(&parts.concat());
+        let text = parts.concat();
+        let _ = load(&text);
+        let _ = loosen(&text).map(|loose| load(&loose).documents.len());
     }
 }

@@ -1,0 +1,164 @@
+use super::*;
+use crate::pod::Selector;
+use crate::requirement::Operator;
+
+#[test]
+fn classes_and_namespaces_are_kept() {
+    let desired = clean(
+        "apiVersion: v1
+kind: Namespace
+metadata: {name: web, labels: {team: a}}
+---
+apiVersion: scheduling.k8s.io/v1
+kind: PriorityClass
+metadata: {name: gold}
+value: 1000
+globalDefault: true
+---
+apiVersion: node.k8s.io/v1beta1
+kind: RuntimeClass
+metadata: {name: kata}
+handler: kata
+overhead: {podFixed: {cpu: 250m, memory: 120Mi}}
+scheduling: {nodeSelector: {beta.kubernetes.io/os: linux}, tolerations: [{operator: Exists}]}
+---
+apiVersion: node.k8s.io/v1alpha1
+kind: RuntimeClass
+metadata: {name: old}
+spec: {runtimeHandler: x, overhead: {podFixed: {cpu: 1}}}
+",
+    );
+    assert_eq!(desired.namespaces["web"]["team"].as_str(), "a");
+    assert_eq!(desired.priority_classes["gold"], (1000, true));
+    let kata = &desired.runtime_classes["kata"];
+    assert_eq!((kata.overhead["cpu"], kata.overhead["memory"]), (250, 125_829_120));
+    assert_eq!(kata.node_selector["kubernetes.io/os"].as_str(), "linux");
+    assert_eq!(kata.tolerations.len(), 1);
+    assert_eq!(desired.runtime_classes["old"].overhead["cpu"], 1_000);
+}
+
+#[test]
+fn limit_ranges_take_the_defaults_that_the_api_server_derives() {
+    let desired = clean(
+        "apiVersion: v1
+kind: LimitRange
+metadata: {name: b, namespace: web}
+spec:
+  limits:
+  - {type: Pod, max: {cpu: 9}}
+  - {type: Container, max: {cpu: 2}, min: {memory: 1Mi}, default: {memory: 4Mi}}
+---
+apiVersion: v1
+kind: LimitRange
+metadata: {name: a, namespace: web}
+spec: {limits: [{type: Container, defaultRequest: {cpu: 100m}, min: {cpu: 50m}}]}
+",
+    );
+    let [first, second] = &desired.limit_ranges["web"][..] else { panic!("two items") };
+    assert_eq!(first.default_request["cpu"], 100, "ranges are ordered by name");
+    assert!(first.default_limit.is_empty());
+    assert_eq!((second.default_limit["cpu"], second.default_limit["memory"]), (2_000, 4 << 20));
+    assert_eq!((second.default_request["cpu"], second.default_request["memory"]), (2_000, 4 << 20));
+}
+
+#[test]
+fn budgets_protect_what_their_version_says() {
+    let budget = |version: &str, spec: &str| {
+        let text = format!(
+            "apiVersion: policy/{version}\nkind: PodDisruptionBudget\nmetadata: {{name: b}}\n\
+             spec: {{{spec}}}"
+        );
+        clean(&text).disruption_budgets.remove(0)
+    };
+    assert_eq!(budget("v1", "selector: {}, minAvailable: 1").selector, Some(Selector::default()));
+    assert_eq!(budget("v1beta1", "selector: {}, minAvailable: 1").selector, None);
+    assert_eq!(budget("v1", "minAvailable: 1").selector, None);
+    let share = budget("v1", "selector: {matchLabels: {a: b}}, maxUnavailable: 30%");
+    assert_eq!(share.max_unavailable.as_deref(), Some("30%"));
+    assert_eq!(share.selector.map(|s| s.0.len()), Some(1));
+    let both = "apiVersion: policy/v1\nkind: PodDisruptionBudget\nmetadata: {name: b}\n\
+                spec: {minAvailable: 1, maxUnavailable: 1}";
+    assert!(problem(both).contains("has both `minAvailable` and `maxUnavailable`"));
+}
+
+#[test]
+fn storage_is_kept_with_its_topology() {
+    let desired = clean(
+        "apiVersion: storage.k8s.io/v1
+kind: StorageClass
+metadata:
+  name: gp3
+  annotations: {storageclass.kubernetes.io/is-default-class: 'true'}
+provisioner: ebs.csi.aws.com
+volumeBindingMode: WaitForFirstConsumer
+allowedTopologies:
+- matchLabelExpressions: [{key: topology.ebs.csi.aws.com/zone, values: [us-east-1a]}]
+---
+apiVersion: v1
+kind: PersistentVolume
+metadata: {name: new}
+spec:
+  csi: {driver: ebs.csi.aws.com, volumeHandle: vol-1}
+  storageClassName: gp3
+  nodeAffinity: {required: {nodeSelectorTerms: [{matchExpressions: [{key: a, operator: Exists}]}]}}
+---
+apiVersion: v1
+kind: PersistentVolume
+metadata: {name: old, labels: {failure-domain.beta.kubernetes.io/zone: a__b}}
+spec: {}
+---
+apiVersion: v1
+kind: PersistentVolumeClaim
+metadata: {name: c, namespace: web}
+spec: {storageClassName: '', volumeName: new, accessModes: [ReadWriteOnce]}
+",
+    );
+    let class = &desired.storage_classes["gp3"];
+    assert!(class.waits_for_pod && class.is_default);
+    let zone = &class.allowed_topologies[0].expressions[0];
+    assert_eq!((zone.key.as_str(), zone.operator), ("topology.kubernetes.io/zone", Operator::In));
+    assert_eq!(desired.volumes["new"].driver.as_deref(), Some("ebs.csi.aws.com"));
+    assert_eq!(desired.volumes["new"].node_terms.len(), 1);
+    assert_eq!(desired.volumes["old"].node_terms[0].expressions[0].values.len(), 2);
+    let claim = desired.claims.values().next().expect("one");
+    assert_eq!(
+        claim.storage_class.as_deref(),
+        Some(""),
+        "an empty class is no class, not the default"
+    );
+    assert_eq!(claim.volume_name.as_deref(), Some("new"));
+}
+
+#[test]
+fn autoscalers_name_their_workload() {
+    let desired = clean(
+        "apiVersion: autoscaling/v2
+kind: HorizontalPodAutoscaler
+metadata: {name: h, namespace: web}
+spec: {scaleTargetRef: {apiVersion: apps/v1, kind: StatefulSet, name: db}, maxReplicas: 3}
+---
+apiVersion: keda.sh/v1alpha1
+kind: ScaledObject
+metadata: {name: s}
+spec: {scaleTargetRef: {name: api}}
+---
+apiVersion: autoscaling.k8s.io/v1
+kind: VerticalPodAutoscaler
+metadata: {name: v}
+spec: {targetRef: {kind: Deployment, name: api}}
+",
+    );
+    let shown: Vec<String> = desired
+        .autoscalers
+        .iter()
+        .map(|a| format!("{} -> {} {}/{}", a.object, a.target_kind, a.namespace, a.target_name))
+        .collect();
+    assert_eq!(
+        shown,
+        [
+            "HorizontalPodAutoscaler web/h -> StatefulSet web/db",
+            "ScaledObject default/s -> Deployment default/api",
+            "VerticalPodAutoscaler default/v -> Deployment default/api",
+        ]
+    );
+}

@@ -1,0 +1,329 @@
+use proptest::prelude::*;
+
+use super::*;
+use crate::ids::Origin;
+
+const POD: &str =
+    "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec: {containers: [{name: c}]}\n";
+
+#[test]
+fn what_is_no_input_is_skipped_with_its_reason() {
+    for (text, expected) in [
+        ("", &[][..]),
+        ("---\n---\n", &["a.yaml:2: empty document", "a.yaml:3: empty document"]),
+        ("a: 1", &["a.yaml:1: no kind"]),
+        ("kind: Kustomization\na: 1", &["a.yaml:1: no apiVersion"]),
+        ("- a", &["a.yaml:1: list at top level"]),
+        ("just text", &["a.yaml:1: text at top level"]),
+        ("!Sub x", &["a.yaml:1: tagged value at top level"]),
+        ("apiVersion: v1\nkind: ConfigMap", &["a.yaml:1: kind ConfigMap"]),
+        (
+            "apiVersion: apiextensions.k8s.io/v1\nkind: CustomResourceDefinition",
+            &["a.yaml:1: kind CustomResourceDefinition"],
+        ),
+        ("apiVersion: release-notes/v2\nkind: feature", &["a.yaml:1: apiVersion release-notes/v2"]),
+        ("apiVersion: v1\nkind: Secret\nsops: {mac: x}", &["a.yaml:1: encrypted with SOPS"]),
+        ("apiVersion: v1\nkind: {{ .Values.kind }}", &["a.yaml:2: templated"]),
+        ("{{- if .Values.x }}\na: 1\n{{- end }}", &["a.yaml:1: templated"]),
+        ("apiVersion: v1\nkind: '{{ kind }}'", &["a.yaml:1: templated"]),
+        (
+            "apiVersion: fleetwright.dev/v1\nkind: Fleet",
+            &["a.yaml:1: settings of another directory"],
+        ),
+        ("Resources: {X: {Type: !Ref Y}}", &["a.yaml:1: no kind"]),
+        ("a: 1\na: 2\nb: =\n", &["a.yaml:1: no kind"]),
+    ] {
+        let desired = clean(text);
+        assert_eq!(reasons(&desired), expected, "{text}");
+        assert!(desired.workloads.is_empty() && desired.unresolved.is_empty(), "{text}");
+    }
+}
+
+#[test]
+fn what_makes_pods_elsewhere_is_unresolved_never_nothing() {
+    let pods = "spec: {template: {spec: {containers: [{name: c}]}}}";
+    for (version, kind, rest) in [
+        ("argoproj.io/v1alpha1", "Application", ""),
+        ("argoproj.io/v1alpha1", "ApplicationSet", ""),
+        ("argoproj.io/v1alpha1", "Rollout", ""),
+        ("helm.toolkit.fluxcd.io/v2", "HelmRelease", ""),
+        ("kustomize.toolkit.fluxcd.io/v1", "Kustomization", ""),
+        ("keda.sh/v1alpha1", "ScaledJob", ""),
+        ("apps.kruise.io/v1alpha1", "CloneSet", pods),
+        ("apps.kruise.io/v1alpha1", "StatefulSet", pods),
+        ("apps/v1", "Deployment", "sops: {mac: x}"),
+    ] {
+        let text = format!(
+            "apiVersion: {version}\nkind: {kind}\nmetadata: {{name: x, namespace: n}}\n{rest}"
+        );
+        let desired = clean(&text);
+        let found = unresolved(&desired);
+        assert_eq!(found.len(), 1, "{text}");
+        assert!(found[0].starts_with(&format!("a.yaml:1: {kind} n/x: ")), "{}", found[0]);
+        assert!(desired.workloads.is_empty() && desired.skipped.is_empty());
+    }
+}
+
+#[test]
+fn a_broken_file_is_an_error_with_its_line() {
+    for (path, text, expected) in [
+        ("a.yaml", "a: 1\nb: 'x", "error a.yaml:2: is not YAML: "),
+        ("a.yaml", "a:\n\tb: 1", "error a.yaml:2: is not YAML: "),
+        ("a.json", "{\"apiVersion\": 1,", "error a.json:2: is not JSON: "),
+        ("a.yaml", "a: \0", "error a.yaml:1: holds a NUL byte"),
+        ("a.yaml", "a: [${B}]", "error a.yaml:1: is not YAML: "),
+    ] {
+        let found = lines(&read_files(&[(path, text)]));
+        assert_eq!(found.len(), 1, "{text}");
+        assert!(found[0].starts_with(expected), "{}", found[0]);
+    }
+    let desired = read_text(&format!("{POD}---\na: 'x"));
+    assert_eq!((desired.workloads.len(), desired.problems.len()), (1, 1), "what is before is read");
+}
+
+#[test]
+fn objects_without_a_separator_between_them_are_an_error() {
+    let text = format!("{POD}apiVersion: v1\nkind: Service\nmetadata: {{name: s}}\n");
+    let found = lines(&read_text(&text));
+    assert_eq!(
+        found[0],
+        "error a.yaml:5: key `apiVersion` is given twice, at lines 1 and 5; remove one of the two"
+    );
+}
+
+#[test]
+fn a_file_that_cannot_be_read_is_an_error() {
+    let content = Err("permission denied".to_owned());
+    let tree = Tree { files: vec![TreeFile { path: "a.yaml".into(), content }] };
+    let desired = read(&tree, &Fleet::default());
+    assert_eq!(lines(&desired), ["error a.yaml: cannot be read: permission denied"]);
+}
+
+#[test]
+fn encodings_and_line_ends_do_not_matter() {
+    let utf16: Vec<u8> =
+        [0xFF, 0xFE].into_iter().chain(POD.encode_utf16().flat_map(u16::to_le_bytes)).collect();
+    for bytes in
+        [POD.replace('\n', "\r\n").into_bytes(), [b"\xEF\xBB\xBF", POD.as_bytes()].concat(), utf16]
+    {
+        let file = TreeFile { path: "a.yml".into(), content: Ok(bytes.into()) };
+        let desired = read(&Tree { files: vec![file] }, &Fleet::default());
+        assert_eq!((desired.workloads.len(), lines(&desired).len()), (1, 0));
+    }
+}
+
+#[test]
+fn json_is_read_and_other_files_are_not() {
+    let json = r#"{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "j", "labels": {}},
+        "spec": {"containers": [{"name": "c", "image": "\ud83d\ude00 \u00e9"}]}}"#;
+    let desired = read_files(&[
+        ("package.json", "{\"name\": \"x\", // comment\n}"),
+        ("pod.json", json),
+        ("README.md", POD),
+        ("pod.YAML", POD),
+    ]);
+    assert_eq!(lines(&desired), [""; 0]);
+    let names: Vec<String> = desired.workloads.keys().map(ToString::to_string).collect();
+    assert_eq!(names, ["default/j", "default/p"]);
+    assert_eq!(reasons(&desired), ["package.json: JSON without apiVersion"]);
+}
+
+#[test]
+fn anchors_and_merge_keys_work_across_an_object() {
+    let desired = clean(
+        "apiVersion: apps/v1
+kind: Deployment
+metadata: {name: x}
+spec:
+  template:
+    spec:
+      containers:
+      - &base {name: a, resources: &r {requests: {cpu: 1}}}
+      - {<<: *base, name: b}
+      - {name: c, resources: *r}",
+    );
+    let cpu: Vec<i64> =
+        pod_spec(&desired).containers.iter().map(|c| c.resources.requests["cpu"]).collect();
+    assert_eq!(cpu, [1_000, 1_000, 1_000]);
+}
+
+#[test]
+fn helm_charts_are_not_read_as_plain_files() {
+    let desired = read_files(&[
+        ("shop/Chart.yaml", "apiVersion: v2\nname: shop"),
+        ("shop/templates/pod.yaml", POD),
+        ("shop/values.yaml", "replicas: 3"),
+        ("shop-extra/templates/pod.yaml", POD),
+    ]);
+    assert_eq!(
+        reasons(&desired),
+        [
+            "shop/Chart.yaml:1: no kind",
+            "shop/templates/pod.yaml: template of a Helm chart",
+            "shop/values.yaml:1: no kind",
+        ]
+    );
+    assert_eq!(desired.workloads.len(), 1);
+}
+
+#[test]
+fn kustomizations_are_named_once_and_their_patches_left_out() {
+    let overlay = "apiVersion: kustomize.config.k8s.io/v1beta1
+kind: Kustomization
+resources: [../base]
+patches: [{path: ./more.yaml, target: {kind: Pod}}]
+patchesStrategicMerge: [patch.yaml, 'kind: Pod']
+";
+    let patch = "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec: {priority: 3}";
+    let files = [
+        ("base/kustomization.yaml", "resources: [pod.yaml]\nimages: []"),
+        ("base/pod.yaml", POD),
+        ("prod/kustomization.yaml", overlay),
+        ("prod/more.yaml", "- {op: add}"),
+        ("prod/patch.yaml", patch),
+    ];
+    let desired = read_files(&files);
+    assert_eq!(
+        lines(&desired),
+        [
+            "warning prod/kustomization.yaml: kustomizations are not rendered yet: plain files are read \
+          without its resources, patches, patchesStrategicMerge; name the paths to read under \
+          `spec.sources` of fleetwright.yaml"
+        ]
+    );
+    assert_eq!(
+        reasons(&desired),
+        [
+            "base/kustomization.yaml:1: kustomization",
+            "prod/kustomization.yaml:1: kustomization",
+            "prod/more.yaml: patch of prod/kustomization.yaml",
+            "prod/patch.yaml: patch of prod/kustomization.yaml",
+        ]
+    );
+    assert_eq!(desired.workloads.len(), 1);
+    let remote = read_files(&[("kustomization.yaml", "resources: ['https://example.com/a.yaml']")]);
+    assert_eq!(unresolved(&remote).len(), 1);
+}
+
+/// Reads files with a fleet of these sources, which must be right.
+fn with_sources(sources: &str, files: &[(&str, &str)]) -> Desired {
+    let fleet = format!(
+        "apiVersion: fleetwright.dev/v1\nkind: Fleet\nspec:\n  cluster: {{name: prod, region: \
+         eu-west-1}}\n  sources: {sources}\n"
+    );
+    let files = [&[("fleetwright.yaml", fleet.as_str())], files].concat();
+    let tree = tree(&files);
+    let (fleet, problems) = read_fleet(&tree);
+    assert_eq!(problems, []);
+    read(&tree, &fleet)
+}
+
+#[test]
+fn only_what_is_below_a_source_is_read() {
+    let desired = with_sources(
+        "[{path: apps}, {path: charts/shop, render: helm}]",
+        &[
+            ("apps/a.yaml", POD),
+            ("apps2/broken.yaml", "a: 'x"),
+            ("charts/shop/values.yaml", "a: 1"),
+            ("pod.yaml", "a: 'x"),
+        ],
+    );
+    assert_eq!((desired.workloads.len(), lines(&desired).len()), (1, 0));
+    assert_eq!(
+        unresolved(&desired),
+        ["fleetwright.yaml:5: source charts/shop: render: helm is not built yet"]
+    );
+    assert_eq!(reasons(&desired), ["charts/shop/values.yaml: part of a source that is rendered"]);
+}
+
+#[test]
+fn placeholders_take_values_of_their_source_and_of_the_cluster() {
+    let deployment = |replicas: &str| {
+        format!(
+            "apiVersion: apps/v1\nkind: Deployment\nmetadata: {{name: '${{CLUSTER_NAME}}-x'}}\nspec:\n  \
+             replicas: {replicas}\n  template: {{spec: {{containers: [{{name: c, \
+             image: '${{NOWHERE}}'}}]}}}}\n"
+        )
+    };
+    let read = |replicas: &str| {
+        with_sources("[{path: a, vars: {NUM: 4}}]", &[("a/b.yaml", &deployment(replicas))])
+    };
+    for (replicas, expected) in
+        [("${NUM}", 4), ("${NUM:-9}", 4), ("${M:-9}", 9), ("${M:=9}", 9), ("1${NUM}", 14)]
+    {
+        let desired = read(replicas);
+        assert_eq!(lines(&desired), [""; 0], "{replicas}");
+        let workload = desired.workloads.values().next().expect("one");
+        assert_eq!(workload.scale, Scale::Replicas(expected), "{replicas}");
+        assert_eq!(&*workload.id.name, "prod-x");
+    }
+    assert_eq!(
+        lines(&read("${M}")),
+        [
+            "error a/b.yaml:5: Deployment default/${CLUSTER_NAME}-x: `spec.replicas` needs `M`, which has \
+          no value; give `M` a value under `vars` of the source in fleetwright.yaml"
+        ]
+    );
+    assert!(lines(&read("'{{ n }}'"))[0].contains("holds the template expression `{{ n }}`"));
+    let in_flow = "apiVersion: v1\nkind: Pod\nmetadata: {name: ${CLUSTER_NAME}}\n\
+                   spec: {containers: [{name: c}]}";
+    let desired = with_sources("[{path: a}]", &[("a/b.yaml", in_flow)]);
+    assert_eq!((desired.workloads.len(), lines(&desired).len()), (1, 0));
+}
+
+#[test]
+fn the_result_does_not_depend_on_the_order_of_files() {
+    let other = POD.replace("name: p", "name: q");
+    let clash = POD.replace("containers", "priority: 1, containers");
+    let files = [
+        ("a.yaml", POD),
+        ("b.yaml", &other),
+        ("c.yaml", &clash),
+        ("d.yaml", "x: ["),
+        ("e.yaml", "- a"),
+    ];
+    let shown = |desired: Desired| format!("{desired:?}");
+    let forward = shown(read_files(&files));
+    let mut backward = files;
+    backward.reverse();
+    assert_eq!(forward, shown(read_files(&backward)));
+    assert!(forward.contains("is defined differently at a.yaml:1"));
+}
+
+#[test]
+fn every_object_remembers_its_place() {
+    let desired = clean(&format!("# comment\n---\n{POD}"));
+    let workload = desired.workloads.values().next().expect("one");
+    assert_eq!(workload.origin, Origin::new("a.yaml", 3));
+}
+
+proptest! {
+    #[test]
+    fn random_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+        let file = TreeFile { path: "a.yaml".into(), content: Ok(bytes.into()) };
+        let _ = read(&Tree { files: vec![file] }, &Fleet::default());
+    }
+
+    #[test]
+    fn objects_with_random_values_never_panic(
+        edits in prop::collection::vec((any::<prop::sample::Index>(), prop::sample::select(vec![
+            "null", "-1", "[]", "{}", "'x'", "1e999", "${A}", "{{ x }}", "!Ref y", "*a", "&a 1",
+            "99999999999999999999", "true", "\"\\u0000\"", "5%", "Never", "- a",
+        ])), 0..6),
+        text in prop::sample::select(vec![
+            "apiVersion: apps/v1\nkind: StatefulSet\nmetadata:\n  name: x\nspec:\n  replicas: 2\n  template:\n    spec:\n      containers:\n      - name: c\n        resources:\n          requests:\n            cpu: 1\n      affinity:\n        nodeAffinity: {}\n  volumeClaimTemplates:\n  - metadata:\n      name: d\n",
+            "apiVersion: karpenter.sh/v1\nkind: NodePool\nmetadata:\n  name: x\nspec:\n  weight: 2\n  limits:\n    cpu: 1\n  disruption:\n    consolidateAfter: 1s\n    budgets:\n    - nodes: 5%\n  template:\n    spec:\n      expireAfter: 1h\n      requirements:\n      - key: a\n        operator: In\n        values: [b]\n",
+            "apiVersion: karpenter.k8s.aws/v1\nkind: EC2NodeClass\nmetadata:\n  name: x\nspec:\n  role: r\n  amiFamily: AL2\n  amiSelectorTerms:\n  - alias: al2@latest\n  kubelet:\n    maxPods: 3\n    evictionHard:\n      memory.available: 5%\n",
+        ]),
+    ) {
+        let mut lines: Vec<String> = text.lines().map(ToOwned::to_owned).collect();
+        for (index, value) in edits {
+            let at = index.index(lines.len());
+            if let Some((key, _)) = lines[at].split_once(": ") {
+                lines[at] = format!("{key}: {value}");
+            }
+        }
+        let _ = read_text(&lines.join("\n"));
+    }
+}

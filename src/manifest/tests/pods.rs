@@ -1,0 +1,338 @@
+use super::*;
+use crate::pod::{
+    Expression, HostPort, NodeInclusion, Selector, TaintEffect, TolerationOperator, VolumeSource,
+    WhenUnsatisfiable,
+};
+use crate::requirement::Operator;
+
+fn container(resources: &str) -> String {
+    format!(
+        "apiVersion: v1\nkind: Pod\nmetadata: {{name: p}}\nspec:\n  containers:\n  - name: c\n    \
+         resources: {{{resources}}}\n"
+    )
+}
+
+fn expression(key: &str, operator: Operator, values: &[&str]) -> Expression {
+    let values = values.iter().map(|value| (*value).into()).collect();
+    Expression { key: key.into(), operator, values }
+}
+
+#[test]
+fn requests_are_read_as_kubernetes_reads_quantities() {
+    for (name, written, expected) in [
+        ("cpu", "200m", 200),
+        ("cpu", "\"2\"", 2_000),
+        ("cpu", "3", 3_000),
+        ("cpu", "0.15", 150),
+        ("cpu", ".5", 500),
+        ("cpu", "1e3", 1_000_000),
+        ("cpu", "999.999", 999_999),
+        ("cpu", "0.0001", 1),
+        ("memory", "180Mi", 188_743_680),
+        ("memory", "256M", 256_000_000),
+        ("memory", "2.5G", 2_500_000_000),
+        ("memory", "1.5Gi", 1_610_612_736),
+        ("memory", "1_000", 1_000),
+        ("memory", "010", 8),
+        ("ephemeral-storage", "1.1", 2),
+        ("memory", "~", 0),
+    ] {
+        let desired = clean(&container(&format!("requests: {{{name}: {written}}}")));
+        let requests = &pod_spec(&desired).containers[0].resources.requests;
+        assert_eq!(requests[name], expected, "{name} {written}");
+    }
+}
+
+#[test]
+fn resources_that_the_api_server_refuses_are_errors() {
+    let at = "spec.containers[0].resources";
+    for (resources, expected) in [
+        (
+            "requests: {memory: 2G1}",
+            format!("`{at}.requests.memory` is `2G1`, not a quantity; write 2Gi or 2G"),
+        ),
+        ("requests: {cpu: -1}", format!("`{at}.requests.cpu` is -1, below zero")),
+        (
+            "requests: {cpu: true}",
+            format!("`{at}.requests.cpu` is `true` (a boolean), not a quantity"),
+        ),
+        (
+            "requests: {cpu: 2}, limits: {cpu: 500m}",
+            format!(
+                "`{at}` requests 2000m of cpu, more than the limit of 500m; raise the limit, or \
+                 lower the request"
+            ),
+        ),
+        (
+            "requests: {mem: 1Gi}",
+            format!(
+                "`{at}.requests.mem` is an amount of `mem`, which is no resource; extended \
+                 resources carry a domain, such as nvidia.com/gpu"
+            ),
+        ),
+        (
+            "requests: {memroy: 1Gi}",
+            format!(
+                "`{at}.requests.memroy` is an amount of `memroy`, which is no resource; did you \
+                 mean `memory`?"
+            ),
+        ),
+        (
+            "requests: {nvidia.com/gpu: 1}",
+            format!(
+                "`{at}` requests 1 of nvidia.com/gpu without a limit; nvidia.com/gpu cannot be \
+                 overcommitted: give it the same limit"
+            ),
+        ),
+        (
+            "requests: {hugepages-2Mi: 2Mi}, limits: {hugepages-2Mi: 4Mi}",
+            format!(
+                "`{at}` requests 2097152 of hugepages-2Mi with a limit of 4194304; hugepages-2Mi \
+                 cannot be overcommitted: request and limit must be equal"
+            ),
+        ),
+    ] {
+        let expected = format!("error a.yaml:7: Pod default/p: {expected}");
+        assert_eq!(problem(&container(resources)), expected);
+    }
+    clean(&container("limits: {nvidia.com/gpu: 1, cpu: 1}, requests: {cpu: 1}, claims: []"));
+}
+
+#[test]
+fn the_fields_that_decide_placement_are_kept_and_no_others() {
+    let desired = clean(&pod("  initContainers:
+  - {name: i, restartPolicy: Always, command: [secret]}
+  - {name: j, env: [{name: A, value: secret}], image: secret}
+  overhead: {cpu: 10m}
+  resources: {requests: {cpu: 1}}
+  runtimeClassName: ''
+  priority: -5
+  nodeName: n1
+  schedulerName: other
+  terminationGracePeriodSeconds: 0
+  schedulingGates: [{name: g}]
+  resourceClaims: [{name: r, resourceClaimName: x}]
+  serviceAccountName: secret
+  securityContext: {runAsUser: 0}"));
+    let spec = pod_spec(&desired);
+    let sidecars: Vec<bool> = spec.init_containers.iter().map(|c| c.sidecar).collect();
+    assert_eq!(sidecars, [true, false]);
+    assert_eq!(spec.overhead["cpu"], 10);
+    assert_eq!(spec.resources.as_ref().map(|r| r.requests["cpu"]), Some(1_000));
+    assert_eq!(spec.runtime_class_name, None, "an empty name names none");
+    assert_eq!((spec.priority, spec.termination_grace_seconds), (Some(-5), Some(0)));
+    assert_eq!(spec.node_name.as_deref(), Some("n1"));
+    assert_eq!(spec.scheduler_name.as_deref(), Some("other"));
+    assert_eq!(spec.scheduling_gates, ["g"]);
+    assert_eq!(spec.resource_claims, ["r"]);
+    assert!(!format!("{:?}", desired.workloads).contains("secret"));
+}
+
+#[test]
+fn annotations_are_kept_only_where_they_mean_something_for_capacity() {
+    let desired = clean(
+        "apiVersion: v1
+kind: Pod
+metadata:
+  name: p
+  labels: {app: web}
+  annotations:
+    karpenter.sh/do-not-disrupt: 'true'
+    cluster-autoscaler.kubernetes.io/safe-to-evict: 'false'
+    eks.amazonaws.com/compute-type: ec2
+    vault.example.com/token: secret
+    notkarpenter.sh/x: secret
+spec: {containers: [{name: c}]}",
+    );
+    let template = &desired.workloads.values().next().expect("one").template;
+    assert_eq!(
+        template.annotations.keys().collect::<Vec<_>>(),
+        [
+            "cluster-autoscaler.kubernetes.io/safe-to-evict",
+            "eks.amazonaws.com/compute-type",
+            "karpenter.sh/do-not-disrupt"
+        ]
+    );
+    assert_eq!(template.labels["app"].as_str(), "web");
+}
+
+#[test]
+fn node_selection_is_read_with_todays_names() {
+    let desired = clean(&pod("  nodeSelector: {beta.kubernetes.io/arch: arm64, team: a}
+  affinity:
+    nodeAffinity:
+      requiredDuringSchedulingIgnoredDuringExecution:
+        nodeSelectorTerms:
+        - matchExpressions:
+          - {key: failure-domain.beta.kubernetes.io/zone, operator: In, values: [a, b]}
+          - {key: cores, operator: Gt, values: ['4']}
+          - {key: gpu, operator: DoesNotExist}
+        - matchFields: [{key: metadata.name, operator: In, values: [n1]}]
+      preferredDuringSchedulingIgnoredDuringExecution:
+      - {weight: 7, preference: {matchExpressions: [{key: x, operator: Exists}]}}"));
+    let spec = pod_spec(&desired);
+    let labels: Vec<String> = spec.node_selector.iter().map(|(k, v)| format!("{k}={v}")).collect();
+    assert_eq!(labels, ["kubernetes.io/arch=arm64", "team=a"]);
+    let terms = spec.node_affinity.required.as_ref().expect("required");
+    assert_eq!(
+        terms[0].expressions,
+        [
+            expression("topology.kubernetes.io/zone", Operator::In, &["a", "b"]),
+            expression("cores", Operator::Gt, &["4"]),
+            expression("gpu", Operator::DoesNotExist, &[]),
+        ]
+    );
+    assert_eq!(terms[1].fields, [expression("metadata.name", Operator::In, &["n1"])]);
+    let (weight, term) = &spec.node_affinity.preferred[0];
+    assert_eq!((*weight, &term.expressions[0]), (7, &expression("x", Operator::Exists, &[])));
+}
+
+#[test]
+fn pod_affinity_and_spread_are_read_with_their_defaults() {
+    let desired = clean(&pod("  affinity:
+    podAffinity:
+      requiredDuringSchedulingIgnoredDuringExecution:
+      - {topologyKey: kubernetes.io/hostname, labelSelector: {matchLabels: {app: db}}, namespaces: [web]}
+    podAntiAffinity:
+      preferredDuringSchedulingIgnoredDuringExecution:
+      - weight: 100
+        podAffinityTerm:
+          topologyKey: failure-domain.beta.kubernetes.io/zone
+          labelSelector: {matchExpressions: [{key: app, operator: NotIn, values: [x]}]}
+          namespaceSelector: {}
+          matchLabelKeys: [pod-template-hash]
+  topologySpreadConstraints:
+  - {maxSkew: 1, topologyKey: topology.kubernetes.io/zone, whenUnsatisfiable: DoNotSchedule,
+     minDomains: 3, labelSelector: {matchLabels: {app: web}}}
+  - {maxSkew: 2, topologyKey: rack, whenUnsatisfiable: ScheduleAnyway, nodeTaintsPolicy: Honor}"));
+    let spec = pod_spec(&desired);
+    let near = &spec.pod_affinity.required[0];
+    assert_eq!(near.selector, Some(Selector(vec![expression("app", Operator::In, &["db"])])));
+    assert_eq!((near.namespaces.len(), &near.namespace_selector), (1, &None));
+    let (weight, far) = &spec.pod_anti_affinity.preferred[0];
+    assert_eq!((*weight, far.topology_key.as_str()), (100, "topology.kubernetes.io/zone"));
+    assert_eq!(far.namespace_selector, Some(Selector::default()));
+    assert_eq!(far.match_label_keys.len(), 1);
+    let [hard, soft] = &spec.topology_spread[..] else { panic!("two constraints") };
+    assert_eq!(hard.when_unsatisfiable, WhenUnsatisfiable::DoNotSchedule);
+    assert_eq!((hard.max_skew, hard.min_domains), (1, Some(3)));
+    assert_eq!(hard.node_affinity_policy, NodeInclusion::Honor);
+    assert_eq!(hard.node_taints_policy, NodeInclusion::Ignore);
+    assert_eq!((soft.node_taints_policy, &soft.selector), (NodeInclusion::Honor, &None));
+}
+
+#[test]
+fn tolerations_take_their_defaults() {
+    let desired = clean(&pod("  tolerations:
+  - {operator: Exists}
+  - {key: a, value: b, effect: NoSchedule}
+  - {key: c, operator: Exists, effect: NoExecute, tolerationSeconds: 30}"));
+    let tolerations = &pod_spec(&desired).tolerations;
+    assert_eq!(tolerations[0].operator, TolerationOperator::Exists);
+    assert_eq!(tolerations[1].operator, TolerationOperator::Equal);
+    assert_eq!(tolerations[1].effect, Some(TaintEffect::NoSchedule));
+    assert_eq!(tolerations[2].seconds, Some(30));
+}
+
+#[test]
+fn volumes_are_told_apart_by_what_binds_them() {
+    let desired = clean(&format!(
+        "{}\n---\n{{apiVersion: v1, kind: PersistentVolumeClaim, metadata: {{name: data}}, spec: {{}}}}",
+        pod("  volumes:
+  - {name: a, persistentVolumeClaim: {claimName: data}}
+  - {name: b, ephemeral: {volumeClaimTemplate: {spec: {storageClassName: gp3}}}}
+  - {name: c, hostPath: {path: /}}
+  - {name: d, emptyDir: {}}
+  - {name: e, configMap: {name: x}}")
+    ));
+    let sources: Vec<_> = pod_spec(&desired).volumes.iter().map(|v| v.source.clone()).collect();
+    assert_eq!(
+        sources,
+        [
+            VolumeSource::Claim("data".to_owned()),
+            VolumeSource::EphemeralClaim(Some("gp3".to_owned())),
+            VolumeSource::HostPath,
+            VolumeSource::EmptyDir,
+            VolumeSource::Other,
+        ]
+    );
+}
+
+#[test]
+fn ports_of_the_node_are_those_stated_and_all_with_host_network() {
+    let ports = |network: &str| {
+        let desired = clean(&format!(
+            "apiVersion: v1\nkind: Pod\nmetadata: {{name: p}}\nspec: {{{network}containers: [{{name: c, \
+             ports: [{{containerPort: 80}}, {{containerPort: 53, hostPort: 53, protocol: UDP, \
+             hostIP: 10.0.0.1, name: dns}}]}}]}}"
+        ));
+        pod_spec(&desired).containers[0].host_ports.clone()
+    };
+    let of = |port, protocol: &str, ip: &str| HostPort {
+        port,
+        protocol: protocol.to_owned(),
+        ip: ip.to_owned(),
+    };
+    assert_eq!(ports(""), [of(53, "UDP", "10.0.0.1")]);
+    assert_eq!(ports("hostNetwork: true, "), [of(80, "TCP", ""), of(53, "UDP", "10.0.0.1")]);
+    assert_eq!(ports("hostNetwork: yes, ").len(), 2, "YAML 1.1 words are booleans");
+}
+
+#[test]
+fn what_is_wrong_in_a_pod_is_named_with_its_place() {
+    let affinity = |expression: &str| {
+        format!(
+            "  affinity: {{nodeAffinity: {{requiredDuringSchedulingIgnoredDuringExecution: \
+             {{nodeSelectorTerms: [{{matchExpressions: [{expression}]}}]}}}}}}"
+        )
+    };
+    for (rest, expected) in [
+        (affinity("{key: a, operator: in, values: [b]}"), "is `in`, not one of In, NotIn, Exists"),
+        (affinity("{key: a, operator: In}"), "operator In needs at least one value"),
+        (affinity("{key: a, operator: Exists, values: [b]}"), "operator Exists takes no values"),
+        (affinity("{key: a, operator: Gt, values: [x]}"), "Gt takes exactly one integer, not [x]"),
+        (affinity("{key: a, operator: Gte, values: ['1']}"), "is `Gte`, not one of"),
+        (
+            affinity("{key: a, operator: In, values: [1]}"),
+            "is `1` (a number), not a text; quote it",
+        ),
+        (affinity("{key: 'a b', operator: Exists}"), "the label key `a b`, which is not valid"),
+        ("  nodeSelector: {a: true}".to_owned(), "`spec.nodeSelector.a` is `true` (a boolean)"),
+        ("  nodeSelector: {a: 'x y'}".to_owned(), "is `x y`, not a label value"),
+        (
+            "  nodeSelector: {beta.kubernetes.io/os: linux, kubernetes.io/os: windows}".to_owned(),
+            "says `windows`, while another name of the same label says `linux`",
+        ),
+        ("  tolerations: [{key: a, effect: NoScheduled}]".to_owned(), "write NoSchedule"),
+        ("  tolerations: [{value: a}]".to_owned(), "has no key, which only operator Exists"),
+        ("  tolerations: [{key: a, operator: Exists, value: b}]".to_owned(), "has a value, which"),
+        ("  tolerations: [{key: a, operator: Gt, value: b}]".to_owned(), "no integer"),
+        ("  tolerations: [{key: a, tolerationSeconds: 3}]".to_owned(), "only effect NoExecute"),
+        (
+            "  topologySpreadConstraints: [{maxSkew: 0, topologyKey: a, \
+             whenUnsatisfiable: DoNotSchedule}]"
+                .to_owned(),
+            "`spec.topologySpreadConstraints[0].maxSkew` is 0, below 1",
+        ),
+        (
+            "  topologySpreadConstraints: [{maxSkew: 1, topologyKey: a, minDomains: 2, \
+             whenUnsatisfiable: ScheduleAnyway}]"
+                .to_owned(),
+            "has `minDomains`, which only DoNotSchedule takes",
+        ),
+        (
+            "  hostNetwork: 'true'".to_owned(),
+            "is the text `true`, not a boolean; write true without",
+        ),
+        ("  nodeselector: {a: b}".to_owned(), "did you mean `nodeSelector`?"),
+        ("  priorityClassName: gold".to_owned(), "the PriorityClass `gold`, which is not in"),
+        ("  runtimeClassName: gvisor".to_owned(), "the RuntimeClass `gvisor`, which is not in"),
+        ("  volumes: [{name: a, persistentVolumeClaim: {claimName: b}}]".to_owned(), "warning"),
+    ] {
+        let found = problem(&pod(&rest));
+        assert!(found.contains(expected), "{rest}\n{found}");
+    }
+    clean(&pod("  priorityClassName: system-node-critical"));
+    let empty = "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec: {containers: []}";
+    assert!(problem(empty).ends_with("`spec.containers` lists no container"));
+}

@@ -1,0 +1,385 @@
+use jiff::SignedDuration;
+
+use super::*;
+use crate::pod::TaintEffect;
+use crate::requirement::Operator;
+
+const CLASS: &str = "---
+apiVersion: karpenter.k8s.aws/v1
+kind: EC2NodeClass
+metadata: {name: default}
+spec: {role: r, amiSelectorTerms: [{alias: al2023@latest}]}
+";
+
+/// Returns a v1 pool with `template` in its node template and `spec` beside that.
+fn v1(template: &str, spec: &str) -> String {
+    format!(
+        "apiVersion: karpenter.sh/v1\nkind: NodePool\nmetadata: {{name: web}}\nspec:\n  template:\n    \
+         spec:\n      nodeClassRef: {{group: karpenter.k8s.aws, kind: EC2NodeClass, name: default}}\n\
+         {template}{spec}{CLASS}"
+    )
+}
+
+fn beta(spec: &str) -> String {
+    format!(
+        "apiVersion: karpenter.sh/v1beta1\nkind: NodePool\nmetadata: {{name: web}}\nspec:\n  \
+         template: {{spec: {{nodeClassRef: {{name: default}}}}}}\n{spec}{CLASS}"
+    )
+}
+
+fn provisioner(spec: &str) -> String {
+    format!(
+        "apiVersion: karpenter.sh/v1alpha5\nkind: Provisioner\nmetadata: {{name: web}}\nspec:\n  \
+         providerRef: {{name: default}}\n{spec}---\napiVersion: karpenter.k8s.aws/v1alpha1\n\
+         kind: AWSNodeTemplate\nmetadata: {{name: default}}\nspec: {{subnetSelector: {{a: b}}}}\n"
+    )
+}
+
+fn pool(text: &str) -> Pool {
+    clean(text).pools.remove("web").expect("the pool")
+}
+
+fn class(text: &str) -> NodeClass {
+    clean(text).node_classes.into_values().next().expect("a class")
+}
+
+fn shown(pool: &Pool) -> Vec<String> {
+    let of = |r: &PoolRequirement| {
+        let values: Vec<&str> = r.values.iter().map(crate::ids::LabelValue::as_str).collect();
+        format!("{} {:?} {}", r.key, r.operator, values.join(","))
+    };
+    pool.requirements.iter().map(of).collect()
+}
+
+fn hours(hours: i64) -> SignedDuration {
+    SignedDuration::from_hours(hours)
+}
+
+#[test]
+fn a_v1_pool_takes_the_defaults_of_its_generation() {
+    let pool = pool(&v1("", ""));
+    assert_eq!(pool.generation, Generation::V1);
+    assert_eq!(pool.node_class.as_ref().map(crate::ids::NodeClassName::as_str), Some("default"));
+    assert_eq!(pool.consolidation, Consolidation::WhenEmptyOrUnderutilized);
+    assert_eq!(pool.consolidate_after, Some(SignedDuration::ZERO));
+    assert_eq!(pool.expire_after, Expiry::After(hours(720)));
+    assert_eq!((pool.weight, pool.replicas), (0, None));
+    let budget = Budget { nodes: "10%".into(), reasons: vec![], schedule: None, duration: None };
+    assert_eq!(pool.budgets, [budget]);
+    assert!(pool.requirements.is_empty() && pool.limits == PoolLimits::default());
+}
+
+#[test]
+fn every_setting_of_a_v1_pool_is_read() {
+    let pool = pool(&v1(
+        "      expireAfter: Never
+      terminationGracePeriod: 1h30m
+      taints: [{key: a, value: b, effect: NoSchedule}]
+      startupTaints: [{key: c, effect: NoExecute}]
+      requirements:
+      - {key: beta.kubernetes.io/arch, operator: In, values: [amd64], minValues: 1}
+      - {key: karpenter.k8s.aws/instance-cpu, operator: Gte, values: ['4']}
+    metadata: {labels: {team: a}, annotations: {x: z}}
+",
+        "  weight: 10
+  limits: {cpu: 1000, memory: 1000Gi, nodes: 5}
+  disruption:
+    consolidationPolicy: WhenEmpty
+    consolidateAfter: Never
+    budgets:
+    - {nodes: '5', reasons: [Empty], schedule: '0 9 * * *', duration: 8h}
+",
+    ));
+    assert_eq!(pool.expire_after, Expiry::Never);
+    assert_eq!(pool.termination_grace, Some(SignedDuration::from_mins(90)));
+    assert_eq!((pool.taints[0].effect, pool.startup_taints[0].effect), {
+        (TaintEffect::NoSchedule, TaintEffect::NoExecute)
+    });
+    assert_eq!(
+        shown(&pool),
+        ["kubernetes.io/arch In amd64", "karpenter.k8s.aws/instance-cpu Gte 4",]
+    );
+    assert_eq!(pool.requirements[0].min_values, Some(1));
+    assert_eq!(pool.requirements[1].operator, Operator::Gte);
+    assert_eq!((pool.labels["team"].as_str(), pool.annotations["x"].as_str()), ("a", "z"));
+    assert_eq!(pool.weight, 10);
+    assert_eq!(pool.limits.resources["cpu"], 1_000_000);
+    assert_eq!(pool.limits.nodes, Some(5));
+    assert_eq!((pool.consolidation, pool.consolidate_after), (Consolidation::WhenEmpty, None));
+    assert_eq!(pool.budgets[0].reasons, ["Empty"]);
+    assert_eq!(pool.budgets[0].duration, Some(hours(8)));
+}
+
+#[test]
+fn a_v1beta1_pool_maps_to_the_same_model() {
+    let pool =
+        pool(&beta("  disruption: {consolidationPolicy: WhenUnderutilized, expireAfter: 48h}\n"));
+    assert_eq!(pool.generation, Generation::V1beta1);
+    assert_eq!(pool.consolidation, Consolidation::WhenEmptyOrUnderutilized);
+    assert_eq!(pool.expire_after, Expiry::After(hours(48)));
+    let kubelet = clean(&beta("").replace(
+        "spec: {nodeClassRef",
+        "spec: {kubelet: {maxPods: 20, evictionHard: {memory.available: 5%}}, nodeClassRef",
+    ));
+    let kubelet = kubelet.pools["web"].kubelet.clone().expect("kubelet");
+    assert_eq!(kubelet.max_pods, Some(20));
+    assert_eq!(kubelet.eviction_hard["memory.available"], Reserved::MilliPercent(5_000));
+}
+
+#[test]
+fn a_provisioner_gets_what_its_webhook_added() {
+    let defaults = [
+        "karpenter.sh/capacity-type In on-demand",
+        "kubernetes.io/os In linux",
+        "kubernetes.io/arch In amd64",
+    ];
+    let c_m_r = [
+        "karpenter.k8s.aws/instance-category In c,m,r",
+        "karpenter.k8s.aws/instance-generation Gt 2",
+    ];
+    let bare = pool(&provisioner(""));
+    assert_eq!(shown(&bare), [&defaults[..], &c_m_r].concat());
+    assert_eq!((bare.expire_after, bare.weight), (Expiry::Never, 0));
+    let of_types = pool(&provisioner(
+        "  requirements: [{key: node.kubernetes.io/instance-type, operator: In, values: [c5.large]}]\n",
+    ));
+    let stated = ["node.kubernetes.io/instance-type In c5.large"];
+    assert_eq!(shown(&of_types), [&stated[..], &defaults].concat());
+    let labelled = pool(&provisioner("  labels: {karpenter.sh/capacity-type: spot}\n"));
+    assert!(!shown(&labelled).iter().any(|r| r.contains("capacity-type")));
+}
+
+#[test]
+fn a_provisioner_says_when_nodes_go() {
+    let after = |seconds| Some(SignedDuration::from_secs(seconds));
+    for (spec, expected) in [
+        ("", (Consolidation::WhenEmpty, None)),
+        ("  ttlSecondsAfterEmpty: 30\n", (Consolidation::WhenEmpty, after(30))),
+        ("  consolidation: {enabled: true}\n", (Consolidation::WhenEmptyOrUnderutilized, after(0))),
+        (
+            "  consolidation: {enabled: false}\n  ttlSecondsAfterEmpty: 5\n",
+            (Consolidation::WhenEmpty, after(5)),
+        ),
+    ] {
+        let pool = pool(&provisioner(spec));
+        assert_eq!((pool.consolidation, pool.consolidate_after), expected, "{spec}");
+    }
+    let both = provisioner("  ttlSecondsAfterEmpty: 30\n  consolidation: {enabled: true}\n");
+    assert!(
+        problem(&both).contains("`spec.ttlSecondsAfterEmpty` excludes `consolidation.enabled`")
+    );
+    let rest = pool(&provisioner(
+        "  ttlSecondsUntilExpired: 3600\n  limits: {resources: {cpu: 10}}\n  weight: 3\n  \
+         kubeletConfiguration: {podsPerCore: 4}\n",
+    ));
+    assert_eq!(rest.expire_after, Expiry::After(hours(1)));
+    assert_eq!((rest.limits.resources["cpu"], rest.weight), (10_000, 3));
+    assert_eq!(rest.kubelet.and_then(|k| k.pods_per_core), Some(4));
+}
+
+#[test]
+fn what_karpenter_refuses_is_an_error_with_its_line() {
+    let requirement = |text: &str| v1(&format!("      requirements: [{text}]\n"), "");
+    for (text, expected) in [
+        (
+            requirement("{key: a, operator: Equals, values: [b]}"),
+            "error a.yaml:8: NodePool web: `spec.template.spec.requirements[0].operator` is `Equals`",
+        ),
+        (
+            requirement("{key: karpenter.sh/x, operator: Exists}"),
+            "the label `karpenter.sh/x`, which",
+        ),
+        (requirement("{key: karpenter.sh/nodepool, operator: Exists}"), "which pools may not set"),
+        (requirement("{key: kubernetes.io/hostname, operator: Exists}"), "which pools may not set"),
+        (
+            requirement("{key: a, operator: Gt, values: ['1', '2']}"),
+            "exactly one integer, not [1, 2]",
+        ),
+        (requirement("{key: a, operator: Lt, values: ['-1']}"), "not a label value"),
+        (
+            requirement("{key: a, operator: In, values: [b], minValues: 2}"),
+            "asks for 2 distinct values",
+        ),
+        (requirement("{key: a, operator: Exists, minValues: 51}"), "is 51, above 50"),
+        (v1("    metadata: {labels: {karpenter.sh/x: z}}\n", ""), "which pools may not set"),
+        (v1("", "  weight: 101\n"), "`spec.weight` is 101, above 100"),
+        (v1("", "  weight: 0\n"), "`spec.weight` is 0, below 1"),
+        (v1("", "  replicas: 3\n  weight: 5\n"), "stands beside `replicas`, which excludes it"),
+        (
+            v1("", "  replicas: 3\n  limits: {cpu: 5}\n"),
+            "limits resources of a pool with `replicas`",
+        ),
+        (v1("      expireAfter: 30d\n", ""), "is `30d`, not a duration; write it as 30s"),
+        (
+            v1(
+                "      taints: [{key: a, effect: NoSchedule}]\n      startupTaints: [{key: a, effect: NoSchedule}]\n",
+                "",
+            ),
+            "has two taints with key `a` and effect NoSchedule",
+        ),
+        (v1("", "  disruption: {budgets: [{nodes: 101%}]}\n"), "is `101%`, neither a number"),
+        (
+            v1("", "  disruption: {budgets: [{nodes: '1', schedule: '@daily'}]}\n"),
+            "both or neither",
+        ),
+        (v1("", "  disruption: {budgets: [{nodes: '1', reasons: [Emtpy]}]}\n"), "write Empty"),
+        (
+            v1("", "  disruption: {consolidationPolicy: Never}\n"),
+            "is `Never`, not one of WhenEmpty",
+        ),
+        (v1("", "  disruption: {consolidationPolicy: WhenUnderutilized}\n"), "warning a.yaml:8"),
+        (v1("", "  limits: {cpu: lots}\n"), "`spec.limits.cpu` is `lots`, not a quantity"),
+        (
+            v1("", "  disruption: {consolidateafter: 0s}\n"),
+            "warning a.yaml:8: NodePool web: unknown field `consolidateafter` in `spec.disruption`; \
+             did you mean `consolidateAfter`?",
+        ),
+        (
+            v1("", "").replace("kind: EC2NodeClass, name", "kind: NodeClass, name"),
+            "is `NodeClass`, a node class that is not understood",
+        ),
+        (
+            v1("", "").replace("EC2NodeClass, name: default", "EC2NodeClass, name: defualt"),
+            "error a.yaml:1: NodePool web: refers to the EC2NodeClass `defualt`, which is not in the \
+             repository; did you mean `default`?",
+        ),
+        (provisioner("  provider: {instanceProfile: x}\n"), "states the provider inline"),
+    ] {
+        let found = problem(&text);
+        assert!(found.contains(expected), "{text}\n{found}");
+    }
+}
+
+#[test]
+fn a_provisioner_and_a_pool_of_one_name_clash() {
+    let text = format!("{}---\n{}", v1("", ""), provisioner(""));
+    let desired = read_text(&text);
+    let messages: Vec<&str> = desired.problems.iter().map(|p| p.message.as_str()).collect();
+    assert_eq!(
+        messages,
+        ["is defined differently at a.yaml:1", "is defined differently at a.yaml:9"]
+    );
+    assert_eq!(desired.problems[0].object, "Provisioner web");
+    assert_eq!(desired.problems[1].object, "AWSNodeTemplate default");
+}
+
+fn node_class(spec: &str) -> String {
+    format!(
+        "apiVersion: karpenter.k8s.aws/v1\nkind: EC2NodeClass\nmetadata: {{name: c}}\nspec:\n  \
+         role: r\n{spec}"
+    )
+}
+
+const ALIAS: &str = "  amiSelectorTerms: [{alias: bottlerocket@v1.2}]\n";
+
+#[test]
+fn a_node_class_keeps_what_decides_capacity() {
+    let text = node_class(&format!(
+        "{ALIAS}  kubelet: {{maxPods: 110, kubeReserved: {{cpu: 200m}}, evictionHard: \
+         {{memory.available: 100Mi, nodefs.available: 7.5%}}}}\n  instanceStorePolicy: RAID0\n  \
+         userData: secret\n  tags: {{team: a}}\n  blockDeviceMappings:\n  - {{deviceName: /dev/xvda, \
+         ebs: {{volumeSize: 4Gi}}}}\n  - {{deviceName: /dev/xvdb, ebs: {{volumeSize: 50Gi}}}}\n"
+    ));
+    let class = class(&text);
+    assert_eq!(
+        (class.ami_family, class.image.as_str()),
+        (AmiFamily::Bottlerocket, "bottlerocket@v1.2")
+    );
+    assert_eq!(class.kubelet.max_pods, Some(110));
+    assert_eq!(class.kubelet.kube_reserved["cpu"], 200);
+    assert_eq!(class.kubelet.eviction_hard["memory.available"], Reserved::Bytes(100 << 20));
+    assert_eq!(class.kubelet.eviction_hard["nodefs.available"], Reserved::MilliPercent(7_500));
+    assert!(class.instance_store_raid0);
+    assert_eq!(class.ephemeral_storage, Some(50 << 30), "the device of the family");
+    assert_eq!(class.tags["team"], "a");
+    assert_eq!(
+        class.user_data_digest.as_deref(),
+        Some("2bb80d537b1da3e38bd30361aa855686bde0eacd7162fef6a25fe97bf527a25b")
+    );
+    assert!(!format!("{class:?}").contains("secret"));
+}
+
+#[test]
+fn the_digest_of_a_class_changes_with_its_meaning_alone() {
+    let digest = |spec: &str| class(&node_class(spec)).spec_digest;
+    let first = digest(&format!("{ALIAS}  tags: {{a: b, c: 'd'}}\n"));
+    assert_eq!(first, digest(&format!("  tags: {{c: d, a: \"b\"}}\n{ALIAS}")));
+    assert_ne!(first, digest(&format!("{ALIAS}  tags: {{a: b, c: e}}\n")));
+    let data = digest(&format!("{ALIAS}  userData: x\n"));
+    assert_ne!(data, digest(&format!("{ALIAS}  userData: y\n")));
+}
+
+#[test]
+fn the_volume_of_the_kubelet_is_found_as_karpenter_finds_it() {
+    let devices = "  blockDeviceMappings:\n  - {deviceName: /dev/xvda, ebs: {volumeSize: 1Gi}}\n  \
+                   - {deviceName: /dev/xvdc, ebs: {volumeSize: 2Gi}}\n";
+    for (family, extra, expected) in [
+        ("AL2023", "", Some(1 << 30)),
+        ("Custom", "", Some(2 << 30)),
+        ("Bottlerocket", "", None),
+        ("AL2", "  - {deviceName: x, rootVolume: true, ebs: {volumeSize: 3Gi}}\n", Some(3 << 30)),
+    ] {
+        let text = node_class(&format!(
+            "  amiFamily: {family}\n  amiSelectorTerms: [{{id: ami-1}}]\n{devices}{extra}"
+        ));
+        assert_eq!(class(&text).ephemeral_storage, expected, "{family}");
+    }
+}
+
+#[test]
+fn older_node_classes_map_to_the_same_model() {
+    let beta = class(
+        "apiVersion: karpenter.k8s.aws/v1beta1\nkind: EC2NodeClass\nmetadata: {name: c}\n\
+         spec: {amiFamily: AL2, role: r, subnetSelectorTerms: [], securityGroupSelectorTerms: []}",
+    );
+    assert_eq!((beta.ami_family, beta.image.as_str()), (AmiFamily::Al2, "al2@latest"));
+    let template = |spec: &str| {
+        class(&format!(
+            "apiVersion: karpenter.k8s.aws/v1alpha1\nkind: AWSNodeTemplate\nmetadata: {{name: c}}\n\
+             spec: {{{spec}}}"
+        ))
+    };
+    let bare = template("");
+    assert_eq!((bare.ami_family, bare.generation), (AmiFamily::Al2, Generation::V1alpha5));
+    let own = template("amiFamily: Ubuntu, amiSelector: {'aws::ids': ami-1}, tags: {a: b}");
+    assert_eq!(
+        (own.ami_family, own.image.as_str()),
+        (AmiFamily::Ubuntu, "{\"aws::ids\":\"ami-1\"}")
+    );
+}
+
+#[test]
+fn what_is_wrong_in_a_node_class_is_named() {
+    for (spec, expected) in [
+        ("  amiSelectorTerms: [{alias: al2023}]\n", "is `al2023`, not family@version of a known"),
+        ("  amiSelectorTerms: [{alias: al2024@latest}]\n", "write al2023@latest; families are"),
+        ("  amiSelectorTerms: [{alias: al2@x}, {id: ami-1}]\n", "stands beside other terms"),
+        ("  amiSelectorTerms: [{id: ami-1}]\n", "has no `amiFamily`, which selector terms"),
+        ("  amiFamily: AL2\n", "`spec` has no `amiSelectorTerms`"),
+        ("  amiFamily: AL2024\n  amiSelectorTerms: [{id: a}]\n", "write AL2023"),
+        ("  amiFamily: Ubuntu\n  amiSelectorTerms: [{id: a}]\n", "is `Ubuntu`, not one of"),
+        (
+            "  amiFamily: AL2\n  amiSelectorTerms: [{alias: al2023@x}]\n",
+            "does not agree with the alias",
+        ),
+        (
+            "  amiSelectorTerms: [{alias: al2@x}]\n  blockDevices: []\n",
+            "warning a.yaml:7: EC2NodeClass c: unknown field `blockDevices` in `spec`",
+        ),
+        (
+            "  amiSelectorTerms: [{alias: al2@x}]\n  kubelet: {evictionHard: {memory: 1Gi}}\n",
+            "is for `memory`, which is no signal",
+        ),
+        (
+            "  amiSelectorTerms: [{alias: al2@x}]\n  kubelet: {evictionHard: {pid.available: 101%}}\n",
+            "is `101%`, not a share",
+        ),
+    ] {
+        let found = problem(&node_class(spec));
+        assert!(found.contains(expected), "{spec}\n{found}");
+    }
+    let bare = node_class(ALIAS).replace("  role: r\n", "");
+    assert!(
+        problem(&bare).starts_with("warning a.yaml:5: EC2NodeClass c: `spec` has neither `role`")
+    );
+}

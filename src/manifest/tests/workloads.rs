@@ -1,0 +1,205 @@
+use super::*;
+use crate::pod::VolumeSource;
+
+const TEMPLATE: &str = "template: {spec: {containers: [{name: c}]}}";
+
+fn scale(kind: &str, api_version: &str, spec: &str) -> Scale {
+    let text =
+        format!("apiVersion: {api_version}\nkind: {kind}\nmetadata: {{name: x}}\nspec: {{{spec}}}");
+    let desired = clean(&text);
+    assert_eq!(desired.workloads.len(), 1, "{text}");
+    desired.workloads.into_values().next().expect("one").scale
+}
+
+#[test]
+fn every_kind_wants_as_many_pods_as_the_api_server_says() {
+    for (kind, version, spec, expected) in [
+        ("Deployment", "apps/v1", "", Scale::Replicas(1)),
+        ("Deployment", "apps/v1", "replicas: 0, ", Scale::Replicas(0)),
+        ("Deployment", "apps/v1", "replicas: 3.0, ", Scale::Replicas(3)),
+        ("Deployment", "apps/v1beta1", "replicas: 5, ", Scale::Replicas(5)),
+        ("Deployment", "extensions/v1beta1", "replicas: 5, ", Scale::Replicas(5)),
+        ("StatefulSet", "apps/v1beta2", "replicas: 2, serviceName: s, ", Scale::Replicas(2)),
+        ("ReplicaSet", "apps/v1", "replicas: 2, ", Scale::Replicas(2)),
+        ("ReplicationController", "v1", "replicas: 2, ", Scale::Replicas(2)),
+        ("DaemonSet", "extensions/v1beta1", "", Scale::PerNode),
+        ("Job", "batch/v1", "", Scale::Job { pods: 1, suspended: false }),
+        ("Job", "batch/v1", "parallelism: 4, ", Scale::Job { pods: 4, suspended: false }),
+        (
+            "Job",
+            "batch/v1",
+            "parallelism: 4, completions: 3, suspend: true, ",
+            Scale::Job { pods: 3, suspended: true },
+        ),
+        ("Job", "batch/v1", "parallelism: 0, ", Scale::Job { pods: 0, suspended: false }),
+    ] {
+        let spec = format!("{spec}{TEMPLATE}");
+        assert_eq!(scale(kind, version, &spec), expected, "{kind} {version} {spec}");
+    }
+}
+
+#[test]
+fn a_cron_job_keeps_its_schedule() {
+    let schedule = |spec: &str| {
+        let spec = format!("schedule: \"0 3 * * *\", {spec}jobTemplate: {{spec: {{{TEMPLATE}}}}}");
+        scale("CronJob", "batch/v1beta1", &spec)
+    };
+    let of = |time_zone: Option<&str>, overlaps, suspended| Scale::CronJob {
+        pods: 1,
+        suspended,
+        schedule: CronSchedule {
+            expression: "0 3 * * *".to_owned(),
+            time_zone: time_zone.map(ToOwned::to_owned),
+            overlaps,
+        },
+    };
+    assert_eq!(schedule(""), of(None, true, false));
+    assert_eq!(
+        schedule("timeZone: Europe/Berlin, concurrencyPolicy: Forbid, suspend: true, "),
+        of(Some("Europe/Berlin"), false, true)
+    );
+}
+
+#[test]
+fn what_the_api_server_refuses_is_an_error() {
+    for (spec, expected) in [
+        ("replicas: -1", "`spec.replicas` is -1, below 0"),
+        ("replicas: two", "`spec.replicas` is `two` (a text), not a whole number"),
+        (
+            "replicas: \"2\"",
+            "`spec.replicas` is the text `2`, not a whole number; write 2 without quotes",
+        ),
+        ("replicas: 1.5", "`spec.replicas` is `1.5` (a number), not a whole number"),
+        ("replicas: 99999999999", "`spec.replicas` is 99999999999, which is too large"),
+        ("replicas: [1]", "`spec.replicas` is a list, not a whole number"),
+        (
+            "replicas: !Ref Count",
+            "`spec.replicas` is tagged `!Ref`, not a whole number; write the value itself: tags are \
+             not followed",
+        ),
+    ] {
+        let text = format!(
+            "apiVersion: apps/v1\nkind: Deployment\nmetadata: {{name: x}}\nspec:\n  {TEMPLATE}\n  \
+             {spec}\n"
+        );
+        let expected = format!("error a.yaml:6: Deployment default/x: {expected}");
+        assert_eq!(problem(&text), expected);
+    }
+    let bare = "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: x}\nspec: {}\n";
+    assert_eq!(problem(bare), "error a.yaml:4: Deployment default/x: `spec` has no `template`");
+    let cron = format!(
+        "apiVersion: batch/v1\nkind: CronJob\nmetadata: {{name: x}}\nspec:\n  schedule: daily\n  \
+         jobTemplate: {{spec: {{{TEMPLATE}}}}}"
+    );
+    assert!(problem(&cron).contains("`spec.schedule` is `daily`, not a cron expression; write"));
+}
+
+#[test]
+fn a_field_that_is_not_known_is_a_warning_with_the_nearest_name() {
+    let text = format!(
+        "apiVersion: apps/v1\nkind: Deployment\nmetadata: {{name: x}}\nspec:\n  replica: 3\n  \
+         {TEMPLATE}\n"
+    );
+    assert_eq!(
+        problem(&text),
+        "warning a.yaml:5: Deployment default/x: unknown field `replica` in `spec`; did you mean \
+         `replicas`?"
+    );
+}
+
+#[test]
+fn claim_templates_become_claims_of_each_pod() {
+    let desired = clean(
+        "apiVersion: apps/v1
+kind: StatefulSet
+metadata: {name: db, namespace: data}
+spec:
+  template: {spec: {containers: [{name: c}], volumes: [{name: disk, emptyDir: {}}]}}
+  volumeClaimTemplates:
+    - {metadata: {name: disk}, spec: {storageClassName: gp3}}
+    - {metadata: {name: logs}, spec: {}}",
+    );
+    let volumes: Vec<_> = pod_spec(&desired).volumes.iter().map(|v| &v.source).collect();
+    let class = |name: Option<&str>| VolumeSource::EphemeralClaim(name.map(ToOwned::to_owned));
+    assert_eq!(volumes, [&class(Some("gp3")), &class(None)]);
+}
+
+#[test]
+fn an_object_without_a_name_gets_one_that_stays_the_same() {
+    let text = "apiVersion: batch/v1\nkind: Job\nmetadata: {generateName: pi-, namespace: web}\n\
+                spec: {template: {spec: {containers: [{name: c}]}}}";
+    let desired = clean(text);
+    let named = id(WorkloadKind::Job, "web", "pi-a.yaml:1");
+    assert_eq!(desired.workloads.keys().collect::<Vec<_>>(), [&named]);
+    for (metadata, expected) in [
+        ("metadata: {}", "`metadata` has neither `name` nor `generateName`"),
+        ("metadata: {name: \"\"}", "`metadata.name` is empty"),
+        ("metadata: {name: 5}", "`metadata.name` is `5` (a number), not a text; quote it: \"5\""),
+    ] {
+        let text = format!("apiVersion: v1\nkind: Pod\n{metadata}\nspec: {{containers: []}}");
+        assert!(problem(&text).ends_with(expected), "{}", problem(&text));
+    }
+}
+
+#[test]
+fn lists_hold_objects_at_any_depth() {
+    let pod = |name: &str| {
+        format!(
+            "{{apiVersion: v1, kind: Pod, metadata: {{name: {name}}}, \
+             spec: {{containers: [{{name: c}}]}}}}"
+        )
+    };
+    let desired = clean(&format!(
+        "apiVersion: v1\nkind: List\nitems:\n- {}\n- {{apiVersion: v1, kind: PodList, items: [{}]}}\n\
+         - {{apiVersion: v1, kind: Service, metadata: {{name: s}}}}\n",
+        pod("a"),
+        pod("b")
+    ));
+    let names: Vec<String> = desired.workloads.keys().map(ToString::to_string).collect();
+    assert_eq!(names, ["default/a", "default/b"]);
+    assert_eq!(desired.workloads.values().next().expect("one").origin.line, 4);
+    assert_eq!(reasons(&desired), ["a.yaml:6: kind Service"]);
+}
+
+#[test]
+fn a_kind_in_a_version_that_is_not_served_is_an_error() {
+    for (version, expected) in [
+        ("apiVersion: apps/v3", "has apiVersion `apps/v3`"),
+        ("apiVersion: v1", "has apiVersion `v1`"),
+        ("x: 1", "has no apiVersion"),
+    ] {
+        let text = format!("{version}\nkind: Deployment\nmetadata: {{name: x}}");
+        assert_eq!(
+            problem(&text),
+            format!(
+                "error a.yaml:1: Deployment default/x: {expected}, in which kind Deployment is not \
+                 served; write apiVersion: apps/v1"
+            )
+        );
+    }
+}
+
+#[test]
+fn one_object_is_defined_once_unless_the_definitions_say_the_same() {
+    let of = |replicas: u32, image: &str| {
+        format!(
+            "apiVersion: apps/v1\nkind: Deployment\nmetadata: {{name: x}}\n\
+             spec: {{replicas: {replicas}, template: {{spec: {{containers: \
+             [{{name: c, image: {image}}}]}}}}}}\n"
+        )
+    };
+    let (two, three) = (of(2, "a"), of(3, "a"));
+    assert!(read_files(&[("a.yaml", &two), ("b.yaml", &of(2, "b"))]).problems.is_empty());
+    let desired = read_files(&[("b.yaml", &three), ("a.yaml", &two)]);
+    assert_eq!(
+        lines(&desired),
+        [
+            "error b.yaml:1: Deployment default/x: is defined differently at a.yaml:1; keep one of the \
+          two, or name the paths to read under `spec.sources`"
+        ]
+    );
+    let kept = desired.workloads.values().next().expect("one");
+    assert_eq!(kept.scale, Scale::Replicas(2), "the first file's, whatever the order");
+    let both = format!("{two}---\n{three}");
+    assert_eq!(read_text(&both).problems[0].origin.line, 6);
+}

@@ -1,0 +1,173 @@
+//! Indentation inside quotes and brackets, taken as loosely as libyaml takes it.
+//!
+//! YAML 1.2 wants the further lines of a quoted scalar or of `[ … ]` indented deeper than the
+//! mapping around them. libyaml, and with it kubectl, does not, and programs that write with it
+//! break long texts at the column of their key. Leading blanks mean nothing in such lines, so
+//! putting more of them in changes no value and no line number. Only text that does not parse as
+//! it stands comes here.
+
+/// Most bytes put in: bounds what hostile text can grow to.
+const ADDED_MAX: usize = 1 << 20;
+
+/// Returns `text` with the lines inside quotes and brackets indented deeply enough; `None` where
+/// nothing needs to change.
+pub(in super::super) fn loosen(text: &str) -> Option<String> {
+    let mut scan = Scan::default();
+    let mut out = String::with_capacity(text.len() + text.len() / 16);
+    let mut added = 0_usize;
+    for line in text.split_inclusive('\n') {
+        if let Some(least) = scan.continues() {
+            let own = line.bytes().take_while(|byte| *byte == b' ').count();
+            let blank = line.trim().is_empty();
+            let missing = if blank { 0 } else { least.saturating_sub(own) };
+            added += missing;
+            if added > ADDED_MAX {
+                return None;
+            }
+            out.extend(std::iter::repeat_n(' ', missing));
+        }
+        out.push_str(line);
+        scan.line(line.trim_end_matches(['\n', '\r']).as_bytes());
+    }
+    (added > 0).then_some(out)
+}
+
+/// What a line may be the continuation of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+enum Inside {
+    /// Nothing.
+    #[default]
+    Block,
+    /// A quoted scalar, with its quote.
+    Quotes(u8),
+    /// A block scalar: deeper lines are its content.
+    Scalar,
+}
+
+/// Where the scan is.
+#[derive(Debug, Default)]
+struct Scan {
+    inside: Inside,
+    /// Open brackets.
+    flow: usize,
+    /// The column of the key or dash that the current value belongs to; none for a document's.
+    column: Option<usize>,
+    /// The column of a token that is a key if a colon follows.
+    candidate: Option<usize>,
+}
+
+impl Scan {
+    /// Returns the least column of the next line, where it continues quotes or brackets.
+    fn continues(&self) -> Option<usize> {
+        let quoted = matches!(self.inside, Inside::Quotes(_));
+        (quoted || self.flow > 0).then(|| self.column.map_or(0, |column| column + 1))
+    }
+
+    fn line(&mut self, line: &[u8]) {
+        let indent = line.iter().take_while(|byte| **byte == b' ').count();
+        let marker = [&b"---"[..], b"..."].iter().any(|marker| {
+            line.starts_with(marker) && line.get(3).is_none_or(u8::is_ascii_whitespace)
+        });
+        let deeper = self.column.is_none_or(|column| indent > column) && !marker;
+        let mut at = 0;
+        match self.inside {
+            Inside::Quotes(quote) => {
+                let Some(end) = closing(line, 0, quote) else { return };
+                at = end;
+            }
+            Inside::Scalar if indent == line.len() || deeper => return,
+            Inside::Scalar | Inside::Block if self.flow == 0 => {
+                self.candidate = None;
+                if marker {
+                    (at, self.column) = (3, None);
+                }
+            }
+            Inside::Scalar | Inside::Block => {}
+        }
+        self.inside = Inside::Block;
+        while let Some(next) = self.token(line, at) {
+            at = next;
+        }
+    }
+
+    /// Goes over the token at `at`; returns where the next one may start, `None` at the line's end.
+    fn token(&mut self, line: &[u8], at: usize) -> Option<usize> {
+        let blanks = line.get(at..)?.iter().take_while(|b| matches!(b, b' ' | b'\t')).count();
+        let start = at + blanks;
+        let first = *line.get(start)?;
+        let blank_follows = line.get(start + 1).is_none_or(u8::is_ascii_whitespace);
+        match first {
+            b'#' if start == 0 || blanks > 0 => return None,
+            b']' | b'}' | b',' if self.flow > 0 => {
+                self.flow -= usize::from(first != b',');
+                return Some(start + 1);
+            }
+            b':' if self.flow > 0 => return Some(start + 1),
+            b':' if blank_follows => {
+                self.column = self.candidate.take().or(self.column);
+                return Some(start + 1);
+            }
+            b'-' | b'?' if blank_follows && self.flow == 0 => {
+                self.column = Some(start);
+                self.candidate = None;
+                return Some(start + 1);
+            }
+            b'|' | b'>' if self.flow == 0 => {
+                self.inside = Inside::Scalar;
+                return None;
+            }
+            _ => {}
+        }
+        if self.flow == 0 {
+            self.candidate.get_or_insert(start);
+        }
+        match first {
+            b'\'' | b'"' => {
+                let end = closing(line, start + 1, first);
+                if end.is_none() {
+                    self.inside = Inside::Quotes(first);
+                }
+                end
+            }
+            b'[' | b'{' => {
+                self.flow += 1;
+                Some(start + 1)
+            }
+            b'&' | b'!' | b'*' => {
+                let ends = |byte: &u8| byte.is_ascii_whitespace() || self.ends_flow_word(*byte);
+                Some(start + 1 + line[start + 1..].iter().take_while(|b| !ends(b)).count())
+            }
+            _ => self.plain(line, start),
+        }
+    }
+
+    fn ends_flow_word(&self, byte: u8) -> bool {
+        self.flow > 0 && b",[]{}".contains(&byte)
+    }
+
+    /// Goes over a plain scalar, up to what ends it on its line.
+    fn plain(&self, line: &[u8], start: usize) -> Option<usize> {
+        let comment = |at: usize| line[at] == b'#' && matches!(line[at - 1], b' ' | b'\t');
+        let ends = |at: &usize| match line[*at] {
+            b':' => line
+                .get(at + 1)
+                .is_none_or(|next| next.is_ascii_whitespace() || self.ends_flow_word(*next)),
+            byte => comment(*at) || self.ends_flow_word(byte),
+        };
+        (start + 1..line.len()).find(ends).filter(|at| !comment(*at))
+    }
+}
+
+/// Returns where the text after the closing `quote` starts, looking from `at`.
+fn closing(line: &[u8], mut at: usize, quote: u8) -> Option<usize> {
+    loop {
+        let byte = *line.get(at)?;
+        let twice = quote == b'\'' && line.get(at + 1) == Some(&quote);
+        match byte {
+            b'\\' if quote == b'"' => at += 2,
+            _ if byte == quote && twice => at += 2,
+            _ if byte == quote => return Some(at + 1),
+            _ => at += 1,
+        }
+    }
+}
