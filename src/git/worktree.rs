@@ -143,7 +143,7 @@ fn status(repository: &Repository, prefix: &Path) -> Result<(Ignores, bool), git
 }
 
 fn is_small(file: &Path) -> bool {
-    let max = Limits::default().file_bytes;
+    let max = Limits::DEFAULT.file_bytes;
     fs::metadata(file).is_ok_and(|found| found.is_file() && found.len() <= max)
 }
 

@@ -206,7 +206,7 @@ impl Assembly<'_> {
         if let Fate::Leaves(reason) = &node.fate {
             return Retire { reason: reason.clone(), batch: ledger.batch };
         }
-        if moves == 0 && self.runs_nothing(node) {
+        if moves == 0 {
             return Retire { reason: RetireReason::Empty { saves_hourly: price }, batch: None };
         }
         let (saves_hourly, moves) = match ledger.batch {
@@ -223,10 +223,6 @@ impl Assembly<'_> {
     /// Planned pods that run on the node now.
     fn live_pods(&self, index: usize) -> u32 {
         self.model.bins[index].running.iter().sum()
-    }
-
-    fn runs_nothing(&self, node: &Standing) -> bool {
-        !self.groups.iter().any(|group| group.running.contains_key(&node.name))
     }
 
     /// Works out whether launches replace nodes that go, and what the exchange saves and moves.

@@ -170,7 +170,7 @@ pub enum LaunchReason {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
 pub enum RetireReason {
-    /// Nothing but DaemonSet pods is left on it.
+    /// Nothing but DaemonSet pods is left on it, once workloads have shrunk to what is planned.
     Empty {
         /// What it costs per hour.
         saves_hourly: MicroUsd,
