@@ -19,6 +19,7 @@ mod files;
 mod observe;
 mod plan;
 mod planning;
+mod repository;
 mod settings;
 mod show;
 mod validate;

@@ -1,19 +1,21 @@
 //! `observe`: save what runs as a world file.
 
 use super::error::CliError;
+use super::repository::Repository;
 use super::settings::ObserveSettings;
 use super::world::{self, WorldChoice};
-use super::{Console, Exit, files, planning, wire};
+use super::{Console, Exit, files};
+use crate::fleet::write_world;
 
 pub(super) fn run(settings: &ObserveSettings, console: &mut Console) -> Result<Exit, CliError> {
     let ObserveSettings { source, world, out } = settings;
-    let repository = wire::read_repository(&planning::read(source)?)?;
+    let repository = Repository::read(source)?;
     let world = match world {
         Some(world) => world.clone(),
         None => WorldChoice::parse(&repository.fleet.world)?,
     };
     let observed = world::observe(&world, &repository, None, console)?;
-    let json = wire::world_json(&observed)?;
+    let json = String::from_utf8_lossy(&write_world(&observed)).into_owned();
     match out {
         None => console.print(&json)?,
         Some(out) => {

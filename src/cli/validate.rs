@@ -1,22 +1,25 @@
 //! `validate`: read everything, report every problem.
 
+use jiff::Timestamp;
+
 use super::error::CliError;
+use super::repository::Repository;
 use super::settings::{Format, ValidateSettings};
-use super::wire::Repository;
-use super::{Console, Exit, planning, wire};
+use super::{Console, Exit};
 use crate::catalog::{Catalog, CatalogError};
+use crate::demand::Demand;
+use crate::fleet::Observed;
 use crate::ids::Origin;
 use crate::manifest::{Problem, Severity, Unresolved};
 use crate::plan::canonical;
 use crate::render::{Tally, Verbosity, problems_json, problems_text};
 
 pub(super) fn run(settings: &ValidateSettings, console: &mut Console) -> Result<Exit, CliError> {
-    let read = planning::read(&settings.source)?;
-    let repository = wire::read_repository(&read)?;
+    let repository = Repository::read(&settings.source)?;
     let problems = problems(&repository);
     let desired = &repository.desired;
     let tally = Tally {
-        files: count(read.tree.files.len()),
+        files: count(repository.files),
         workloads: count(desired.workloads.len()),
         pools: count(desired.pools.len()),
         unresolved: count(desired.unresolved.len()),
@@ -46,10 +49,14 @@ pub(super) fn finish(
 /// Returns everything that is wrong with a repository, by file and line.
 fn problems(repository: &Repository) -> Vec<Problem> {
     let desired = &repository.desired;
-    let fleet = &repository.fleet;
+    // Some problems show only once the parts are put together, as every plan does.
+    let nothing = Observed::empty(repository.identity(), Timestamp::UNIX_EPOCH);
+    let demand = Demand::build(desired, &nothing, repository.demand());
+    let catalog = Catalog::load(&repository.fleet.cluster.region, &repository.zones());
     let mut problems = desired.problems.clone();
     problems.extend(desired.unresolved.iter().map(of_unresolved));
-    problems.extend(Catalog::load(&fleet.region, &fleet.zones).err().iter().map(of_catalog));
+    problems.extend(demand.problems);
+    problems.extend(catalog.err().iter().map(of_catalog));
     problems.sort();
     problems.dedup();
     problems

@@ -6,9 +6,10 @@ use std::path::{Path, PathBuf};
 use jiff::Timestamp;
 
 use super::error::CliError;
-use super::wire::{self, Repository};
+use super::repository::Repository;
 use super::{Console, Exit, files};
-use crate::fleet::{ClusterIdentity, Observed};
+use crate::fleet::{ClusterIdentity, Observed, read_world};
+use crate::sim::{self, Genesis};
 
 /// Which world a command looks at.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -69,10 +70,10 @@ pub(super) fn observe(
 ) -> Result<Observed, CliError> {
     let at = at.unwrap_or_else(|| console.now());
     let observed = match world {
-        WorldChoice::Empty => Observed::empty(repository.fleet.identity(), at),
+        WorldChoice::Empty => Observed::empty(repository.identity(), at),
         WorldChoice::Live => return Err(not_built()),
         WorldChoice::File(path) => read(path)?,
-        WorldChoice::Sim(directory) => wire::observe_sim(directory, repository, at)?,
+        WorldChoice::Sim(directory) => simulated(directory, repository, at)?.observed(),
     };
     same_cluster(world, repository, &observed.cluster)?;
     Ok(observed)
@@ -85,8 +86,28 @@ fn not_built() -> CliError {
 
 fn read(path: &Path) -> Result<Observed, CliError> {
     let bytes = files::read(path, files::WORLD_BYTES_MAX)?;
-    wire::read_world(&bytes)
-        .map_err(|error| error.context(format!("cannot read world `{}`", path.display())))
+    read_world(&bytes).map_err(|error| {
+        CliError::new(error)
+            .context(format!("cannot read world `{}`", path.display()))
+            .hint("name a file that `fleetwright observe --out FILE` wrote")
+    })
+}
+
+/// Decides between equally good nodes in an embedded world that is made now. It is fixed, so that
+/// whoever follows a tutorial sees what it shows.
+const SIM_SEED: u64 = 0;
+
+/// Opens the embedded world of `directory`; where there is none, an empty one begins at `at`.
+pub(super) fn simulated(
+    directory: &Path,
+    repository: &Repository,
+    at: Timestamp,
+) -> Result<sim::World, CliError> {
+    let genesis = Genesis { cluster: repository.identity(), now: at, seed: SIM_SEED };
+    sim::World::open(directory, &genesis, repository.shape_of()).map_err(|error| {
+        let context = format!("cannot open the embedded world of `{}`", directory.display());
+        CliError::new(error).context(context)
+    })
 }
 
 /// Refuses a world of another cluster than `fleetwright.yaml` names, where it names one.
@@ -95,8 +116,8 @@ fn same_cluster(
     repository: &Repository,
     found: &ClusterIdentity,
 ) -> Result<(), CliError> {
-    let ClusterIdentity { name, region, .. } = repository.fleet.identity();
-    let same = (found.name == name && found.region == region) || !repository.fleet.is_declared;
+    let ClusterIdentity { name, region, .. } = repository.identity();
+    let same = (found.name == name && found.region == region) || !repository.is_declared();
     if same {
         return Ok(());
     }
