@@ -13,7 +13,6 @@
 //! [`CORDONED_ANNOTATION`]: crate::fleet::CORDONED_ANNOTATION
 
 mod guard;
-mod identity;
 mod launch;
 mod receipt;
 mod retire;

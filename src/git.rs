@@ -9,8 +9,10 @@
 //! From a work tree the files on disk are read except those that Git ignores, as a commit of that
 //! moment would hold them. A directory that is itself ignored (rendered manifests, say) was named
 //! on purpose, so its files are read all the same; they are in no commit, and the base says so.
+//! Plans and worlds that this program wrote are no input, wherever they lie.
 
 mod collect;
+mod output;
 mod revision;
 mod worktree;
 
@@ -29,7 +31,7 @@ pub(crate) use collect::Limits;
 pub struct TreeRead {
     /// The manifest files below the path.
     pub tree: Tree,
-    /// Parts that were left out, with the reason: submodules, links to elsewhere.
+    /// Parts that were left out, with the reason: submodules, links, saved plans and worlds.
     pub skipped: Vec<Skipped>,
     /// Where the files come from.
     pub base: TreeBase,

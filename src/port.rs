@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::future::Future;
 
 use jiff::{SignedDuration, Timestamp};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::catalog::CapacityType;
@@ -30,7 +30,7 @@ pub struct PortError {
 }
 
 /// What to launch, decided in every part.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LaunchRequest {
     /// Client token: the same token never launches a second instance.
     pub token: String,

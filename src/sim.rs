@@ -7,9 +7,10 @@
 //! byte.
 //!
 //! A world lives in `DIR/world.json`: a world file like any other, with one more key, `sim`, that
-//! readers of world files ignore. What EC2 was told is on disk before the verb returns, so that a
-//! run that dies leaves what it launched; what Kubernetes was told is on disk with the next sleep.
-//! The file is replaced whole, by a rename: two writers never interleave, the last one wins.
+//! readers of world files ignore. It is written at every sleep, whole, by a rename: two writers never
+//! interleave, the last one wins. What EC2 was told since is in a journal beside it before the verb
+//! returns, so that a run that dies leaves what it launched; [`World::open`] tells EC2 again, which
+//! client tokens make harmless. What Kubernetes was told since the last sleep is lost with the run.
 //!
 //! Simplified, on purpose: a rollout replaces every old pod at once (no surge), a stateful set does
 //! not wait for one ordinal before the next, jobs never finish, and nothing is preempted.
@@ -19,6 +20,7 @@
 mod budgets;
 mod controllers;
 mod file;
+mod journal;
 mod ledger;
 mod machines;
 mod place;
@@ -182,7 +184,7 @@ impl World {
         self.save()
     }
 
-    /// Sets the offerings that have no capacity now.
+    /// Sets the offerings that have no capacity now; written with the next sleep.
     pub fn set_unavailable(&self, offerings: Vec<Unavailable>) {
         self.state.borrow_mut().unavailable = offerings;
     }

@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::identity::change_id;
 use super::{ApplyError, ApplySettings, Bounds, Event, Ports, Receipt, apply};
 use crate::catalog::{CapacityType, PriceSource};
 use crate::demand::DemandMode;
@@ -13,6 +12,7 @@ use crate::fleet::{Instance, KEY_LABEL, Observed, Pod, tag};
 use crate::ids::{Address, InstanceId, NodeName, Uid, WorkloadKind};
 use crate::observe::observe;
 use crate::plan::Plan;
+use crate::plan::change_id;
 use crate::plan::wire::{
     Action, Amount, Base, BaseWorld, Capacity, Change, Condition, Cost, FORMAT_VERSION, NodeState,
     Placement, PodTotals, Precondition, ResourceChange, ResourceKind, Summary, Wave, WaveStep,

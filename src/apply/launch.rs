@@ -5,13 +5,13 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 
 use super::guard::{carries, is_gone};
-use super::identity::client_token;
 use super::receipt::{Outcome, Step};
 use super::stand_in::{Offering, stand_in};
 use super::work::LaunchWork;
 use super::{Run, later};
 use crate::fleet::{Instance, KEY_LABEL, Node, Observed, Pod, tag};
 use crate::ids::{InstanceId, WorkloadKind};
+use crate::plan::client_token;
 use crate::plan::wire::{Amount, NodeState, WaveStep};
 use crate::port::{Clock, Cloud, Cluster, LaunchOutcome, LaunchRequest, PortError};
 use crate::units::{Bytes, MilliCpu, Resources};

@@ -8,18 +8,22 @@ use jiff::SignedDuration;
 use super::fixture::{
     Fault, Faulty, active, address, apply_over, fleet, plan, planned_fleet, settings, workloads,
 };
-use super::identity::{change_id, client_token};
 use super::*;
 use crate::catalog::{CapacityType, InstanceType, PriceSource, Zone};
+use crate::demand::DemandMode;
 use crate::fleet::{Instance, PodPhase, tag};
 use crate::ids::{InstanceTypeName, WorkloadKind};
 use crate::plan::wire::{
-    Action, AlternativesRow, Amount, Check, Condition, ExplainRow, NodeState, Precondition, Reason,
+    Action, AlternativesRow, Amount, Base, BaseWorld, Check, Condition, ExplainRow, NodeState,
+    Precondition, Reason,
 };
+use crate::plan::{change_id, client_token};
+use crate::pod::{Taint, TaintEffect, Toleration, TolerationOperator};
 use crate::requirement::{key, label};
 use crate::sim::fixture::{id, launch, pods, poll_once, request, run};
-use crate::sim::{Call, Unavailable, World};
+use crate::sim::{Call, DeliveredWorkload, Delivery, Genesis, Unavailable, World};
 use crate::solve::{Alternative, KeepReason};
+use crate::story::Story;
 use crate::units::MicroUsd;
 
 const MINUTE: SignedDuration = SignedDuration::from_mins(1);
@@ -97,6 +101,9 @@ fn a_plan_is_carried_out_and_all_pods_run_on() {
     let last_ready = events.iter().rposition(|e| matches!(e.step, Step::Ready { .. }));
     let first_cordon = position(|step| matches!(step, Step::Cordoned { .. }));
     assert!(last_ready < first_cordon, "new capacity is Ready before old capacity is drained");
+    let first_eviction = position(|step| matches!(step, Step::Evicted { .. }));
+    let [cordon, eviction] = [first_cordon, first_eviction].map(|at| events[at.expect("one")].at);
+    assert_eq!(cordon, eviction, "who was cordoned is read again at once");
 }
 
 #[test]
@@ -247,6 +254,65 @@ fn an_instance_that_lost_our_tags_is_not_ours_to_retire() {
 }
 
 #[test]
+fn an_instance_with_our_cluster_tag_alone_is_not_ours_to_retire() {
+    let world = fleet();
+    let mut plan = plan(&world);
+    let mut half = request("half");
+    half.tags.remove(tag::POOL);
+    let instance = launch(&world, &half);
+    world.settle(MINUTE * 5).expect("kept in memory");
+    let before = plan.resource_changes[0].change.before.as_mut().expect("a node");
+    before.node_uid = world.observed().node_of(&instance).map(|node| node.uid.clone());
+    before.instance_id = Some(instance);
+    let error = apply_over(&plan, &world, &settings()).0.expect_err("not ours");
+    let ApplyError::Stale(failed) = error else { panic!("{error}") };
+    assert!(failed[0].found.contains("without our tags"), "{failed:#?}");
+    assert!(writes(&world).is_empty());
+}
+
+#[test]
+fn what_is_ending_holds_no_key_and_is_not_drained_again() {
+    let world = fleet();
+    let plan = plan(&world);
+    let mut taken = request("taken");
+    taken.tags.insert(tag::KEY.into(), "3".into());
+    let taken = launch(&world, &taken);
+    let retiring = plan.resource_changes[0].change.before.clone().and_then(|n| n.instance_id);
+    let retiring = retiring.expect("an instance");
+    for id in [&taken, &retiring] {
+        run(world.terminate(id)).expect("known");
+    }
+    let receipt = applied(&plan, &world);
+    assert_eq!(receipt.verdict, Verdict::Applied);
+    assert_eq!(active(&world), planned_fleet(&plan));
+    let again =
+        |call: &&Call| matches!(call, Call::Terminate { instance, .. } if *instance == retiring);
+    assert_eq!(world.ledger().iter().filter(again).count(), 1, "only the test ended it");
+}
+
+#[test]
+fn a_node_counts_as_ready_once_its_startup_taints_are_gone() {
+    let ready_after = |startup_taints: Vec<Taint>| {
+        let world = fleet();
+        let mut plan = plan(&world);
+        for row in &mut plan.resource_changes {
+            if let Some(after) = &mut row.change.after {
+                after.startup_taints.clone_from(&startup_taints);
+            }
+        }
+        let began = world.now();
+        let (receipt, events) = apply_over(&plan, &world, &settings());
+        assert_eq!(receipt.expect("not refused").verdict, Verdict::Applied);
+        let ready = events.iter().find(|event| matches!(event.step, Step::Ready { .. }));
+        ready.expect("three of them").at.duration_since(began)
+    };
+    let effect = TaintEffect::NoSchedule;
+    let taint = Taint { key: "agent/not-ready".into(), value: "".into(), effect };
+    assert_eq!(ready_after(Vec::new()), crate::sim::delay::READY);
+    assert_eq!(ready_after(vec![taint]), crate::sim::delay::INITIALIZED);
+}
+
+#[test]
 fn an_instance_that_went_by_itself_is_a_change_already_done() {
     let world = fleet();
     let plan = plan(&world);
@@ -304,11 +370,7 @@ fn without_capacity_or_alternative_nothing_that_depends_on_it_is_retired() {
 
 #[test]
 fn a_group_whose_launches_succeeded_goes_on_where_another_failed() {
-    let world = fleet();
-    let mut plan = plan(&world);
-    plan.resource_changes[2].change.after.as_mut().expect("a launch").zone =
-        Some("eu-west-1b".into());
-    let explain = |key: &str, group: &str| ExplainRow {
+    let explain = |(key, group): (&str, &str)| ExplainRow {
         address: address(key),
         group: Some(group.to_owned()),
         reason: Reason::Keep { because: KeepReason::NotOurs },
@@ -319,15 +381,22 @@ fn a_group_whose_launches_succeeded_goes_on_where_another_failed() {
         daemons: Amount::default(),
         rejected: Vec::new(),
     };
-    plan.capacity.explain =
-        vec![explain("0", "b"), explain("1", "a"), explain("2", "b"), explain("3", "a")];
-    let zone = Some("eu-west-1b".into());
-    world.set_unavailable(vec![Unavailable { zone, ..Unavailable::default() }]);
-    let receipt = applied(&plan, &world);
-    assert_eq!(receipt.verdict, Verdict::Partly);
-    assert!(matches!(outcome(&receipt, "2", WaveStep::Launch), Outcome::Failed { .. }));
-    assert!(matches!(outcome(&receipt, "0", WaveStep::Retire), Outcome::Skipped { .. }));
-    assert_eq!(*outcome(&receipt, "1", WaveStep::Retire), Outcome::Done);
+    // Row `0` retires with the group of the launch that fails, or without any group.
+    for group_of_0 in [Some(("0", "b")), None] {
+        let world = fleet();
+        let mut plan = plan(&world);
+        let failing = plan.resource_changes[2].change.after.as_mut().expect("a launch");
+        failing.zone = Some("eu-west-1b".into());
+        let groups = [("1", "a"), ("2", "b"), ("3", "a")].into_iter().chain(group_of_0);
+        plan.capacity.explain = groups.map(explain).collect();
+        let zone = Some("eu-west-1b".into());
+        world.set_unavailable(vec![Unavailable { zone, ..Unavailable::default() }]);
+        let receipt = applied(&plan, &world);
+        assert_eq!(receipt.verdict, Verdict::Partly);
+        assert!(matches!(outcome(&receipt, "2", WaveStep::Launch), Outcome::Failed { .. }));
+        assert!(matches!(outcome(&receipt, "0", WaveStep::Retire), Outcome::Skipped { .. }));
+        assert_eq!(*outcome(&receipt, "1", WaveStep::Retire), Outcome::Done);
+    }
 }
 
 fn catalog() -> Catalog {
@@ -545,6 +614,27 @@ fn a_machine_that_never_becomes_ready_is_terminated_and_tried_again_by_the_next_
 }
 
 #[test]
+fn a_machine_that_is_not_ready_in_time_but_holds_pods_is_left() {
+    let world = fleet();
+    let plan = plan(&world);
+    let mut delivery = workloads(12);
+    let mut template = crate::sim::fixture::template("api", 500);
+    let anything = Toleration { operator: TolerationOperator::Exists, ..Toleration::default() };
+    template.spec.tolerations.push(anything);
+    let api = id(WorkloadKind::Deployment, "api");
+    delivery.workloads.get_mut(&api).expect("delivered").template = template.into();
+    world.deliver(&delivery).expect("kept in memory");
+    let mut settings = settings();
+    settings.bounds.ready = SignedDuration::from_secs(40);
+    let receipt = apply_over(&plan, &world, &settings).0.expect("not refused");
+    let outcomes = ["1", "2", "3"].map(|key| outcome(&receipt, key, WaveStep::Launch));
+    let left = |o: &&&Outcome| matches!(o, Outcome::GivenUp { why } if why.contains("was left"));
+    assert!(outcomes.iter().any(|o| left(&o)), "{outcomes:?}");
+    world.settle(MINUTE * 5).expect("kept in memory");
+    assert!(active(&world).len() > 3, "what holds pods runs on");
+}
+
+#[test]
 fn an_interrupted_drain_is_taken_back() {
     let world = fleet();
     world.deliver(&workloads(6).budget("api", None, Some("0"))).expect("kept in memory");
@@ -637,10 +727,78 @@ fn an_attempt_is_a_token_of_its_own_and_fits_ec2() {
 }
 
 #[test]
-fn a_receipt_is_plain_json() {
+fn receipts_and_events_are_plain_json() {
     let world = fleet();
-    let receipt = applied(&plan(&world), &world);
+    let (receipt, events) = apply_over(&plan(&world), &world, &settings());
+    let receipt = receipt.expect("not refused");
+    let first = serde_json::to_string(&events[0]).expect("text keys");
+    assert_eq!(first, r#"{"at":"2026-11-21T12:00:50Z","event":"checked"}"#);
+    assert!(events.iter().all(|event| serde_json::to_value(event).is_ok()));
     let json = serde_json::to_string(&receipt).expect("text keys");
     assert!(json.contains(r#""step":"launch""#) && json.contains(r#""outcome":"done""#), "{json}");
     assert_eq!(serde_json::from_str::<Receipt>(&json).expect("own form"), receipt);
+}
+
+/// Plans the story's repository over a simulated world.
+fn plan_over(story: &Story, world: &World) -> Plan {
+    let observed = run(observe(world, world, world, world.cluster()));
+    let world = BaseWorld {
+        name: "sim:world".into(),
+        cluster: observed.cluster.clone(),
+        taken_at: observed.taken_at,
+        sources: observed.sources.clone(),
+    };
+    crate::engine::plan(&crate::engine::Inputs {
+        desired: &story.desired,
+        observed: &observed,
+        catalog: &story.catalog,
+        base: Base {
+            path: ".".into(),
+            repository: None,
+            commit: None,
+            tree: "0".repeat(64),
+            dirty: false,
+            world,
+            demand: DemandMode::Live,
+            preconditions: Vec::new(),
+        },
+        at: observed.taken_at,
+        demand: DemandMode::Live,
+        scope: crate::engine::Scope::default(),
+        settings: crate::solve::Settings::default(),
+    })
+}
+
+#[test]
+fn the_workshop_walk_plan_apply_plan_again_finds_nothing_to_do() {
+    let mut story = Story::new(&["c5.large", "m5.large", "r5.large", "m5.xlarge"], 0, 1024);
+    let genesis =
+        Genesis { cluster: story.observed.cluster.clone(), now: story.observed.taken_at, seed: 1 };
+    let world = World::in_memory(&genesis, crate::sim::fixture::shapes());
+    for replicas in [0, 5, 12, 5, 1, 0] {
+        story.scale(replicas);
+        let deliver = |workload: &crate::manifest::Workload| DeliveredWorkload {
+            replicas,
+            template: workload.template.clone(),
+        };
+        let workloads = story.desired.workloads.iter();
+        let workloads = workloads.map(|(id, workload)| (id.clone(), deliver(workload))).collect();
+        let delivery = Delivery { workloads, ..Delivery::default() };
+        let plan = plan_over(&story, &world);
+        assert!(plan.applyable, "{replicas}: {:?}", plan.capacity.diagnostics);
+        world.deliver(&delivery).expect("kept in memory");
+        let settings = ApplySettings { cluster: world.cluster(), ..settings() };
+        let receipt = apply_over(&plan, &world, &settings).0.expect("not refused");
+        assert_eq!(receipt.verdict, Verdict::Applied, "{replicas}: {receipt:#?}");
+        world.settle(MINUTE * 5).expect("kept in memory");
+        let running = pods_of(&world);
+        assert_eq!(running, usize::try_from(replicas).expect("small"), "every pod runs");
+        let again = plan_over(&story, &world);
+        assert_eq!((again.summary.add, again.summary.destroy), (0, 0), "{replicas}: {again:#?}");
+    }
+    assert!(active(&world).is_empty());
+}
+
+fn pods_of(world: &World) -> usize {
+    pods(world, "inflate").iter().filter(|pod| pod.phase == PodPhase::Running).count()
 }

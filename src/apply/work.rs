@@ -2,10 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::identity::change_id;
 use super::stand_in::Offering;
 use crate::ids::{Address, ChangeId, InstanceId, PoolName, WorkloadId};
 use crate::plan::Plan;
+use crate::plan::change_id;
 use crate::plan::wire::{Action, Condition, NodeState, ResourceChange, ResourceKind, WaveStep};
 
 /// The changes of one wave.

@@ -3,7 +3,7 @@
 use super::error::CliError;
 use super::settings::{ApplySettings, Subject, View};
 use super::world::WorldChoice;
-use super::{Console, Exit, files, plan, planning, wire};
+use super::{Console, Exit, embedded, files, plan, planning};
 use crate::plan::Plan;
 use crate::render::Verbosity;
 
@@ -38,7 +38,13 @@ pub(super) fn carry_out(
         // something where nodes have not.
         return Ok(Exit::Done);
     }
-    wire::apply(plan, &world, console)
+    match world {
+        WorldChoice::Sim(directory) => {
+            let approved = settings.approved_digest.clone();
+            embedded::carry_out(plan, &directory, approved, console)
+        }
+        WorldChoice::Empty | WorldChoice::Live | WorldChoice::File(_) => Err(not_built(&world)),
+    }
 }
 
 /// Returns the world that the plan was made over, which must be the one the caller means.
@@ -79,6 +85,11 @@ fn refuse_unapplyable(plan: &Plan) -> Result<(), CliError> {
             .hint("plan against a world that can change: --world sim:DIRECTORY"));
     }
     Ok(())
+}
+
+fn not_built(world: &WorldChoice) -> CliError {
+    CliError::text(format!("applying to world `{world}` is not built yet"))
+        .hint("plan and apply over an embedded world: --world sim:DIRECTORY")
 }
 
 fn has_errors() -> CliError {

@@ -2,35 +2,49 @@
 
 use super::error::CliError;
 use super::repository::Repository;
-use super::settings::PlanningSettings;
+use super::settings::{PlanningSettings, SourceSettings};
 use super::world::{self, WorldChoice};
 use super::{Console, Exit};
 use crate::catalog::Catalog;
 use crate::demand::DemandMode;
 use crate::engine::{self, Inputs};
 use crate::fleet::Observed;
+use crate::git::{TreeRead, read_revision, read_tree};
 use crate::plan::Plan;
 use crate::plan::wire::{Base, BaseWorld};
+
+/// Reads the files that the settings name.
+pub(super) fn read(source: &SourceSettings) -> Result<TreeRead, CliError> {
+    let SourceSettings { path, revision } = source;
+    let read = match revision {
+        None => read_tree(path),
+        Some(revision) => read_revision(path, revision),
+    };
+    let read = read?;
+    tracing::info!(files = read.tree.files.len(), commit = read.base.commit, "tree read");
+    Ok(read)
+}
 
 /// Makes a plan.
 pub(super) fn plan(settings: &PlanningSettings, console: &Console) -> Result<Plan, CliError> {
     let PlanningSettings { source, world: _, at, demand, scope } = settings;
-    let repository = Repository::read(source)?;
+    let read = read(source)?;
+    let repository = Repository::read(&read);
     let world = choice(settings, &repository)?;
     let observed = world::observe(&world, &repository, *at, console)?;
-    let declared = repository.is_declared();
-    let region = if declared { repository.fleet.cluster.region.clone() } else { observed.region() };
-    let catalog = Catalog::load(&region, &repository.zones())?;
-    let demand = demand.unwrap_or_else(|| repository.demand());
+    let fleet = &repository.fleet;
+    let region = if fleet.is_declared { fleet.region.clone() } else { observed.region() };
+    let catalog = Catalog::load(&region, &fleet.zones)?;
+    let demand = demand.unwrap_or(fleet.demand);
     let plan = engine::plan(&Inputs {
         desired: &repository.desired,
         observed: &observed,
         catalog: &catalog,
-        base: base(settings, &repository, &world, &observed, demand),
+        base: base(settings, &read, &world, &observed, demand),
         at: world::moment(&world, *at, &observed, console),
         demand,
         scope: scope.clone(),
-        settings: repository.solve_settings(),
+        settings: fleet.solve,
     });
     tracing::info!(plan_id = %plan.capacity.plan_id, rows = plan.resource_changes.len(), "planned");
     Ok(plan)
@@ -46,17 +60,17 @@ fn choice(settings: &PlanningSettings, repository: &Repository) -> Result<WorldC
 
 fn base(
     settings: &PlanningSettings,
-    repository: &Repository,
+    read: &TreeRead,
     world: &WorldChoice,
     observed: &Observed,
     demand: DemandMode,
 ) -> Base {
     Base {
         path: settings.source.path.display().to_string(),
-        repository: repository.base.repository.clone(),
-        commit: repository.base.commit.clone(),
-        tree: repository.base.tree.clone(),
-        dirty: repository.base.dirty,
+        repository: read.base.repository.clone(),
+        commit: read.base.commit.clone(),
+        tree: read.base.tree.clone(),
+        dirty: read.base.dirty,
         world: BaseWorld {
             name: world.to_string(),
             cluster: observed.cluster.clone(),
@@ -185,7 +199,7 @@ spec:
     #[test]
     fn a_saved_plan_is_the_plan() {
         let tree = tree();
-        let saved = tree.path().join("plan.out");
+        let saved = tree.path().join("plan.json");
         let shown = planned(&tree, &["--out", text(&saved)]);
         assert_eq!(ran(&["show", text(&saved)]).out, shown.out);
         assert_eq!(
@@ -206,10 +220,27 @@ spec:
         assert_eq!(later.out, began.out, "the clock of the world, not that of the wall");
         let observed = ran(&["observe", text(tree.path()), "--world", &world]);
         assert_eq!(observed.exit, Exit::Done, "{}", observed.err);
-        let file = tree.path().join("seen.world");
+        let file = tree.path().join("seen.json");
         fs::write(&file, &observed.out).expect("written");
         let from_file = planned(&tree, &["--world", text(&file), "--detailed-exitcode"]);
         assert_eq!(from_file.exit, Exit::Changes, "{}", from_file.err);
+    }
+
+    #[test]
+    fn plan_apply_plan_again_finds_nothing_left_to_do() {
+        let tree = tree();
+        let world = format!("sim:{}", text(&tree.path().join("world")));
+        let saved = tree.path().join("plan.json");
+        let fresh = planned(&tree, &["--world", &world, "--out", text(&saved)]);
+        assert_eq!(fresh.exit, Exit::Done, "{}", fresh.err);
+        let nobody = ran(&["apply", text(&saved)]);
+        assert_eq!(nobody.exit, Exit::NotApproved, "{}", nobody.err);
+        let applied = ran(&["apply", text(&saved), "--auto-approve"]);
+        assert_eq!(applied.exit, Exit::Done, "{}", applied.err);
+        assert!(applied.err.contains("launched i-"), "{}", applied.err);
+        let again = ran(&["plan", text(tree.path()), "--world", &world, "--detailed-exitcode"]);
+        assert_eq!(again.exit, Exit::Done, "{}", again.out);
+        assert!(again.out.ends_with("matches the configuration.\n"), "{}", again.out);
     }
 
     #[test]
@@ -220,7 +251,7 @@ spec:
             region: "us-east-1".into(),
             ..ClusterIdentity::default()
         };
-        let file = tree.path().join("other.world");
+        let file = tree.path().join("other.json");
         let world = Observed::empty(cluster, jiff::Timestamp::UNIX_EPOCH);
         fs::write(&file, write_world(&world)).expect("written");
         let refused = planned(&tree, &["--world", text(&file)]);

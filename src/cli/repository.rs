@@ -1,96 +1,79 @@
-//! A repository, read: its settings and what it asks for.
+//! A repository as commands use it: its settings, and what it asks for.
 
-use std::rc::Rc;
-
-use super::error::CliError;
-use super::settings::SourceSettings;
 use crate::catalog::ZoneSetting;
-use crate::demand::{DemandMode, ShapeContext, shape_of};
+use crate::demand::DemandMode;
 use crate::fleet::ClusterIdentity;
-use crate::git::{TreeBase, read_revision, read_tree};
-use crate::manifest::{self, Autoscaled, Desired, Fleet};
-use crate::sim::ShapeOf;
+use crate::git::TreeRead;
+use crate::ids::Region;
+use crate::manifest::{Autoscaled, Desired, Fleet, read, read_fleet};
 use crate::solve::Settings;
 
 /// A repository, read.
 #[derive(Debug)]
 pub(super) struct Repository {
-    pub(super) fleet: Fleet,
-    /// What it asks for, with every problem found, those of `fleetwright.yaml` included.
-    pub(super) desired: Rc<Desired>,
-    /// Where the files come from.
-    pub(super) base: TreeBase,
-    /// How many manifest files there are.
-    pub(super) files: usize,
+    pub(super) fleet: FleetSettings,
+    /// What it asks for; problems of `fleetwright.yaml` are among its own.
+    pub(super) desired: Desired,
+}
+
+/// The settings of a repository.
+#[derive(Debug)]
+pub(super) struct FleetSettings {
+    /// Whether there is a `fleetwright.yaml`: defaults give way to what a world says.
+    pub(super) is_declared: bool,
+    pub(super) cluster: String,
+    pub(super) region: Region,
+    pub(super) zones: Vec<ZoneSetting>,
+    pub(super) demand: DemandMode,
+    /// As `--world` writes it.
+    pub(super) world: String,
+    pub(super) solve: Settings,
 }
 
 impl Repository {
-    /// Reads the files that the settings name, and what they ask for.
-    ///
-    /// # Errors
-    /// When there is no tree to read; what is wrong inside the tree is in `desired.problems`.
-    pub(super) fn read(source: &SourceSettings) -> Result<Self, CliError> {
-        let SourceSettings { path, revision } = source;
-        let read = match revision {
-            None => read_tree(path)?,
-            Some(revision) => read_revision(path, revision)?,
-        };
-        let (fleet, problems) = manifest::read_fleet(&read.tree);
-        let mut desired = manifest::read(&read.tree, &fleet);
+    /// Reads `fleetwright.yaml` and every manifest of a tree.
+    pub(super) fn read(tree: &TreeRead) -> Self {
+        let (fleet, problems) = read_fleet(&tree.tree);
+        let mut desired = read(&tree.tree, &fleet);
         desired.problems.extend(problems);
         desired.problems.sort();
         desired.problems.dedup();
-        desired.skipped.extend(read.skipped);
+        desired.skipped.extend(tree.skipped.iter().cloned());
         desired.skipped.sort();
-        let files = read.tree.files.len();
-        tracing::info!(files, commit = read.base.commit, "repository read");
-        Ok(Self { fleet, desired: Rc::new(desired), base: read.base, files })
+        Self { fleet: FleetSettings::of(fleet), desired }
     }
+}
 
-    /// Returns whether there is a `fleetwright.yaml`: defaults give way to what a world says.
-    pub(super) fn is_declared(&self) -> bool {
-        self.fleet.origin.is_some()
+impl FleetSettings {
+    fn of(fleet: Fleet) -> Self {
+        let zones = fleet.cluster.zones.into_iter();
+        let consolidation = fleet.consolidation;
+        let hours = consolidation.horizon.as_hours().max(1);
+        Self {
+            is_declared: fleet.origin.is_some(),
+            cluster: fleet.cluster.name,
+            region: fleet.cluster.region,
+            zones: zones.map(|(name, id)| ZoneSetting { name, id }).collect(),
+            demand: match fleet.demand.autoscaled {
+                Autoscaled::Floor => DemandMode::Floor,
+                Autoscaled::Live => DemandMode::Live,
+                Autoscaled::Ceiling => DemandMode::Ceiling,
+            },
+            world: fleet.world,
+            solve: Settings {
+                horizon_hours: hours,
+                restart_cost: consolidation.restart_cost,
+                minimum_saving_milli_percent: i64::from(consolidation.minimum_saving_milli_percent),
+            },
+        }
     }
 
     /// Returns who the cluster is, as far as the repository knows.
     pub(super) fn identity(&self) -> ClusterIdentity {
         ClusterIdentity {
-            name: self.fleet.cluster.name.clone(),
-            region: self.fleet.cluster.region.to_string(),
+            name: self.cluster.clone(),
+            region: self.region.to_string(),
             ..ClusterIdentity::default()
         }
-    }
-
-    /// Returns the zones that may be used; none means all of the region.
-    pub(super) fn zones(&self) -> Vec<ZoneSetting> {
-        let zones = self.fleet.cluster.zones.iter();
-        zones.map(|(name, id)| ZoneSetting { name: name.clone(), id: id.clone() }).collect()
-    }
-
-    /// Returns which count of autoscaled workloads the repository wants planned.
-    pub(super) fn demand(&self) -> DemandMode {
-        match self.fleet.demand.autoscaled {
-            Autoscaled::Floor => DemandMode::Floor,
-            Autoscaled::Live => DemandMode::Live,
-            Autoscaled::Ceiling => DemandMode::Ceiling,
-        }
-    }
-
-    /// Returns when a voluntary change is worth it.
-    pub(super) fn solve_settings(&self) -> Settings {
-        let consolidation = &self.fleet.consolidation;
-        Settings {
-            horizon_hours: consolidation.horizon.as_hours(),
-            restart_cost: consolidation.restart_cost,
-            minimum_saving_milli_percent: consolidation.minimum_saving_milli_percent.into(),
-        }
-    }
-
-    /// Returns what turns a template into a pod, with the defaults of the repository.
-    pub(super) fn shape_of(&self) -> ShapeOf {
-        let desired = Rc::clone(&self.desired);
-        Rc::new(move |namespace, template| {
-            shape_of(namespace, template, &ShapeContext::of(&desired))
-        })
     }
 }

@@ -5,7 +5,7 @@ use jiff::Timestamp;
 use super::error::CliError;
 use super::repository::Repository;
 use super::settings::{Format, ValidateSettings};
-use super::{Console, Exit};
+use super::{Console, Exit, planning};
 use crate::catalog::{Catalog, CatalogError};
 use crate::demand::Demand;
 use crate::fleet::Observed;
@@ -15,11 +15,12 @@ use crate::plan::canonical;
 use crate::render::{Tally, Verbosity, problems_json, problems_text};
 
 pub(super) fn run(settings: &ValidateSettings, console: &mut Console) -> Result<Exit, CliError> {
-    let repository = Repository::read(&settings.source)?;
+    let read = planning::read(&settings.source)?;
+    let repository = Repository::read(&read);
     let problems = problems(&repository);
     let desired = &repository.desired;
     let tally = Tally {
-        files: count(repository.files),
+        files: count(read.tree.files.len()),
         workloads: count(desired.workloads.len()),
         pools: count(desired.pools.len()),
         unresolved: count(desired.unresolved.len()),
@@ -49,14 +50,13 @@ pub(super) fn finish(
 /// Returns everything that is wrong with a repository, by file and line.
 fn problems(repository: &Repository) -> Vec<Problem> {
     let desired = &repository.desired;
-    // Some problems show only once the parts are put together, as every plan does.
-    let nothing = Observed::empty(repository.identity(), Timestamp::UNIX_EPOCH);
-    let demand = Demand::build(desired, &nothing, repository.demand());
-    let catalog = Catalog::load(&repository.fleet.cluster.region, &repository.zones());
+    let fleet = &repository.fleet;
     let mut problems = desired.problems.clone();
     problems.extend(desired.unresolved.iter().map(of_unresolved));
-    problems.extend(demand.problems);
-    problems.extend(catalog.err().iter().map(of_catalog));
+    // Some problems show only once the parts are put together, as every plan does.
+    let nothing = Observed::empty(fleet.identity(), Timestamp::UNIX_EPOCH);
+    problems.extend(Demand::build(desired, &nothing, fleet.demand).problems);
+    problems.extend(Catalog::load(&fleet.region, &fleet.zones).err().iter().map(of_catalog));
     problems.sort();
     problems.dedup();
     problems

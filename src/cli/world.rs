@@ -5,11 +5,11 @@ use std::path::{Path, PathBuf};
 
 use jiff::Timestamp;
 
+use super::embedded;
 use super::error::CliError;
 use super::repository::Repository;
 use super::{Console, Exit, files};
 use crate::fleet::{ClusterIdentity, Observed, read_world};
-use crate::sim::{self, Genesis};
 
 /// Which world a command looks at.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -70,10 +70,10 @@ pub(super) fn observe(
 ) -> Result<Observed, CliError> {
     let at = at.unwrap_or_else(|| console.now());
     let observed = match world {
-        WorldChoice::Empty => Observed::empty(repository.identity(), at),
+        WorldChoice::Empty => Observed::empty(repository.fleet.identity(), at),
         WorldChoice::Live => return Err(not_built()),
         WorldChoice::File(path) => read(path)?,
-        WorldChoice::Sim(directory) => simulated(directory, repository, at)?.observed(),
+        WorldChoice::Sim(directory) => embedded::observe(directory, repository, at)?,
     };
     same_cluster(world, repository, &observed.cluster)?;
     Ok(observed)
@@ -93,31 +93,14 @@ fn read(path: &Path) -> Result<Observed, CliError> {
     })
 }
 
-/// Decides between equally good nodes in an embedded world that is made now. It is fixed, so that
-/// whoever follows a tutorial sees what it shows.
-const SIM_SEED: u64 = 0;
-
-/// Opens the embedded world of `directory`; where there is none, an empty one begins at `at`.
-pub(super) fn simulated(
-    directory: &Path,
-    repository: &Repository,
-    at: Timestamp,
-) -> Result<sim::World, CliError> {
-    let genesis = Genesis { cluster: repository.identity(), now: at, seed: SIM_SEED };
-    sim::World::open(directory, &genesis, repository.shape_of()).map_err(|error| {
-        let context = format!("cannot open the embedded world of `{}`", directory.display());
-        CliError::new(error).context(context)
-    })
-}
-
 /// Refuses a world of another cluster than `fleetwright.yaml` names, where it names one.
 fn same_cluster(
     world: &WorldChoice,
     repository: &Repository,
     found: &ClusterIdentity,
 ) -> Result<(), CliError> {
-    let ClusterIdentity { name, region, .. } = repository.identity();
-    let same = (found.name == name && found.region == region) || !repository.is_declared();
+    let ClusterIdentity { name, region, .. } = repository.fleet.identity();
+    let same = (found.name == name && found.region == region) || !repository.fleet.is_declared;
     if same {
         return Ok(());
     }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
 
+use super::output::is_output;
 use super::{GitErrorKind, TreeBase, TreeRead, skipped};
 use crate::manifest::{Skipped, Tree, TreeFile};
 
@@ -74,6 +75,11 @@ impl Collector {
         path: &str,
         content: Result<Vec<u8>, String>,
     ) -> Result<(), GitErrorKind> {
+        if content.as_ref().is_ok_and(|content| is_output(path.as_bytes(), content)) {
+            self.others += 1;
+            self.skip(path, "a plan or world that fleetwright wrote");
+            return Ok(());
+        }
         self.files.push(TreeFile { path: path.into(), content: content.map(Arc::from) });
         check(u64::try_from(self.files.len()).unwrap_or(u64::MAX), self.limits.files, "manifests")
     }

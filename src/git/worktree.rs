@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use git2::{Repository, Status, StatusOptions};
 
 use super::collect::Collector;
+use super::output::is_output;
 use super::{GitErrorKind, Limits, TreeBase, TreeRead, io_reason, is_manifest_name, origin_url};
 
 /// The mode of a submodule in Git's index.
@@ -128,10 +129,21 @@ fn status(repository: &Repository, prefix: &Path) -> Result<(Ignores, bool), git
             ignores.directories.extend(path.strip_suffix(b"/").map(<[u8]>::to_vec));
         } else if is_manifest_name(path) && entry.status() != Status::CURRENT {
             ignores.manifests.insert(path.to_vec());
-            differs = true;
+            differs |= !is_output_on_disk(repository, path);
         }
     }
     Ok((ignores, differs))
+}
+
+/// Returns whether a path of the work tree holds a plan or world now.
+fn is_output_on_disk(repository: &Repository, path: &[u8]) -> bool {
+    let file =
+        std::str::from_utf8(path).ok().and_then(|path| Some(repository.workdir()?.join(path)));
+    let small = |file: &PathBuf| {
+        fs::metadata(file).is_ok_and(|m| m.is_file() && m.len() <= Limits::DEFAULT.file_bytes)
+    };
+    let content = file.filter(|_| path.ends_with(b".json")).filter(small).map(fs::read);
+    content.is_some_and(|content| content.is_ok_and(|content| is_output(path, &content)))
 }
 
 fn submodules(repository: &Repository) -> Result<BTreeSet<Vec<u8>>, git2::Error> {

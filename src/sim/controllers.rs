@@ -84,7 +84,7 @@ impl State {
     }
 
     /// Returns the template of some pod of the workload, for controllers that nobody delivered.
-    fn template_in_use(&self, id: &WorkloadId) -> Option<String> {
+    pub(super) fn template_in_use(&self, id: &WorkloadId) -> Option<String> {
         self.pods.of(id).map(|pod| pod.template.clone()).next()
     }
 

@@ -13,7 +13,7 @@ use super::budgets::Budget;
 use super::controllers::key_of;
 use super::delay;
 use super::state::{Controller, Counters, Due, Machine, PodRef, State, Timer, Token, Unavailable};
-use super::{Genesis, ShapeOf};
+use super::{Genesis, ShapeOf, journal};
 use crate::fleet::{InstanceState, Observed, PodPhase, WorldError, read_world};
 use crate::ids::{InstanceId, Labels, Namespace, WorkloadId};
 
@@ -107,6 +107,8 @@ pub(super) fn load(
     if !begun {
         state.resume();
     }
+    let unread = |source| SimError::Read { path: path.to_owned(), source };
+    journal::replay(path, &mut state).map_err(unread)?;
     Ok(Some(state))
 }
 
@@ -123,7 +125,7 @@ pub(super) fn store(path: &Path, state: &State) -> Result<(), SimError> {
     let mut bytes = serde_json::to_vec_pretty(&WorldFile { observed, sim: hidden })
         .map_err(|error| failed(error.into()))?;
     bytes.push(b'\n');
-    replace(path, &bytes).map_err(failed)
+    replace(path, &bytes).and_then(|()| journal::clear(path)).map_err(failed)
 }
 
 /// Puts `bytes` in the place of the file by a rename, so that a reader finds the old or the new.

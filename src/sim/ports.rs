@@ -6,6 +6,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::World;
 use super::controllers::key_of;
+use super::journal::{self, Entry};
 use super::ledger::Call;
 use super::state::State;
 use crate::fleet::{CORDONED_ANNOTATION, Instance, Pod, tag};
@@ -28,9 +29,12 @@ impl World {
         }
     }
 
-    /// Writes the world before a verb returns.
-    fn keep(&self, verb: &str) -> Result<(), PortError> {
-        self.save().map_err(|error| refused(verb, error.to_string()))
+    /// Keeps what EC2 was told before the verb returns.
+    fn keep(&self, verb: &str, entry: &Entry) -> Result<(), PortError> {
+        let Some(path) = &self.path else { return Ok(()) };
+        let failed =
+            |error| refused(verb, format!("cannot keep it beside {}: {error}", path.display()));
+        journal::append(path, entry).map_err(failed)
     }
 
     fn record(&self, call: impl FnOnce(Timestamp) -> Call) {
@@ -53,8 +57,10 @@ impl Cloud for World {
         self.check_saved(VERB)?;
         let result = self.state.borrow_mut().launch(request);
         let outcome = result.as_ref().ok().cloned();
+        if matches!(outcome, Some(LaunchOutcome::Launched(_))) {
+            self.keep(VERB, &Entry::Launch { request: Box::new(request.clone()) })?;
+        }
         self.record(|at| Call::Launch { at, request: Box::new(request.clone()), outcome });
-        self.keep(VERB)?;
         result.map_err(|reason| refused(VERB, reason))
     }
 
@@ -63,7 +69,7 @@ impl Cloud for World {
         self.check_saved(VERB)?;
         self.state.borrow_mut().terminate(id);
         self.record(|at| Call::Terminate { at, instance: id.clone() });
-        self.keep(VERB)
+        self.keep(VERB, &Entry::Terminate { instance: id.clone() })
     }
 }
 
@@ -110,8 +116,7 @@ impl Cluster for World {
         self.check_saved(VERB)?;
         self.record(|at| Call::DeleteNode { at, node: node.clone() });
         let result = self.state.borrow_mut().delete_node(node, uid);
-        result.map_err(|reason| refused(VERB, reason))?;
-        self.keep(VERB)
+        result.map_err(|reason| refused(VERB, reason))
     }
 }
 

@@ -204,6 +204,34 @@ fn scaling_down_lets_pending_go_first_then_the_crowded_then_the_young() {
 }
 
 #[test]
+fn scaling_down_thins_out_a_crowded_node_before_it_lets_the_young_go() {
+    let world = fleet(1);
+    let scale = |n| Delivery::default().with(WorkloadKind::Deployment, "api", n, 900);
+    deliver(&world, &scale(2));
+    settle(&world);
+    let crowded = nodes(&world).remove(0).name;
+    launch(&world, &request("second"));
+    settle(&world);
+    deliver(&world, &scale(3));
+    settle(&world);
+    deliver(&world, &scale(2));
+    let staying = pods(&world, "api").into_iter().filter(|pod| !pod.terminating);
+    assert_eq!(staying.filter(|pod| pod.node.as_ref() == Some(&crowded)).count(), 1);
+}
+
+#[test]
+fn nothing_is_placed_on_a_node_before_it_is_ready() {
+    let world = world();
+    deliver(&world, &Delivery::default().with(WorkloadKind::Deployment, "api", 1, 900));
+    launch(&world, &request("a"));
+    pass(&world, seconds(44));
+    assert_eq!(nodes(&world).len(), 1);
+    assert_eq!(pods(&world, "api")[0].node, None);
+    pass(&world, seconds(3));
+    assert!(pods(&world, "api")[0].node.is_some());
+}
+
+#[test]
 fn a_stateful_set_keeps_its_names_and_gives_up_the_highest_ordinals() {
     let world = fleet(2);
     let scale = |n| Delivery::default().with(WorkloadKind::StatefulSet, "db", n, 100);
@@ -396,9 +424,9 @@ fn a_world_survives_its_file_at_any_moment() {
     }
     let reopened = open();
     assert_eq!(write_world(&reopened.observed()), write_world(&reference.observed()));
-    assert_eq!(launch(&reopened, &request("a")), launch(&reference, &request("a")));
     let leftovers = std::fs::read_dir(dir.path()).expect("readable").count();
     assert_eq!(leftovers, 1, "no temporary file remains");
+    assert_eq!(launch(&reopened, &request("a")), launch(&reference, &request("a")));
 }
 
 #[test]
@@ -417,13 +445,25 @@ fn the_file_is_a_world_file_and_the_same_calls_give_the_same_bytes() {
 }
 
 #[test]
-fn what_ec2_was_told_is_on_disk_before_the_verb_returns() {
+fn what_ec2_was_told_survives_a_run_that_dies() {
     let dir = tempfile::tempdir().expect("scratch");
+    let journal = dir.path().join("world.journal");
     let open = || World::open(dir.path(), &genesis(), shapes()).expect("own file");
     let id = launch(&open(), &request("a"));
     assert!(open().observed().instances.contains_key(&id));
+    assert_eq!(launch(&open(), &request("a")), id, "with its token");
     run(open().terminate(&id)).expect("known");
-    assert_eq!(open().observed().instances[&id].state, InstanceState::ShuttingDown);
+    let text = std::fs::read_to_string(&journal).expect("kept");
+    // A line that was not finished was never answered.
+    std::fs::write(&journal, format!("{text}{{\"call\": \"launch\", ")).expect("written");
+    let world = open();
+    assert_eq!(world.observed().instances.len(), 1);
+    assert_eq!(world.observed().instances[&id].state, InstanceState::ShuttingDown);
+    // A run that died between the world and its journal tells EC2 what it knows.
+    pass(&world, MINUTE);
+    assert!(!journal.exists());
+    std::fs::write(&journal, text).expect("written");
+    assert_eq!(open().observed(), world.observed());
 }
 
 #[test]

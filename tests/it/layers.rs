@@ -39,7 +39,18 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("observe", &["fleet", "ids", "port"]),
     (
         "apply",
-        &["catalog", "fleet", "ids", "observe", "plan", "pod", "port", "requirement", "units"],
+        &[
+            "catalog",
+            "demand",
+            "fleet",
+            "ids",
+            "observe",
+            "plan",
+            "pod",
+            "port",
+            "requirement",
+            "units",
+        ],
     ),
     ("git", &["ids", "manifest"]),
     (

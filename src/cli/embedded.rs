@@ -1,0 +1,184 @@
+//! The embedded world: what runs in it, and how a plan is carried out there.
+
+use std::path::Path;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use jiff::{SignedDuration, Timestamp};
+
+use super::error::CliError;
+use super::progress;
+use super::repository::{FleetSettings, Repository};
+use super::{Console, Exit};
+use crate::apply::{ApplyError, ApplySettings, Bounds, Ports, Receipt, Verdict, apply};
+use crate::catalog::Catalog;
+use crate::demand::{ShapeContext, shape_of};
+use crate::fleet::{ClusterIdentity, Observed};
+use crate::git::{TreeRead, read_revision, read_tree};
+use crate::ids::Digest;
+use crate::manifest::{Desired, Scale};
+use crate::plan::Plan;
+use crate::sim::{DeliveredWorkload, Delivery, Genesis, ShapeOf, World};
+
+/// How long an embedded world may take to come to rest after an apply.
+const SETTLE_MAX: SignedDuration = SignedDuration::from_mins(30);
+
+/// Decides between equally good nodes in a world that is made now.
+const SEED: u64 = 1;
+
+/// Returns what runs in the embedded world of `directory`; makes an empty one where there is none.
+pub(super) fn observe(
+    directory: &Path,
+    repository: &Repository,
+    at: Timestamp,
+) -> Result<Observed, CliError> {
+    let desired = Rc::new(repository.desired.clone());
+    Ok(open(directory, &genesis(&repository.fleet, at), &desired)?.observed())
+}
+
+/// Carries an approved plan out, with progress on stderr and the receipt on stdout.
+pub(super) fn carry_out(
+    plan: &Plan,
+    directory: &Path,
+    approved: Option<Digest>,
+    console: &mut Console,
+) -> Result<Exit, CliError> {
+    let tree = same_tree(plan)?;
+    let repository = Repository::read(&tree);
+    let desired = Rc::new(repository.desired.clone());
+    let now = plan.capacity.base.world.taken_at;
+    let world = open(directory, &genesis(&repository.fleet, now), &desired)?;
+    let fleet = &repository.fleet;
+    let catalog = Catalog::load(&world.observed().region(), &fleet.zones)?;
+    let interrupted = interrupt_flag()?;
+    let settings = ApplySettings {
+        cluster: world.cluster(),
+        approved,
+        dropped: std::collections::BTreeMap::new(),
+        catalog: Some(&catalog),
+        interrupted: Some(&interrupted),
+        bounds: Bounds::default(),
+    };
+    world.deliver(&delivery(&desired)).map_err(CliError::new)?;
+    let receipt = run(plan, &world, &settings, console)?;
+    world.settle(SETTLE_MAX).map_err(CliError::new)?;
+    console.print(&progress::receipt(&receipt))?;
+    Ok(exit(&receipt))
+}
+
+fn run(
+    plan: &Plan,
+    world: &World,
+    settings: &ApplySettings,
+    console: &mut Console,
+) -> Result<Receipt, CliError> {
+    let ports = Ports { cloud: world, cluster: world, clock: world };
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .build()
+        .map_err(|error| CliError::new(error).context("cannot start the runtime".to_owned()))?;
+    let started = world.observed().taken_at;
+    let mut report = |event: &crate::apply::Event| {
+        console.say(&progress::line(event, started));
+    };
+    runtime.block_on(apply(plan, &ports, settings, &mut report)).map_err(refused)
+}
+
+fn exit(receipt: &Receipt) -> Exit {
+    match receipt.verdict {
+        Verdict::Applied => Exit::Done,
+        Verdict::Partly => Exit::Partly,
+        Verdict::Interrupted => Exit::Interrupted,
+    }
+}
+
+fn refused(error: ApplyError) -> CliError {
+    let (kind, hint) = match &error {
+        ApplyError::OtherCluster { .. } => {
+            (Exit::OtherCluster, "name the world that the plan was made over")
+        }
+        ApplyError::Unreadable(_) => (Exit::UnreadablePlan, "make the plan again"),
+        ApplyError::NotApproved { .. } => {
+            (Exit::Stale, "review the plan and have its digest approved")
+        }
+        ApplyError::Denied(_) => {
+            (Exit::Denied, "change what the policy objects to, and plan again")
+        }
+        ApplyError::NotApplyable(_) => (Exit::NotApproved, "plan against a world that can change"),
+        ApplyError::Expired { .. } => (Exit::Expired, "make the plan again"),
+        ApplyError::Unknown(_) => (Exit::Failed, "try again once it can be read"),
+        ApplyError::Stale(_) => (Exit::Stale, "make the plan again, and compare"),
+        ApplyError::Interrupted => (Exit::Interrupted, "nothing was changed"),
+    };
+    CliError::new(error).kind(kind).hint(hint)
+}
+
+/// Returns a flag that the first Ctrl-C sets; the second ends the process at once.
+fn interrupt_flag() -> Result<Arc<AtomicBool>, CliError> {
+    use signal_hook::consts::SIGINT;
+    let flag = Arc::new(AtomicBool::new(false));
+    let code = i32::from(Exit::Interrupted.code());
+    signal_hook::flag::register_conditional_shutdown(SIGINT, code, Arc::clone(&flag))
+        .and_then(|_| signal_hook::flag::register(SIGINT, Arc::clone(&flag)))
+        .map_err(|error| CliError::new(error).context("cannot listen for Ctrl-C".to_owned()))?;
+    Ok(flag)
+}
+
+fn open(directory: &Path, genesis: &Genesis, desired: &Rc<Desired>) -> Result<World, CliError> {
+    let context = Rc::clone(desired);
+    let shape: ShapeOf = Rc::new(move |namespace, template| {
+        shape_of(namespace, template, &ShapeContext::of(&context))
+    });
+    World::open(directory, genesis, shape).map_err(|error| {
+        CliError::new(error)
+            .context(format!("cannot open the embedded world in `{}`", directory.display()))
+    })
+}
+
+fn genesis(fleet: &FleetSettings, now: Timestamp) -> Genesis {
+    let cluster = ClusterIdentity {
+        account: "000000000000".to_owned(),
+        uid: format!("sim-{}", fleet.cluster),
+        ..fleet.identity()
+    };
+    Genesis { cluster, now, seed: SEED }
+}
+
+/// What a delivery tool would bring the world to.
+fn delivery(desired: &Desired) -> Delivery {
+    let replicas = |scale: &Scale| match scale {
+        Scale::Replicas(n) => *n,
+        Scale::Job { pods, suspended: false } => *pods,
+        // DaemonSets count nodes; a schedule starts its pods at its own times.
+        Scale::PerNode | Scale::Job { suspended: true, .. } | Scale::CronJob { .. } => 0,
+    };
+    let workloads = desired.workloads.values().map(|workload| {
+        let template = Arc::clone(&workload.template);
+        (workload.id.clone(), DeliveredWorkload { replicas: replicas(&workload.scale), template })
+    });
+    Delivery {
+        workloads: workloads.collect(),
+        budgets: desired.disruption_budgets.clone(),
+        namespaces: desired.namespaces.clone(),
+    }
+}
+
+/// Reads the tree that the plan was made from: the embedded world also plays the tool that delivers
+/// workloads, and delivers those, not what the files have become since.
+fn same_tree(plan: &Plan) -> Result<TreeRead, CliError> {
+    let base = &plan.capacity.base;
+    let path = Path::new(&base.path);
+    let now = read_tree(path)?;
+    if now.base.tree == base.tree {
+        return Ok(now);
+    }
+    let committed = base.commit.as_ref().filter(|_| !base.dirty);
+    if let Some(then) = committed.and_then(|commit| read_revision(path, commit).ok())
+        && then.base.tree == base.tree
+    {
+        return Ok(then);
+    }
+    Err(CliError::text(format!("the files in `{}` are not those that were planned", base.path))
+        .kind(Exit::Stale)
+        .hint("plan again"))
+}
