@@ -130,6 +130,14 @@ pub async fn apply<C: Cloud, K: Cluster, T: Clock>(
     Ok(run.into_receipt(started_at))
 }
 
+/// Checks what can be checked without a look at the world; [`apply`] does so too.
+///
+/// # Errors
+/// When the plan may not be applied to this cluster, now, as it is.
+pub fn verify(plan: &Plan, settings: &ApplySettings<'_>, now: Timestamp) -> Result<(), ApplyError> {
+    guard::check_plan(plan, settings, now).map(|_| ())
+}
+
 /// One apply, under way.
 struct Run<'a, C, K, T> {
     plan: &'a Plan,

@@ -9,8 +9,10 @@
 //! From a work tree the files on disk are read except those that Git ignores, as a commit of that
 //! moment would hold them. A directory that is itself ignored (rendered manifests, say) was named
 //! on purpose, so its files are read all the same; they are in no commit, and the base says so.
+//! Plans and worlds that this program wrote are no input, wherever they lie.
 
 mod collect;
+mod output;
 mod revision;
 mod worktree;
 
@@ -29,7 +31,7 @@ pub(crate) use collect::Limits;
 pub struct TreeRead {
     /// The manifest files below the path.
     pub tree: Tree,
-    /// Parts that were left out, with the reason: submodules, links to elsewhere.
+    /// Parts that were left out, with the reason: submodules, links, saved plans and worlds.
     pub skipped: Vec<Skipped>,
     /// Where the files come from.
     pub base: TreeBase,
@@ -235,24 +237,6 @@ fn without_credentials(url: &str) -> String {
 /// Returns whether a file of that name may hold manifests, as `kubectl apply -R` decides it.
 fn is_manifest_name(path: &[u8]) -> bool {
     [&b".yaml"[..], b".yml", b".json"].iter().any(|suffix| path.ends_with(suffix))
-}
-
-/// Returns whether a file is a plan or a world that this program wrote: it must not change the tree
-/// that it was made from.
-fn is_own(path: &str, bytes: &[u8]) -> bool {
-    #[derive(serde::Deserialize)]
-    struct Marks {
-        format_version: Option<String>,
-        resource_changes: Option<serde::de::IgnoredAny>,
-        taken_at: Option<serde::de::IgnoredAny>,
-        plan_id: Option<serde::de::IgnoredAny>,
-    }
-    let is_json = path.ends_with(".json");
-    is_json
-        && serde_json::from_slice(bytes).is_ok_and(|marks: Marks| {
-            let mark = [&marks.resource_changes, &marks.taken_at, &marks.plan_id];
-            marks.format_version.is_some() && mark.iter().any(|mark| mark.is_some())
-        })
 }
 
 /// Says why in words that do not depend on the platform where they need not.

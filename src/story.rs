@@ -111,7 +111,9 @@ impl Story {
         let id = InstanceId::from(format!("i-{:04}", self.launched));
         let instances = self.observed.instances.values();
         let used: Vec<u32> = instances.filter_map(|i| i.tags.get(tag::KEY)?.parse().ok()).collect();
-        let key = (0..).find(|n| !used.contains(n)).expect("a free number").to_string();
+        let most = u32::try_from(used.len()).expect("a small fleet");
+        let free = (0..=most).find(|n| !used.contains(n)).expect("one more than are used");
+        let key = free.to_string();
         let tags = [
             (tag::CLUSTER, "c"),
             (tag::POOL, new.pool.as_str()),

@@ -11,7 +11,7 @@ use super::error::CliError;
 use super::progress;
 use super::repository::{FleetSettings, Repository};
 use super::{Console, Exit};
-use crate::apply::{ApplyError, ApplySettings, Bounds, Ports, Receipt, Verdict, apply};
+use crate::apply::{ApplyError, ApplySettings, Bounds, Ports, Receipt, Verdict, apply, verify};
 use crate::catalog::Catalog;
 use crate::demand::{ShapeContext, shape_of};
 use crate::fleet::{ClusterIdentity, Observed};
@@ -60,6 +60,7 @@ pub(super) fn carry_out(
         interrupted: Some(&interrupted),
         bounds: Bounds::default(),
     };
+    verify(plan, &settings, world.observed().taken_at).map_err(refused)?;
     world.deliver(&delivery(&desired)).map_err(CliError::new)?;
     let receipt = run(plan, &world, &settings, console)?;
     world.settle(SETTLE_MAX).map_err(CliError::new)?;
@@ -79,9 +80,7 @@ fn run(
         .map_err(|error| CliError::new(error).context("cannot start the runtime".to_owned()))?;
     let started = world.observed().taken_at;
     let mut report = |event: &crate::apply::Event| {
-        if let Some(line) = progress::line(event, started) {
-            console.say(&line);
-        }
+        console.say(&progress::line(event, started));
     };
     runtime.block_on(apply(plan, &ports, settings, &mut report)).map_err(refused)
 }

@@ -106,3 +106,192 @@ pub(super) fn exit(plan: &Plan, detailed: bool) -> Exit {
 pub(super) fn is_denied(plan: &Plan) -> bool {
     plan.checks.iter().any(|check| check.status == "fail")
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::Path;
+
+    use tempfile::TempDir;
+
+    use crate::cli::Exit;
+    use crate::cli::tests::{Ran, ran};
+    use crate::fleet::{ClusterIdentity, Observed, write_world};
+
+    const FLEET: &str = "\
+apiVersion: fleetwright.dev/v1
+kind: Fleet
+metadata: { name: test }
+spec:
+  cluster: { name: test, region: us-east-1, zones: [us-east-1a] }
+";
+
+    const POOL: &str = "\
+apiVersion: karpenter.sh/v1
+kind: NodePool
+metadata: { name: web }
+spec:
+  template:
+    spec:
+      requirements:
+      - { key: node.kubernetes.io/instance-type, operator: In, values: [m5.large] }
+      - { key: karpenter.sh/capacity-type, operator: In, values: [on-demand] }
+      nodeClassRef: { group: karpenter.k8s.aws, kind: EC2NodeClass, name: web }
+---
+apiVersion: karpenter.k8s.aws/v1
+kind: EC2NodeClass
+metadata: { name: web }
+spec:
+  role: web
+  amiSelectorTerms: [{ alias: al2023@latest }]
+  subnetSelectorTerms: [{ tags: { x: y } }]
+  securityGroupSelectorTerms: [{ tags: { x: y } }]
+";
+
+    const WORKLOAD: &str = "\
+apiVersion: apps/v1
+kind: Deployment
+metadata: { name: api, namespace: web }
+spec:
+  replicas: 3
+  selector: { matchLabels: { app: api } }
+  template:
+    metadata: { labels: { app: api } }
+    spec:
+      containers:
+      - name: api
+        image: api
+        resources: { requests: { cpu: 500m, memory: 1Gi } }
+";
+
+    const AT: [&str; 2] = ["--at", "2026-09-01T10:00:00Z"];
+
+    fn tree() -> TempDir {
+        let directory = tempfile::tempdir().expect("a directory");
+        for (name, content) in
+            [("fleetwright.yaml", FLEET), ("pool.yaml", POOL), ("api.yaml", WORKLOAD)]
+        {
+            fs::write(directory.path().join(name), content).expect("written");
+        }
+        directory
+    }
+
+    fn text(path: &Path) -> &str {
+        path.to_str().expect("UTF-8")
+    }
+
+    fn planned(tree: &TempDir, more: &[&str]) -> Ran {
+        ran(&[&["plan", text(tree.path())], &AT[..], more].concat())
+    }
+
+    #[test]
+    fn a_tree_is_planned_against_nothing_and_the_same_tree_gives_the_same_bytes() {
+        let tree = tree();
+        let first = planned(&tree, &["--detailed-exitcode"]);
+        assert_eq!(first.exit, Exit::Changes, "{}{}", first.out, first.err);
+        assert!(first.out.ends_with("\nPlan: 1 to add, 0 to change, 0 to destroy.\n"));
+        assert!(first.out.contains("base ") && first.out.contains("world empty"));
+        let json = || planned(&tree, &["--format", "json"]).out;
+        assert_eq!(json(), json());
+        let explained = ran(&[&["explain", "web/api", text(tree.path())], &AT[..]].concat());
+        assert!(explained.out.contains("3 pods planned"), "{}{}", explained.out, explained.err);
+    }
+
+    #[test]
+    fn a_saved_plan_is_the_plan() {
+        let tree = tree();
+        let saved = tree.path().join("plan.json");
+        let shown = planned(&tree, &["--out", text(&saved)]);
+        assert_eq!(ran(&["show", text(&saved)]).out, shown.out);
+        assert_eq!(
+            fs::read_to_string(&saved).expect("saved"),
+            planned(&tree, &["--format", "json"]).out
+        );
+        let applied = ran(&["apply", text(&saved), "--auto-approve"]);
+        assert_eq!(applied.exit, Exit::NotApproved, "nothing can be applied to an empty world");
+    }
+
+    #[test]
+    fn an_embedded_world_is_made_once_and_keeps_its_own_time() {
+        let tree = tree();
+        let world = format!("sim:{}", text(&tree.path().join("world")));
+        let began = planned(&tree, &["--world", &world, "--summary"]);
+        assert!(began.out.contains("observed 2026-09-01T10:00:00Z (0s before)"), "{}", began.err);
+        let later = ran(&["plan", text(tree.path()), "--world", &world, "--summary"]);
+        assert_eq!(later.out, began.out, "the clock of the world, not that of the wall");
+        let observed = ran(&["observe", text(tree.path()), "--world", &world]);
+        assert_eq!(observed.exit, Exit::Done, "{}", observed.err);
+        let file = tree.path().join("seen.json");
+        fs::write(&file, &observed.out).expect("written");
+        let from_file = planned(&tree, &["--world", text(&file), "--detailed-exitcode"]);
+        assert_eq!(from_file.exit, Exit::Changes, "{}", from_file.err);
+    }
+
+    #[test]
+    fn plan_apply_plan_again_finds_nothing_left_to_do() {
+        let tree = tree();
+        let world = format!("sim:{}", text(&tree.path().join("world")));
+        let saved = tree.path().join("plan.json");
+        let fresh = planned(&tree, &["--world", &world, "--out", text(&saved)]);
+        assert_eq!(fresh.exit, Exit::Done, "{}", fresh.err);
+        let nobody = ran(&["apply", text(&saved)]);
+        assert_eq!(nobody.exit, Exit::NotApproved, "{}", nobody.err);
+        let applied = ran(&["apply", text(&saved), "--auto-approve"]);
+        assert_eq!(applied.exit, Exit::Done, "{}", applied.err);
+        assert!(applied.err.contains("launched i-"), "{}", applied.err);
+        let again = ran(&["plan", text(tree.path()), "--world", &world, "--detailed-exitcode"]);
+        assert_eq!(again.exit, Exit::Done, "{}", again.out);
+        assert!(again.out.ends_with("matches the configuration.\n"), "{}", again.out);
+    }
+
+    #[test]
+    fn a_world_of_another_cluster_is_refused_with_10() {
+        let tree = tree();
+        let cluster = ClusterIdentity {
+            name: "other".into(),
+            region: "us-east-1".into(),
+            ..ClusterIdentity::default()
+        };
+        let file = tree.path().join("other.json");
+        let world = Observed::empty(cluster, jiff::Timestamp::UNIX_EPOCH);
+        fs::write(&file, write_world(&world)).expect("written");
+        let refused = planned(&tree, &["--world", text(&file)]);
+        assert_eq!(refused.exit.code(), 10, "{}", refused.err);
+        assert!(refused.err.contains("cluster `other`") && refused.err.contains("hint:"));
+        fs::remove_file(tree.path().join("fleetwright.yaml")).expect("removed");
+        let undeclared = planned(&tree, &["--world", text(&file)]);
+        assert_eq!(undeclared.exit, Exit::Done, "{}", undeclared.err);
+        assert!(undeclared.out.contains("Cluster other (us-east-1)"));
+    }
+
+    #[test]
+    fn worlds_that_cannot_be_read_are_errors_with_a_way_out() {
+        let tree = tree();
+        fs::write(tree.path().join("bad.world"), "{}").expect("written");
+        let bad = text(&tree.path().join("bad.world")).to_owned();
+        for world in ["live", "no/such/file", &bad] {
+            let refused = planned(&tree, &["--world", world]);
+            assert_eq!((refused.exit, refused.out.as_str()), (Exit::Failed, ""), "{world}");
+            assert!(refused.err.starts_with("error: "), "{}", refused.err);
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_with_the_tree_ends_plan_and_validate_with_1_and_says_where() {
+        let tree = tree();
+        let valid = ran(&["validate", text(tree.path())]);
+        assert_eq!(valid.exit, Exit::Done, "{}", valid.out);
+        let broken = WORKLOAD.replace("1Gi", "1G1");
+        fs::write(tree.path().join("api.yaml"), broken).expect("written");
+        for command in ["plan", "validate"] {
+            let ran = ran(&[command, text(tree.path())]);
+            assert_eq!(ran.exit.code(), 1, "{command}");
+            assert!(ran.out.contains("error: api.yaml:13: "), "{}", ran.out);
+            assert!(ran.out.contains("\n  hint: "), "{}", ran.out);
+        }
+        let zone = FLEET.replace("us-east-1a", "us-east-1z");
+        fs::write(tree.path().join("fleetwright.yaml"), zone).expect("written");
+        let both = ran(&["validate", text(tree.path())]);
+        assert!(both.out.contains("us-east-1z") && both.out.contains("2 errors"), "{}", both.out);
+    }
+}

@@ -6,12 +6,12 @@ use crate::apply::{Event, Outcome, Receipt, Step, Verdict};
 use crate::plan::wire::WaveStep;
 use crate::render::escape;
 
-/// Returns the line for an event, with the time since the start; `None` where it says nothing new.
-pub(super) fn line(event: &Event, started: Timestamp) -> Option<String> {
+/// Returns the line for an event, with the time since the start.
+pub(super) fn line(event: &Event, started: Timestamp) -> String {
     let seconds = event.at.duration_since(started).as_secs();
     let address = event.address.as_ref().map(|a| format!("{}: ", escape(a.as_str())));
     let text = escape(&describe(&event.step)).into_owned();
-    Some(format!("{:>4}m{:02}s  {}{text}", seconds / 60, seconds % 60, address.unwrap_or_default()))
+    format!("{:>4}m{:02}s  {}{text}", seconds / 60, seconds % 60, address.unwrap_or_default())
 }
 
 fn describe(step: &Step) -> String {
@@ -85,7 +85,7 @@ pub(super) fn receipt(receipt: &Receipt) -> String {
         took % 60
     );
     for change in receipt.outcomes.iter().filter(|change| !change.outcome.is_settled()) {
-        let line = format!("  {}: {}\n", change.address, ended(&change.outcome));
+        let line = format!("  {}: {}", change.address, ended(&change.outcome));
         text.push_str(&escape(&line));
         text.push('\n');
     }
@@ -95,6 +95,7 @@ pub(super) fn receipt(receipt: &Receipt) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::apply::ChangeOutcome;
 
     #[test]
     fn a_line_has_the_time_since_the_start_and_nothing_that_a_terminal_would_obey() {
@@ -104,8 +105,29 @@ mod tests {
             address: Some("ec2_instance.web[\"0\"]".into()),
             step: Step::Ready { node: "n\u{1b}[31m".into() },
         };
-        let text = line(&event, started).expect("a line");
+        let text = line(&event, started);
         assert!(text.starts_with("   1m05s  ec2_instance.web[\"0\"]: n"), "{text}");
         assert!(!text.contains('\u{1b}'));
+    }
+
+    #[test]
+    fn a_receipt_lists_what_is_left_one_line_each() {
+        let at: Timestamp = "2026-11-01T00:00:00Z".parse().expect("a time");
+        let left = |key: u8| ChangeOutcome {
+            address: format!("ec2_instance.web[\"{key}\"]").into(),
+            step: WaveStep::Retire,
+            instance_id: None,
+            outcome: Outcome::GivenUp { why: "not\ndrained".into() },
+        };
+        let verdict = Verdict::Partly;
+        let (plan_id, digest) = ("p".into(), "d".into());
+        let outcomes = vec![left(0), left(1)];
+        let (started_at, finished_at) = (at, at);
+        let text =
+            receipt(&Receipt { plan_id, digest, outcomes, started_at, finished_at, verdict });
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines.len(), 4, "{text}");
+        assert_eq!(lines[2], "  ec2_instance.web[\"0\"]: given up: not\\ndrained");
+        assert!(text.ends_with("drained\n"), "{text}");
     }
 }

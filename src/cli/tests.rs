@@ -66,7 +66,7 @@ pub(super) fn with_console(input: Option<&str>, command: impl FnOnce(&mut Consol
     Ran { exit, out: out.text(), err: err.text() }
 }
 
-fn ran(arguments: &[&str]) -> Ran {
+pub(super) fn ran(arguments: &[&str]) -> Ran {
     with_console(None, |console| run(words(arguments), console))
 }
 

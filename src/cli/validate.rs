@@ -1,10 +1,14 @@
 //! `validate`: read everything, report every problem.
 
+use jiff::Timestamp;
+
 use super::error::CliError;
 use super::repository::Repository;
 use super::settings::{Format, ValidateSettings};
 use super::{Console, Exit, planning};
 use crate::catalog::{Catalog, CatalogError};
+use crate::demand::Demand;
+use crate::fleet::Observed;
 use crate::ids::Origin;
 use crate::manifest::{Problem, Severity, Unresolved};
 use crate::plan::canonical;
@@ -49,6 +53,9 @@ fn problems(repository: &Repository) -> Vec<Problem> {
     let fleet = &repository.fleet;
     let mut problems = desired.problems.clone();
     problems.extend(desired.unresolved.iter().map(of_unresolved));
+    // Some problems show only once the parts are put together, as every plan does.
+    let nothing = Observed::empty(fleet.identity(), Timestamp::UNIX_EPOCH);
+    problems.extend(Demand::build(desired, &nothing, fleet.demand).problems);
     problems.extend(Catalog::load(&fleet.region, &fleet.zones).err().iter().map(of_catalog));
     problems.sort();
     problems.dedup();

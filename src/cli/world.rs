@@ -99,7 +99,9 @@ fn not_built() -> CliError {
 fn read(path: &Path) -> Result<Observed, CliError> {
     let bytes = files::read(path, files::WORLD_BYTES_MAX)?;
     read_world(&bytes).map_err(|error| {
-        CliError::new(error).context(format!("cannot read world `{}`", path.display()))
+        CliError::new(error)
+            .context(format!("cannot read world `{}`", path.display()))
+            .hint("name a file that `fleetwright observe --out FILE` wrote")
     })
 }
 

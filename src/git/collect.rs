@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
 
-use super::{GitErrorKind, TreeBase, TreeRead, is_own, skipped};
+use super::output::is_output;
+use super::{GitErrorKind, TreeBase, TreeRead, skipped};
 use crate::manifest::{Skipped, Tree, TreeFile};
 
 /// How much is read at most: a repository is input of strangers, and memory is finite.
@@ -68,16 +69,15 @@ impl Collector {
         Ok(Ok(()))
     }
 
-    /// Records a manifest file, or why it cannot be read; plans and worlds of our own, saved
-    /// beside the manifests, are no input.
+    /// Records a manifest file, or why it cannot be read.
     pub(super) fn file(
         &mut self,
         path: &str,
         content: Result<Vec<u8>, String>,
     ) -> Result<(), GitErrorKind> {
-        if content.as_ref().is_ok_and(|bytes| is_own(path, bytes)) {
+        if content.as_ref().is_ok_and(|content| is_output(path.as_bytes(), content)) {
+            self.others += 1;
             self.skip(path, "a plan or world that fleetwright wrote");
-            self.pass_over();
             return Ok(());
         }
         self.files.push(TreeFile { path: path.into(), content: content.map(Arc::from) });

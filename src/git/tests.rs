@@ -311,3 +311,27 @@ fn the_url_of_origin_is_recorded_without_credentials() {
     repository.remote("origin", "https://me:secret@example.com/o/r").expect("remote");
     assert_eq!(place.read().base.repository.as_deref(), Some("https://example.com/o/r"));
 }
+
+#[test]
+fn what_this_program_wrote_is_no_input_and_no_change() {
+    let place = Place::new();
+    place.write("a.yaml", "1").write("b.json", "{}").commit();
+    let before = place.read();
+    let world = r#"{"format_version":"1.0","taken_at":"2026-01-01T00:00:00Z","sources":{}}"#;
+    place.write("world/world.json", world);
+    place.write("p.json", r#"{"format_version":"1.0","resource_changes":[],"capacity":{}}"#);
+    let after = place.read();
+    assert_eq!(lines(&after), ["a.yaml 1", "b.json {}"]);
+    assert_eq!(after.base, before.base, "neither digest nor dirty flag changes");
+    assert_eq!(
+        left_out(&after),
+        [
+            "p.json a plan or world that fleetwright wrote",
+            "world/world.json a plan or world that fleetwright wrote"
+        ]
+    );
+    let commit = place.commit();
+    assert_eq!(lines(&place.read_at(&commit)), ["a.yaml 1", "b.json {}"]);
+    place.write("world/world.json", &world.replace("2026", "2027"));
+    assert!(!place.read().base.dirty, "a committed world that moved on is no change either");
+}

@@ -9,9 +9,8 @@ use std::path::{Path, PathBuf};
 use git2::{Repository, Status, StatusOptions};
 
 use super::collect::Collector;
-use super::{
-    GitErrorKind, Limits, TreeBase, TreeRead, io_reason, is_manifest_name, is_own, origin_url,
-};
+use super::output::is_output;
+use super::{GitErrorKind, Limits, TreeBase, TreeRead, io_reason, is_manifest_name, origin_url};
 
 /// The mode of a submodule in Git's index.
 const GITLINK: u32 = 0o160_000;
@@ -124,27 +123,27 @@ fn status(repository: &Repository, prefix: &Path) -> Result<(Ignores, bool), git
     let mut ignores = Ignores { directories: BTreeSet::new(), manifests: committed };
     ignores.manifests.retain(|path| is_manifest_name(path));
     let mut differs = false;
-    let own = |path: &[u8]| {
-        let path = String::from_utf8_lossy(path);
-        let file = repository.workdir().map(|root| root.join(&*path));
-        let file = file.filter(|file| path.ends_with(".json") && is_small(file));
-        file.and_then(|file| fs::read(file).ok()).is_some_and(|bytes| is_own(&path, &bytes))
-    };
     for entry in repository.statuses(Some(&mut options))?.iter() {
         let path = entry.path_bytes();
         if entry.status().contains(Status::IGNORED) {
             ignores.directories.extend(path.strip_suffix(b"/").map(<[u8]>::to_vec));
-        } else if is_manifest_name(path) && entry.status() != Status::CURRENT && !own(path) {
+        } else if is_manifest_name(path) && entry.status() != Status::CURRENT {
             ignores.manifests.insert(path.to_vec());
-            differs = true;
+            differs |= !is_output_on_disk(repository, path);
         }
     }
     Ok((ignores, differs))
 }
 
-fn is_small(file: &Path) -> bool {
-    let max = Limits::DEFAULT.file_bytes;
-    fs::metadata(file).is_ok_and(|found| found.is_file() && found.len() <= max)
+/// Returns whether a path of the work tree holds a plan or world now.
+fn is_output_on_disk(repository: &Repository, path: &[u8]) -> bool {
+    let file =
+        std::str::from_utf8(path).ok().and_then(|path| Some(repository.workdir()?.join(path)));
+    let small = |file: &PathBuf| {
+        fs::metadata(file).is_ok_and(|m| m.is_file() && m.len() <= Limits::DEFAULT.file_bytes)
+    };
+    let content = file.filter(|_| path.ends_with(b".json")).filter(small).map(fs::read);
+    content.is_some_and(|content| content.is_ok_and(|content| is_output(path, &content)))
 }
 
 fn submodules(repository: &Repository) -> Result<BTreeSet<Vec<u8>>, git2::Error> {
