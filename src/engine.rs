@@ -141,7 +141,9 @@ fn put_together(inputs: &Inputs, demand: &Demand, solution: &Solution) -> Plan {
         catalog: inputs.catalog,
         base: inputs.base.clone(),
         at: inputs.at,
-        errored: has_errors(&inputs.desired.problems) || !inputs.observed.is_complete(),
+        errored: has_errors(&inputs.desired.problems)
+            || has_errors(&demand.problems)
+            || !inputs.observed.is_complete(),
         complete: !scope.is_limited(),
         left_out: &left_out,
         diagnostics: diagnostics(inputs, demand, solution),

@@ -169,7 +169,7 @@ pub fn solve(input: &Input) -> Solution {
         placements: places.placements,
         unplaced,
         packed: outcome.settled.packed,
-        orders: rehearse::run_names(),
+        orders: if stage.is_rehearsed() { rehearse::run_names() } else { Vec::new() },
         lower_bound: bound_of(&model, &standing, &outcome),
     };
     Solution { target, standing, refusals }

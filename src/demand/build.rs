@@ -7,8 +7,11 @@ use super::shape::{ShapeContext, shape_of};
 use super::{Counts, Daemon, Decider, Demand, DemandMode, PodGroup, PodShape};
 use crate::fleet::{Observed, Pod};
 use crate::ids::{NodeName, WorkloadId, WorkloadKind};
-use crate::manifest::{AutoscalerRef, Desired, Problem, Scale, Severity, Workload};
+use crate::manifest::{AutoscalerRef, Desired, Problem, Scale, Severity, Unresolved, Workload};
 use crate::pod::PodTemplate;
+
+/// Most pods of one workload; Kubernetes clusters hold at most some 150,000 pods in all.
+const PODS_MAX: u32 = 1_000_000;
 
 impl Demand {
     /// Returns the pods to place: those of the repository's workloads in the number that `mode`
@@ -24,8 +27,12 @@ impl Demand {
             if workload.scale == Scale::PerNode {
                 let origin = Some(workload.origin.clone());
                 demand.daemons.push(Daemon { workload: workload.id.clone(), origin, shape });
+                continue;
+            }
+            let group = declared.group(workload, shape, &mut demand.problems);
+            if group.counts.planned > PODS_MAX {
+                demand.refuse(&group);
             } else {
-                let group = declared.group(workload, shape, &mut demand.problems);
                 demand.groups.push(group);
             }
         }
@@ -33,6 +40,20 @@ impl Demand {
         demand.groups.sort_by(|a, b| a.workload.cmp(&b.workload));
         demand.daemons.sort_by(|a, b| a.workload.cmp(&b.workload));
         demand
+    }
+
+    /// Counts a workload of absurd size as one whose size is not known: it is named, it blocks
+    /// removals, and no memory is spent on its pods.
+    fn refuse(&mut self, group: &PodGroup) {
+        let PodGroup { workload, origin, counts, .. } = group;
+        let Some(origin) = origin.clone() else { return };
+        let object = format!("{} {workload}", workload.kind);
+        let reason = format!("it asks for {} pods; at most {PODS_MAX} are planned", counts.planned);
+        let severity = Severity::Error;
+        let (message, hint) = (reason.clone(), Some("check its number of replicas".to_owned()));
+        let at = origin.clone();
+        self.problems.push(Problem { origin: at, severity, object: object.clone(), message, hint });
+        self.unresolved.push(Unresolved { origin, object, reason });
     }
 
     fn add_live_only(

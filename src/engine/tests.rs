@@ -132,3 +132,24 @@ fn errors_and_unknown_sizes_never_make_a_plan_smaller() {
     assert_eq!((plan.summary.destroy, plan.capacity.pods.unresolved), (0, 1));
     assert_eq!(plan.summary.blocked, 1);
 }
+
+#[test]
+fn a_workload_of_absurd_size_is_named_and_costs_nothing() {
+    let mut story = workshop();
+    story.step(5);
+    story.scale(u32::MAX);
+    let plan = plan(&Inputs {
+        desired: &story.desired,
+        observed: &story.observed,
+        catalog: &story.catalog,
+        base: base(&story.observed, "sim:world"),
+        at: story.observed.taken_at,
+        demand: DemandMode::Live,
+        scope: Scope::default(),
+        settings: Settings::default(),
+    });
+    assert!(plan.errored && !plan.applyable);
+    assert_eq!((plan.summary.destroy, plan.capacity.pods.unresolved), (0, 1));
+    let says = |d: &Diagnostic| d.message.contains("at most 1000000 are planned");
+    assert!(plan.capacity.diagnostics.iter().any(says));
+}

@@ -20,6 +20,9 @@ const ROUNDS_MAX: usize = 64;
 /// Candidates up to which pairs are tried as well.
 const PAIRS_MAX: usize = 16;
 
+/// Nodes that are tried alone in one round, the most wasteful first.
+const SINGLES_MAX: usize = 96;
+
 /// Promising sets that are rehearsed in one round.
 const REHEARSED_MAX: usize = 6;
 
@@ -165,7 +168,7 @@ impl Round<'_> {
         let empty: Vec<usize> = all.iter().copied().filter(idle).collect();
         let free: Vec<usize> =
             all.iter().copied().filter(|i| standing[*i].fate == Fate::Free).collect();
-        let mut sets: Vec<Vec<usize>> = all.iter().map(|i| vec![*i]).collect();
+        let mut sets: Vec<Vec<usize>> = all.iter().take(SINGLES_MAX).map(|i| vec![*i]).collect();
         if free.len() <= PAIRS_MAX {
             let pairs = free.iter().enumerate();
             sets.extend(pairs.flat_map(|(at, a)| free[at + 1..].iter().map(|b| vec![*a, *b])));

@@ -101,7 +101,10 @@ impl Model {
             .into_iter()
             .map(|members| Class {
                 ask: vector(&groups[members[0]].shape.requests, &names),
-                planned: members.iter().map(|g| groups[*g].counts.planned).sum(),
+                planned: members
+                    .iter()
+                    .map(|g| groups[*g].counts.planned)
+                    .fold(0, u32::saturating_add),
                 choice: choices.index_of(&groups[members[0]]),
                 groups: members,
                 worth: 0,
@@ -142,7 +145,7 @@ pub(super) fn copies(ask: &[i64], free: &[i64], limit: u32) -> u32 {
 /// Takes `count` times `ask` from `free`.
 pub(super) fn take(free: &mut [i64], ask: &[i64], count: u32) {
     for (free, asked) in free.iter_mut().zip(ask) {
-        *free -= asked * i64::from(count);
+        *free = free.saturating_sub(asked.saturating_mul(i64::from(count)));
     }
 }
 

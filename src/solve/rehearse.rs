@@ -25,6 +25,9 @@ use crate::units::MicroUsd;
 /// Times that nodes are added for what was left over, before the last word is "no place".
 const REPAIRS_MAX: usize = 8;
 
+/// Pods up to which a plan is rehearsed; above, it says that it was not.
+const REHEARSED_PODS_MAX: usize = 300_000;
+
 /// Shapes that are tried as the only one.
 const SHAPES_MAX: usize = 10;
 
@@ -119,6 +122,9 @@ impl Stage<'_> {
     /// Returns `layout` with whatever nodes it takes for every order to find each pod a place.
     pub(super) fn settle(&self, layout: &Layout) -> Settled {
         let packed = layout.price;
+        if !self.is_rehearsed() {
+            return self.as_packed(layout);
+        }
         let repaired = self.repaired(layout.clone());
         let passes =
             |settled: &Settled| settled.layout.packing.left_over() == layout.packing.left_over();
@@ -131,6 +137,56 @@ impl Stage<'_> {
             if better { other } else { best }
         });
         Settled { packed, ..best }
+    }
+
+    /// Returns whether the fleet is small enough to be rehearsed.
+    pub(super) fn is_rehearsed(&self) -> bool {
+        let pods = self.groups.iter().map(|group| group.counts.planned);
+        let pods = pods
+            .fold(0_usize, |sum, n| sum.saturating_add(usize::try_from(n).unwrap_or(usize::MAX)));
+        pods <= REHEARSED_PODS_MAX
+    }
+
+    /// Takes the packing's word for where pods go.
+    fn as_packed(&self, layout: &Layout) -> Settled {
+        let offers = self.choose_offers(layout);
+        let unplaced = self.unplaced(layout);
+        let mut placements = Placements::new();
+        for (index, class) in self.ground.model.classes.iter().enumerate() {
+            let standing = self.ground.standing.iter().zip(&layout.on);
+            let on_nodes = standing
+                .filter_map(|(node, on)| Some((Place::Node(node.name.clone()), *on.get(&index)?)));
+            let opened = layout.packing.opened.iter().enumerate();
+            let on_new =
+                opened.filter_map(|(at, node)| Some((Place::Launch(at), *node.pods.get(&index)?)));
+            let mut free: Vec<(Place, u32)> = on_nodes.chain(on_new).collect();
+            let mut wanted: Vec<(usize, u32)> = Vec::new();
+            for group in &class.groups {
+                let without = unplaced.get(group).copied().unwrap_or(0);
+                wanted.push((*group, self.groups[*group].counts.planned.saturating_sub(without)));
+            }
+            // First where a group's pods run, then anywhere.
+            for stay in [true, false] {
+                for (group, wanted) in &mut wanted {
+                    let running = &self.groups[*group].running;
+                    let places = placements.entry(*group).or_default();
+                    for (place, room) in &mut free {
+                        let most = match (&*place, stay) {
+                            (_, false) => u32::MAX,
+                            (Place::Node(name), true) => running.get(name).copied().unwrap_or(0),
+                            (Place::Launch(_), true) => 0,
+                        };
+                        let count = (*wanted).min(*room).min(most);
+                        if count > 0 {
+                            *places.entry(place.clone()).or_insert(0) += count;
+                        }
+                        *room -= count;
+                        *wanted -= count;
+                    }
+                }
+            }
+        }
+        Settled { layout: layout.clone(), offers, placements, unplaced, packed: layout.price }
     }
 
     /// Adds nodes for what is left over until nothing is, or nothing more can be had.
