@@ -12,7 +12,10 @@ pub(crate) fn hold(path: &str, found: &str) -> Result<(), String> {
     if std::env::var_os(UPDATE).is_some() {
         let directory = full.parent().expect("a path below the root has a directory");
         fs::create_dir_all(directory).map_err(|error| format!("cannot write {path}: {error}"))?;
-        return fs::write(&full, found).map_err(|error| format!("cannot write {path}: {error}"));
+        // Tests run at the same time: whoever reads the file sees the old one or the new one.
+        let beside = full.with_extension(format!("{}.tmp", std::process::id()));
+        let written = fs::write(&beside, found).and_then(|()| fs::rename(&beside, &full));
+        return written.map_err(|error| format!("cannot write {path}: {error}"));
     }
     let expected = fs::read_to_string(&full)
         .map_err(|error| format!("cannot read {path}: {error}; {UPDATE}=1 writes it"))?;

@@ -8,7 +8,6 @@
 mod binary;
 mod golden;
 mod layers;
-mod order;
 mod saved;
 mod script;
 mod scripts;

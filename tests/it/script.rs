@@ -139,7 +139,8 @@ impl Story {
         if count != 1 {
             return Err(format!("{file} has {count} lines `{key}: …`, not one"));
         }
-        let lines = text.lines().map(|line| of_line(line).unwrap_or_else(|| line.to_owned()) + "\n");
+        let lines =
+            text.lines().map(|line| of_line(line).unwrap_or_else(|| line.to_owned()) + "\n");
         self.place.write(file, &lines.collect::<String>());
         Ok(())
     }
@@ -224,7 +225,9 @@ impl Story {
         let hourly = shown(&at(&self.parsed()?, "capacity.cost.hourly_after"));
         let found = micro(&hourly).ok_or("stdout is no plan")?;
         let right = compare(op, found.cmp(&expected))?;
-        right.then_some(()).ok_or(format!("they cost {found} micro-USD an hour, not {op} {expected}"))
+        right
+            .then_some(())
+            .ok_or(format!("they cost {found} micro-USD an hour, not {op} {expected}"))
     }
 
     /// Returns the on-demand list price of a type, in micro-USD an hour.

@@ -27,9 +27,9 @@ stories! {
 #[test]
 fn every_story_is_told() {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/scripts");
-    let files = fs::read_dir(directory).expect("listed").map(|entry| {
-        entry.expect("listed").file_name().into_string().expect("names are text")
-    });
+    let files = fs::read_dir(directory)
+        .expect("listed")
+        .map(|entry| entry.expect("listed").file_name().into_string().expect("names are text"));
     let told: BTreeSet<String> = STORIES.iter().map(|name| (*name).to_owned()).collect();
     assert_eq!(files.collect::<BTreeSet<_>>(), told);
 }
