@@ -195,8 +195,9 @@ fn diagnostics(inputs: &Inputs, demand: &Demand, solution: &Solution) -> Vec<Dia
         message: message.clone(),
         hint: None,
     };
-    let mut list: Vec<Diagnostic> =
-        inputs.desired.problems.iter().chain(&demand.problems).map(problem).collect();
+    let unknown = inputs.catalog.unknown_types(inputs.desired);
+    let problems = inputs.desired.problems.iter().chain(&demand.problems).chain(&unknown);
+    let mut list: Vec<Diagnostic> = problems.map(problem).collect();
     list.extend(inputs.catalog.warnings.iter().map(|text| note("note", text)));
     list.extend(solution.refusals.iter().map(|text| note("warning", text)));
     list.sort();

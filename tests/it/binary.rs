@@ -1,5 +1,6 @@
 //! The program under test, and the directories it runs in.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -19,12 +20,15 @@ pub(crate) struct Ran {
 #[derive(Debug)]
 pub(crate) struct Place {
     directory: TempDir,
+    /// Variables of the environment of every run.
+    pub(crate) variables: BTreeMap<String, String>,
 }
 
 impl Place {
     /// Returns an empty directory.
     pub(crate) fn empty() -> Self {
-        Self { directory: tempfile::tempdir().expect("a directory for the test") }
+        let directory = tempfile::tempdir().expect("a directory for the test");
+        Self { directory, variables: BTreeMap::new() }
     }
 
     /// Returns a copy of `examples/NAME`.
@@ -69,6 +73,7 @@ impl Place {
             .current_dir(self.root())
             .env_clear()
             .env("HOME", self.root())
+            .envs(&self.variables)
             .stdin(Stdio::null())
             .output()
             .expect("the program starts");

@@ -9,7 +9,9 @@
 //! set FILE KEY=VALUE           give the one `KEY: …` of a YAML or JSON file another value
 //! remove FILE                  remove a file, or a directory with all it holds
 //! link FILE TARGET             make a symbolic link
+//! append FILE                  add the indented lines to the file, as one more document
 //! commit MESSAGE               commit every file; the first one makes the repository
+//! env NAME=VALUE               set a variable for the runs that follow
 //! run ARGUMENTS [-> CODE]      run the program, which ends with CODE (0 where none is given)
 //! ```
 //!
@@ -24,7 +26,10 @@
 //! fleet COUNT TYPE, …          the nodes there are after the plan on stdout; `none` for no node
 //! cost OP COUNT TYPE, …        what they cost an hour, against the list price of such nodes
 //! golden NAME                  stdout is golden/NAME
+//! keep NAME PATH               call that value of the JSON on stdout $NAME from here on
 //! ```
+//!
+//! In what is expected, `\e` is the escape character that terminals obey.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -46,9 +51,10 @@ const COMMITTED: i64 = 1_788_256_800;
 pub(crate) fn tell(name: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/scripts").join(name);
     let text = fs::read_to_string(&path).expect("the script is readable");
-    let mut story = Story { place: Place::empty(), ran: Ran::default() };
+    let mut story = Story { place: Place::empty(), ran: Ran::default(), kept: BTreeMap::new() };
     for step in steps(&text) {
-        if let Err(why) = story.step(&step) {
+        let rest = story.filled_in(step.rest);
+        if let Err(why) = story.step(&Step { rest: &rest, ..step.clone() }) {
             let Ran { out, err, .. } = &story.ran;
             panic!(
                 "tests/it/scripts/{name}:{}: {} {}\n{why}\n--- stdout\n{out}\n--- stderr\n{err}",
@@ -59,6 +65,7 @@ pub(crate) fn tell(name: &str) {
 }
 
 /// One line of a story, and the indented ones below it.
+#[derive(Clone)]
 struct Step<'a> {
     line: usize,
     word: &'a str,
@@ -71,7 +78,7 @@ fn steps(text: &str) -> Vec<Step<'_>> {
     for (index, line) in text.lines().enumerate() {
         let body = line.strip_prefix("  ").or(line.is_empty().then_some(""));
         match (body, steps.last_mut()) {
-            (Some(body), Some(step)) if step.word == "write" => {
+            (Some(body), Some(step)) if ["write", "append"].contains(&step.word) => {
                 step.body.push_str(body);
                 step.body.push('\n');
             }
@@ -89,9 +96,16 @@ struct Story {
     place: Place,
     /// What the last run did.
     ran: Ran,
+    /// Values by the name that the story gave them.
+    kept: BTreeMap<String, String>,
 }
 
 impl Story {
+    fn filled_in(&self, text: &str) -> String {
+        let known = self.kept.iter().map(|(name, value)| (format!("${name}"), value));
+        known.fold(text.replace("\\e", "\u{1b}"), |text, (name, value)| text.replace(&name, value))
+    }
+
     fn step(&mut self, step: &Step<'_>) -> Result<(), String> {
         let Step { word, rest, body, .. } = step;
         match *word {
@@ -101,6 +115,21 @@ impl Story {
             }
             "write" => {
                 self.place.write(rest, &format!("{}\n", body.trim_end()));
+                Ok(())
+            }
+            "append" => {
+                let text = format!("{}---\n{}\n", self.place.read(rest), body.trim_end());
+                self.place.write(rest, &text);
+                Ok(())
+            }
+            "env" => {
+                let (name, value) = rest.split_once('=').ok_or("write env NAME=VALUE")?;
+                self.place.variables.insert(name.to_owned(), value.to_owned());
+                Ok(())
+            }
+            "keep" => {
+                let (name, path) = rest.split_once(' ').ok_or("write keep NAME PATH")?;
+                self.kept.insert(name.to_owned(), shown(&at(&self.parsed()?, path)));
                 Ok(())
             }
             "set" => self.set(rest),
