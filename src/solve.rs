@@ -22,6 +22,10 @@ mod target;
 mod tests;
 mod unplaced;
 
+#[cfg(doc)]
+#[doc = include_str!("adr/0005-rehearsal.md")]
+pub mod adr_0005 {}
+
 pub use offer::{
     Offer, Offers, PoolRefusal, admits, admits_daemon, daemon_requests, pool_requirements,
 };
