@@ -23,4 +23,8 @@ deny:
     cargo deny --config .cargo/deny.toml check
 
 bench:
-    cargo run --release --locked --example bench
+    cargo bench --locked --bench plan
+
+# What CI runs, in the order in which CI runs it.
+ci:
+    bash .ci/run

@@ -14,6 +14,10 @@ mod saved;
 mod schema;
 pub mod wire;
 
+#[cfg(doc)]
+#[doc = include_str!("adr/0004-rows.md")]
+pub mod adr_0004 {}
+
 pub use check::{Facts, Violation, check};
 pub use diff::{Parts, diff};
 pub use digest::{Source, change_id, client_token, digest, plan_id};

@@ -14,6 +14,10 @@ mod keys;
 mod parse;
 mod set;
 
+#[cfg(doc)]
+#[doc = include_str!("adr/0003-requirements.md")]
+pub mod adr_0003 {}
+
 pub use keys::{is_restricted, is_well_known, key, normalize_key};
 pub use parse::{ParseProblem, ParseRequirementsError};
 pub use set::{LabelSet, Operator, RequirementError, ValueSet};

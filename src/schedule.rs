@@ -205,6 +205,13 @@ impl Scheduler {
         index
     }
 
+    /// Adds nodes, without pods, in their order; quicker than one by one.
+    pub fn add_nodes(&mut self, nodes: impl IntoIterator<Item = ScheduleNode>) -> Vec<NodeIndex> {
+        let added = nodes.into_iter().map(|node| self.enlist(node)).collect();
+        self.order.interleave();
+        added
+    }
+
     /// Removes a node and returns the pods that were bound to it, the longest bound first.
     pub fn remove_node(&mut self, node: NodeIndex) -> Vec<ClassIndex> {
         let NodeIndex(index) = node;

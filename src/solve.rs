@@ -15,11 +15,16 @@ mod model;
 mod offer;
 mod pack;
 mod rehearse;
+mod settle;
 mod standing;
 mod target;
 #[cfg(test)]
 mod tests;
 mod unplaced;
+
+#[cfg(doc)]
+#[doc = include_str!("adr/0005-rehearsal.md")]
+pub mod adr_0005 {}
 
 pub use offer::{
     Offer, Offers, PoolRefusal, admits, admits_daemon, daemon_requests, pool_requirements,
@@ -139,13 +144,8 @@ pub fn solve(input: &Input) -> Solution {
     let columns: Vec<&Offer> = model.columns.iter().map(|c| &offers.list[c.offers[0]]).collect();
     let pools = input.desired.pools.iter().map(|(name, pool)| (name, &pool.limits));
     let limits = Limits::of(pools, &standing, &columns);
-    let stage = Stage {
-        ground: Ground::of(&model, &standing, limits),
-        groups,
-        daemons: &input.demand.daemons,
-        offers: &offers.list,
-        namespaces: &input.desired.namespaces,
-    };
+    let ground = Ground::of(&model, &standing, limits);
+    let stage = Stage::new(ground, input.demand, &offers.list, &input.desired.namespaces);
     let outcome = consolidate::consolidate(&stage, &input.settings);
     let assembly = Assembly {
         model: &model,
@@ -169,10 +169,17 @@ pub fn solve(input: &Input) -> Solution {
         placements: places.placements,
         unplaced,
         packed: outcome.settled.packed,
-        orders: if stage.is_rehearsed() { rehearse::run_names() } else { Vec::new() },
+        orders: orders(&stage, &outcome),
         lower_bound: bound_of(&model, &standing, &outcome),
     };
     Solution { target, standing, refusals }
+}
+
+/// Names of the runs that the fleet passed.
+fn orders(stage: &Stage, outcome: &consolidate::Consolidated) -> Vec<String> {
+    let layout = &outcome.settled.layout;
+    let nodes = layout.kept.iter().filter(|kept| **kept).count() + layout.packing.opened.len();
+    if stage.is_rehearsed() { stage.run_names(nodes) } else { Vec::new() }
 }
 
 /// A bound on every fleet that holds the placed pods and keeps the nodes that stay in any case.

@@ -18,6 +18,12 @@ const LOOK_AHEAD_PODS: u32 = 64;
 /// depend on the machine.
 const LOOK_AHEAD_WORK: usize = 20_000;
 
+/// Columns that are filled by shape as well as by value in one step.
+const SHAPED_MAX: usize = 4;
+
+/// Classes that filling by shape chooses from.
+const SHAPED_CLASSES_MAX: usize = 96;
+
 /// A node to open, and the pods on it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Opened {
@@ -81,9 +87,14 @@ struct Tier<'a> {
 
 impl Tier<'_> {
     fn run(&mut self, packing: &mut Packing) {
-        let candidates = if self.limits.bind() { self.all.clone() } else { self.lean.clone() };
         let mut left = std::mem::take(&mut packing.left);
-        self.greedy(&candidates, &mut left, &mut packing.opened, LOOK_AHEAD_PODS);
+        let lean = std::mem::take(&mut self.lean);
+        self.greedy(&lean, &mut left, &mut packing.opened, LOOK_AHEAD_PODS);
+        if self.limits.bind() && left.iter().any(|n| *n > 0) {
+            // A limit may forbid the better columns and still leave room for a smaller one.
+            let all = self.all.clone();
+            self.greedy(&all, &mut left, &mut packing.opened, LOOK_AHEAD_PODS);
+        }
         packing.left = left;
     }
 
@@ -151,14 +162,21 @@ impl Tier<'_> {
     }
 
     /// Returns the candidate, filled, whose price is least for what its pods are worth.
+    ///
+    /// Every candidate is filled by value, which is quick; the best few are filled by shape too.
     fn best_next(&self, candidates: &[usize], left: &[u32]) -> Option<Opened> {
         let open = |c: &&usize| self.limits.allows(**c);
-        let filled = candidates.iter().filter(open).filter_map(|c| self.filled(*c, left));
-        filled.reduce(|best, other| {
-            let cost = |node: &Opened| i128::from(self.model.columns[node.column].price.0);
-            let (a, b) = (self.worth(&best), self.worth(&other));
-            if cost(&other) * a < cost(&best) * b { other } else { best }
-        })
+        let filled = candidates.iter().filter(open).map(|c| self.fill_by_value(*c, left));
+        let mut filled: Vec<Opened> = filled.filter(|node| !node.pods.is_empty()).collect();
+        let cost = |node: &Opened| i128::from(self.model.columns[node.column].price.0);
+        let better =
+            |a: &Opened, b: &Opened| (cost(a) * self.worth(b)).cmp(&(cost(b) * self.worth(a)));
+        filled.sort_by(better);
+        filled.truncate(SHAPED_MAX);
+        let shaped: Vec<Opened> =
+            filled.iter().map(|node| self.fill_by_shape(node.column, left)).collect();
+        // Equal ones keep their order: the cheaper column, and by value before by shape.
+        filled.into_iter().chain(shaped).reduce(|a, b| if better(&b, &a).is_lt() { b } else { a })
     }
 
     fn worth(&self, node: &Opened) -> i128 {
@@ -197,6 +215,7 @@ impl Tier<'_> {
         let (mut room, mut pods) = (target.room.clone(), BTreeMap::new());
         let usable = |c: &usize| left[*c] > 0 && target.takes[*c];
         let mut classes: Vec<usize> = self.model.order.iter().copied().filter(usable).collect();
+        thin_out(&mut classes);
         while !classes.is_empty() {
             let placed = |c: usize, pods: &BTreeMap<usize, u32>| pods.get(&c).copied().unwrap_or(0);
             classes
@@ -301,6 +320,14 @@ impl Tier<'_> {
                 node.column = column;
             }
         }
+    }
+}
+
+/// Leaves at most [`SHAPED_CLASSES_MAX`] classes, evenly from the most valuable to the least.
+fn thin_out(classes: &mut Vec<usize>) {
+    let step = classes.len().div_ceil(SHAPED_CLASSES_MAX).max(1);
+    if step > 1 {
+        *classes = classes.iter().copied().step_by(step).collect();
     }
 }
 

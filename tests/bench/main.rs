@@ -192,13 +192,15 @@ fn run(tree: &Path, times: &mut BTreeMap<&'static str, Vec<Duration>>) -> anyhow
 fn make_tree(root: &Path, count: usize, replicas: usize) -> anyhow::Result<()> {
     let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/quickstart");
     for name in ["fleetwright.yaml", "platform/nodepool.yaml", "platform/agent.yaml"] {
-        let text = std::fs::read_to_string(example.join(name))?.replace("cpu: 200", "cpu: 20000");
+        let text = std::fs::read_to_string(example.join(name))?
+            .replace("  limits: { cpu: 200 }\n", "")
+            .replace("        - { key: karpenter.k8s.aws/instance-cpu, operator: Lt, values: [\"17\"] }\n", "");
         let path = root.join(name);
         std::fs::create_dir_all(path.parent().expect("below the root"))?;
         std::fs::write(path, text)?;
     }
     for n in 0..count {
-        let (cpu, memory) = (100 + 50 * (n % 37), 128 + 64 * (n % 53));
+        let (cpu, memory) = (50 + 25 * (n % 37), 128 + 32 * (n % 53));
         let text = format!(
             "apiVersion: apps/v1\nkind: Deployment\nmetadata: {{ name: app-{n}, namespace: team-{} }}\n\
              spec:\n  replicas: {replicas}\n  selector: {{ matchLabels: {{ app: app-{n} }} }}\n  template:\n    \

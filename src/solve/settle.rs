@@ -1,0 +1,252 @@
+//! From a packing to a fleet that every run of the rehearsal passes.
+//!
+//! Three ways, and the cheapest that passes wins: the packing as it is; one shape of node for all
+//! pods that are not on standing nodes, as many as it takes; the packing with nodes added for what
+//! was left over. Work is counted in pods times nodes, so that the result does not depend on the
+//! machine; the count only ever ends the search for something cheaper.
+
+use std::collections::BTreeMap;
+
+use super::layout::Layout;
+use super::pack::{Opened, pack};
+use super::rehearse::{Performance, Placements, Settled, Stage, Verdict};
+use super::target::Place;
+use crate::units::MicroUsd;
+
+/// Times that nodes are added for what was left over; each time for twice as much of it.
+const REPAIRS_MAX: u32 = 10;
+
+/// Shapes that are tried as the only one.
+const SHAPES_MAX: usize = 10;
+
+/// Nodes that one shape may need beyond its tightest count, in percent and at least.
+const SPARE_PERCENT: usize = 25;
+const SPARE_MIN: usize = 3;
+
+/// Pods times nodes after which nothing cheaper is looked for.
+const WORK_MAX: u64 = 25_000_000;
+
+/// Pods up to which a plan is rehearsed; above, it says that it was not.
+const REHEARSED_PODS_MAX: u64 = 300_000;
+
+impl Stage<'_> {
+    /// Returns `layout` with whatever nodes it takes for every run to find each pod a place.
+    pub(super) fn settle(&self, layout: &Layout) -> Settled {
+        let packed = layout.price;
+        if !self.is_rehearsed() {
+            return self.as_packed(layout);
+        }
+        self.work.set(0);
+        if let Verdict::Passed(settled) = self.rehearse(layout) {
+            return settled;
+        }
+        let shape = self.best_shape(layout);
+        let best = match shape {
+            Some(shape) if self.work.get() > WORK_MAX => shape,
+            Some(shape) => self.repaired(layout, Some(shape.layout.price)).unwrap_or(shape),
+            None => self.repaired(layout, None).unwrap_or_else(|| self.give_up(layout.clone())),
+        };
+        Settled { packed, ..best }
+    }
+
+    /// Returns whether the fleet is small enough to be rehearsed.
+    pub(super) fn is_rehearsed(&self) -> bool {
+        let pods = self.groups.iter().map(|group| u64::from(group.counts.planned));
+        pods.fold(0, u64::saturating_add) <= REHEARSED_PODS_MAX
+    }
+
+    /// Adds nodes for what is left over until nothing is; `None` when the price reaches `cap`, or
+    /// when nothing more can be had.
+    ///
+    /// The scheduler spreads pods over new nodes as well, so that adding just enough may go on for
+    /// ever: each round adds room for twice as much of what was left as the one before.
+    fn repaired(&self, layout: &Layout, cap: Option<MicroUsd>) -> Option<Settled> {
+        let mut layout = layout.clone();
+        for round in 0..REPAIRS_MAX {
+            let left = match self.rehearse(&layout) {
+                Verdict::Passed(settled) => return Some(settled),
+                Verdict::Left(left) => self.by_class(&left),
+            };
+            let grown: Vec<u32> = left.iter().map(|n| n.saturating_mul(1 << round)).collect();
+            let limits = self.ground.limits_after(&layout.packing.opened);
+            let more = pack(self.ground.model, &grown, &limits);
+            if more.opened.is_empty() {
+                return None;
+            }
+            layout.price += more.price(self.ground.model);
+            layout.packing.opened.extend(more.opened);
+            if cap.is_some_and(|cap| layout.price >= cap) {
+                return None;
+            }
+        }
+        None
+    }
+
+    /// Returns the cheapest fleet in which all new nodes are of one shape.
+    fn best_shape(&self, layout: &Layout) -> Option<Settled> {
+        let model = self.ground.model;
+        let wanted = pods_of(&layout.packing.opened, model.classes.len());
+        let rest = layout.price - layout.packing.price(model);
+        let takes_all = |column: &usize| {
+            let takes = &model.columns[*column].takes;
+            wanted.iter().zip(takes).all(|(pods, takes)| *pods == 0 || *takes)
+        };
+        let shapes = model.undominated.iter().copied().filter(takes_all);
+        let mut shapes: Vec<(MicroUsd, usize, usize)> = shapes
+            .map(|column| {
+                let least = self.least_nodes(column, &wanted);
+                let count = i64::try_from(least).unwrap_or(i64::MAX);
+                (rest + model.columns[column].price.times(count), column, least)
+            })
+            .collect();
+        shapes.sort_unstable();
+        shapes.truncate(SHAPES_MAX);
+        let mut best: Option<Settled> = None;
+        for (price, column, least) in shapes {
+            let cap = best.as_ref().map(|settled| settled.layout.price);
+            if best.is_some() && (self.work.get() > WORK_MAX || cap.is_some_and(|cap| price >= cap))
+            {
+                break;
+            }
+            best = self.enough_of(layout, rest, (column, least), cap).or(best);
+        }
+        best
+    }
+
+    /// The fewest nodes of one column that could hold `wanted`, resource by resource.
+    fn least_nodes(&self, column: usize, wanted: &[u32]) -> usize {
+        let room = &self.ground.model.columns[column].room;
+        let asked = |d: usize| -> i128 {
+            let classes = self.ground.model.classes.iter().zip(wanted);
+            classes.map(|(class, n)| i128::from(class.ask[d]) * i128::from(*n)).sum()
+        };
+        let nodes = |d: usize| {
+            let room = i128::from(room[d].max(1));
+            (asked(d) + room - 1) / room
+        };
+        let most = (0..room.len()).filter(|d| asked(*d) > 0).map(nodes).max().unwrap_or(0);
+        usize::try_from(most).unwrap_or(usize::MAX)
+    }
+
+    /// Adds nodes of the shape until every run passes; gives up when the price reaches `cap`.
+    fn enough_of(
+        &self,
+        layout: &Layout,
+        rest: MicroUsd,
+        (column, least): (usize, usize),
+        cap: Option<MicroUsd>,
+    ) -> Option<Settled> {
+        let model = self.ground.model;
+        let most = least.saturating_add(SPARE_MIN.max(least / 100 * SPARE_PERCENT));
+        let mut count = least;
+        while count <= most {
+            let price = i64::try_from(count).map(|n| model.columns[column].price.times(n));
+            let price = rest + price.unwrap_or(MicroUsd(i64::MAX));
+            if cap.is_some_and(|cap| price >= cap) {
+                return None;
+            }
+            let mut trial = layout.clone();
+            trial.packing.opened = vec![Opened { column, pods: BTreeMap::new() }; count];
+            trial.price = price;
+            if !self.ground.within_limits(&trial.packing.opened) {
+                return None;
+            }
+            match self.rehearse(&trial) {
+                Verdict::Passed(settled) => return Some(settled),
+                Verdict::Left(left) => {
+                    count += self.least_nodes(column, &self.by_class(&left)).max(1 + count / 50);
+                }
+            }
+        }
+        None
+    }
+
+    /// What is left over in the worst run has no place: that is said, not hidden.
+    fn give_up(&self, mut layout: Layout) -> Settled {
+        let mut unplaced = self.unplaced(&layout);
+        let (performances, offers) = self.all_runs(&layout);
+        let mut worst: BTreeMap<usize, u32> = BTreeMap::new();
+        for (group, count) in performances.iter().flat_map(|p| &p.left) {
+            let most = worst.entry(*group).or_insert(0);
+            *most = (*most).max(*count);
+        }
+        for (class, count) in self.by_class(&worst).into_iter().enumerate() {
+            layout.packing.left[class] += count;
+        }
+        let first = performances.into_iter().next();
+        let Performance { mut placements, .. } = first.expect("there is at least one run");
+        for (group, count) in worst {
+            let all = unplaced.entry(group).or_insert(0);
+            *all += count;
+            self.withdraw(&mut placements, group, *all);
+        }
+        self.move_pods(&mut layout, &placements);
+        let packed = layout.price;
+        Settled { layout, offers, placements, unplaced, packed }
+    }
+
+    /// Takes pods of a group off the nodes of one run until only as many are placed as have a
+    /// place in every run.
+    fn withdraw(&self, placements: &mut Placements, group: usize, unplaced: u32) {
+        let planned = self.groups[group].counts.planned.saturating_sub(unplaced);
+        let Some(places) = placements.get_mut(&group) else { return };
+        let mut surplus = places.values().sum::<u32>().saturating_sub(planned);
+        for count in places.values_mut().rev() {
+            let taken = surplus.min(*count);
+            *count -= taken;
+            surplus -= taken;
+        }
+        places.retain(|_, count| *count > 0);
+    }
+
+    /// Takes the packing's word for where pods go.
+    fn as_packed(&self, layout: &Layout) -> Settled {
+        let offers = self.choose_offers(layout);
+        let unplaced = self.unplaced(layout);
+        let mut placements = Placements::new();
+        for (index, class) in self.ground.model.classes.iter().enumerate() {
+            let standing = self.ground.standing.iter().zip(&layout.on);
+            let on_nodes = standing
+                .filter_map(|(node, on)| Some((Place::Node(node.name.clone()), *on.get(&index)?)));
+            let opened = layout.packing.opened.iter().enumerate();
+            let on_new =
+                opened.filter_map(|(at, node)| Some((Place::Launch(at), *node.pods.get(&index)?)));
+            let mut free: Vec<(Place, u32)> = on_nodes.chain(on_new).collect();
+            let mut wanted: Vec<(usize, u32)> = Vec::new();
+            for group in &class.groups {
+                let without = unplaced.get(group).copied().unwrap_or(0);
+                wanted.push((*group, self.groups[*group].counts.planned.saturating_sub(without)));
+            }
+            // First where a group's pods run, then anywhere.
+            for stay in [true, false] {
+                for (group, wanted) in &mut wanted {
+                    let running = &self.groups[*group].running;
+                    let places = placements.entry(*group).or_default();
+                    for (place, room) in &mut free {
+                        let most = match (&*place, stay) {
+                            (_, false) => u32::MAX,
+                            (Place::Node(name), true) => running.get(name).copied().unwrap_or(0),
+                            (Place::Launch(_), true) => 0,
+                        };
+                        let count = (*wanted).min(*room).min(most);
+                        if count > 0 {
+                            *places.entry(place.clone()).or_insert(0) += count;
+                        }
+                        *room -= count;
+                        *wanted -= count;
+                    }
+                }
+            }
+        }
+        Settled { layout: layout.clone(), offers, placements, unplaced, packed: layout.price }
+    }
+}
+
+/// Pods by class on these nodes.
+fn pods_of(opened: &[Opened], classes: usize) -> Vec<u32> {
+    let mut pods = vec![0; classes];
+    for (class, count) in opened.iter().flat_map(|node| &node.pods) {
+        pods[*class] += count;
+    }
+    pods
+}
