@@ -202,8 +202,9 @@ impl Story {
     }
 
     fn run(&mut self, rest: &str) -> Result<(), String> {
+        let rest = format!(" {rest}");
         let (typed, code) = match rest.rsplit_once(" -> ") {
-            None => (rest, 0),
+            None => (rest.as_str(), 0),
             Some((typed, code)) => (typed, code.parse().map_err(|_| "no exit code")?),
         };
         let arguments = words(typed)?;
