@@ -1,6 +1,6 @@
 //! Why a pod or a node of a plan is as it is.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
 use thiserror::Error;
@@ -163,7 +163,8 @@ fn is_named(workload: &WorkloadId, what: &str) -> bool {
 
 fn similar(plan: &Plan, what: &str) -> Vec<String> {
     let known = known_workloads(plan);
-    let mut names: Vec<String> = known.values().map(ToString::to_string).collect();
+    // A row has the same name before and after; to suggest it once is enough.
+    let mut names: BTreeSet<String> = known.values().map(ToString::to_string).collect();
     let of_rows = plan.resource_changes.iter().flat_map(names_of);
     names.extend(of_rows.map(str::to_owned));
     let names: Vec<&str> = names.iter().map(String::as_str).collect();

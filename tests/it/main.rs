@@ -8,6 +8,7 @@
 mod binary;
 mod golden;
 mod layers;
+mod order;
 mod saved;
 mod script;
 mod scripts;
