@@ -85,7 +85,10 @@ pub fn plan(inputs: &Inputs) -> Plan {
     for _ in 0..SCOPE_ROUNDS {
         let solution = solve(&input(inputs, &demand, &replace, &untouched));
         let plan = put_together(inputs, &demand, &solution);
-        let outside = outside_scope(&plan, &inputs.scope);
+        let mut outside = outside_scope(&plan, &inputs.scope);
+        if left_out_exchange(&plan, &solution) {
+            outside.extend(exchanged(&solution));
+        }
         if outside.is_subset(&untouched.iter().cloned().collect()) {
             return finish(inputs, &demand, plan);
         }
@@ -160,6 +163,19 @@ fn outside_scope(plan: &Plan, scope: &Scope) -> BTreeSet<NodeName> {
         before.node.clone().or_else(|| Some(before.instance_id.as_ref()?.as_str().into()))
     };
     plan.resource_changes.iter().filter(removed).filter_map(name).collect()
+}
+
+/// Returns whether a launch that takes the pods of a node that goes was left out of the plan.
+fn left_out_exchange(plan: &Plan, solution: &Solution) -> bool {
+    let launches = &solution.target.launches;
+    let planned = usize::try_from(plan.summary.add).unwrap_or(usize::MAX);
+    planned < launches.len() && launches.iter().any(|launch| launch.batch.is_some())
+}
+
+/// Returns the nodes that go because launches take their pods.
+fn exchanged(solution: &Solution) -> impl Iterator<Item = NodeName> {
+    let retires = solution.target.retires.iter();
+    retires.filter(|(_, retire)| retire.batch.is_some()).map(|(name, _)| name.clone())
 }
 
 /// Returns the nodes that stand at `addresses`, found in a plan that changes nothing.
