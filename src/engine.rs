@@ -85,11 +85,13 @@ pub fn plan(inputs: &Inputs) -> Plan {
     for _ in 0..SCOPE_ROUNDS {
         let solution = solve(&input(inputs, &demand, &replace, &untouched));
         let plan = put_together(inputs, &demand, &solution);
+        let known: BTreeSet<NodeName> = untouched.iter().cloned().collect();
         let mut outside = outside_scope(&plan, &inputs.scope);
-        if left_out_exchange(&plan, &solution) {
+        // Once what is out of scope stays, the nodes in scope may do without the exchange.
+        if outside.is_subset(&known) && left_out_exchange(&plan, &solution) {
             outside.extend(exchanged(&solution));
         }
-        if outside.is_subset(&untouched.iter().cloned().collect()) {
+        if outside.is_subset(&known) {
             return finish(inputs, &demand, plan);
         }
         untouched.extend(outside);
