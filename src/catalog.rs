@@ -24,6 +24,7 @@ mod near;
 mod snapshot;
 mod step;
 mod synthetic;
+mod unknown;
 
 pub use allocation::{allocation, explain};
 pub use formula::{Formula, PodCount};

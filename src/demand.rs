@@ -77,6 +77,19 @@ pub struct Counts {
     pub planned: u32,
 }
 
+impl Counts {
+    /// Returns the counts with `done` pods taken off each.
+    #[must_use]
+    pub fn less(self, done: u32) -> Self {
+        Self {
+            floor: self.floor.saturating_sub(done),
+            live: self.live.saturating_sub(done),
+            ceiling: self.ceiling.saturating_sub(done),
+            planned: self.planned.saturating_sub(done),
+        }
+    }
+}
+
 /// Who decides how many pods a workload has.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "kind", rename_all = "kebab-case")]

@@ -22,7 +22,7 @@ use crate::demand::{Demand, DemandMode};
 use crate::fleet::Observed;
 use crate::ids::{Address, NodeName};
 use crate::manifest::{Desired, Problem, Severity};
-use crate::plan::wire::{Action, Base, Diagnostic, Plan, ResourceChange};
+use crate::plan::wire::{Action, Base, Diagnostic, Plan, ResourceChange, ResourceKind};
 use crate::plan::{Facts, Parts, Source, check, diff, digest, plan_id};
 use crate::solve::{Input, Settings, Solution, solve};
 
@@ -85,7 +85,10 @@ pub fn plan(inputs: &Inputs) -> Plan {
     for _ in 0..SCOPE_ROUNDS {
         let solution = solve(&input(inputs, &demand, &replace, &untouched));
         let plan = put_together(inputs, &demand, &solution);
-        let outside = outside_scope(&plan, &inputs.scope);
+        let mut outside = outside_scope(&plan, &inputs.scope);
+        if left_out_exchange(&plan, &solution) {
+            outside.extend(exchanged(&solution));
+        }
         if outside.is_subset(&untouched.iter().cloned().collect()) {
             return finish(inputs, &demand, plan);
         }
@@ -162,6 +165,19 @@ fn outside_scope(plan: &Plan, scope: &Scope) -> BTreeSet<NodeName> {
     plan.resource_changes.iter().filter(removed).filter_map(name).collect()
 }
 
+/// Returns whether a launch that takes the pods of a node that goes was left out of the plan.
+fn left_out_exchange(plan: &Plan, solution: &Solution) -> bool {
+    let launches = &solution.target.launches;
+    let planned = usize::try_from(plan.summary.add).unwrap_or(usize::MAX);
+    planned < launches.len() && launches.iter().any(|launch| launch.batch.is_some())
+}
+
+/// Returns the nodes that go because launches take their pods.
+fn exchanged(solution: &Solution) -> impl Iterator<Item = NodeName> {
+    let retires = solution.target.retires.iter();
+    retires.filter(|(_, retire)| retire.batch.is_some()).map(|(name, _)| name.clone())
+}
+
 /// Returns the nodes that stand at `addresses`, found in a plan that changes nothing.
 fn nodes_at(inputs: &Inputs, demand: &Demand, addresses: &[String]) -> Vec<NodeName> {
     if addresses.is_empty() {
@@ -172,6 +188,46 @@ fn nodes_at(inputs: &Inputs, demand: &Demand, addresses: &[String]) -> Vec<NodeN
     let named = |row: &&ResourceChange| addresses.iter().any(|a| a == row.address.as_str());
     let node = |row: &ResourceChange| row.change.before.as_ref()?.node.clone();
     plan.resource_changes.iter().filter(named).filter_map(node).collect()
+}
+
+/// Returns a warning for each address of the scope that no row of `plan` has: most likely a slip, and
+/// a plan that did not do what was asked for must say so.
+fn unmatched(inputs: &Inputs, plan: &Plan) -> Vec<Diagnostic> {
+    let Scope { target, exclude, replace } = &inputs.scope;
+    let has = |pattern: &String| {
+        let scope = Scope { target: vec![pattern.clone()], ..Scope::default() };
+        plan.resource_changes.iter().any(|row| scope.allows(&row.address))
+    };
+    let stands = |address: &String| {
+        let rows = plan.resource_changes.iter();
+        rows.filter(|row| row.change.before.is_some()).any(|row| address == row.address.as_str())
+    };
+    // A pool without a node, and without need of one, is no slip.
+    let is_pool = |pattern: &String| {
+        let kind = format!("{}.", ResourceKind::Ec2Instance.as_str());
+        pattern.strip_prefix(&kind).is_some_and(|name| inputs.desired.pools.contains_key(name))
+    };
+    let lists = [
+        (target, "is targeted, and no row has this address"),
+        (exclude, "is excluded, and no row has this address"),
+    ];
+    let mut found = Vec::new();
+    for (patterns, what) in lists {
+        let missing = patterns.iter().filter(|pattern| !has(pattern) && !is_pool(pattern));
+        found.extend(missing.map(|pattern| (pattern, what)));
+    }
+    let missing = replace.iter().filter(|address| !stands(address));
+    found.extend(
+        missing.map(|address| (address, "is to be replaced, and no node has this address")),
+    );
+    let warning = |(address, what): (&String, &str)| Diagnostic {
+        severity: "warning".to_owned(),
+        origin: None,
+        object: address.clone(),
+        message: what.to_owned(),
+        hint: None,
+    };
+    found.into_iter().map(warning).collect()
 }
 
 fn diagnostics(inputs: &Inputs, demand: &Demand, solution: &Solution) -> Vec<Diagnostic> {
@@ -195,8 +251,9 @@ fn diagnostics(inputs: &Inputs, demand: &Demand, solution: &Solution) -> Vec<Dia
         message: message.clone(),
         hint: None,
     };
-    let mut list: Vec<Diagnostic> =
-        inputs.desired.problems.iter().chain(&demand.problems).map(problem).collect();
+    let unknown = inputs.catalog.unknown_types(inputs.desired);
+    let problems = inputs.desired.problems.iter().chain(&demand.problems).chain(&unknown);
+    let mut list: Vec<Diagnostic> = problems.map(problem).collect();
     list.extend(inputs.catalog.warnings.iter().map(|text| note("note", text)));
     list.extend(solution.refusals.iter().map(|text| note("warning", text)));
     list.sort();
@@ -206,6 +263,8 @@ fn diagnostics(inputs: &Inputs, demand: &Demand, solution: &Solution) -> Vec<Dia
 
 /// Adds identity, and the verdict of the independent judge: a plan that fails it is never applied.
 fn finish(inputs: &Inputs, demand: &Demand, mut plan: Plan) -> Plan {
+    plan.capacity.diagnostics.extend(unmatched(inputs, &plan));
+    plan.capacity.diagnostics.sort();
     identify(&mut plan);
     let facts = Facts {
         desired: inputs.desired,

@@ -67,12 +67,17 @@ fn ended(outcome: &Outcome) -> String {
 
 /// Returns the receipt in a few lines.
 pub(super) fn receipt(receipt: &Receipt) -> String {
-    let count = |step: WaveStep, settled: bool| {
+    // What an earlier run did is not what this one did.
+    let done = |step: WaveStep| {
         let of = receipt.outcomes.iter().filter(|o| o.step == step);
-        of.filter(|o| o.outcome.is_settled() == settled).count()
+        of.filter(|o| o.outcome == Outcome::Done).count()
     };
-    let (launched, retired) = (count(WaveStep::Launch, true), count(WaveStep::Retire, true));
-    let left = count(WaveStep::Launch, false) + count(WaveStep::Retire, false);
+    let (launched, retired) = (done(WaveStep::Launch), done(WaveStep::Retire));
+    let left = receipt.outcomes.iter().filter(|o| !o.outcome.is_settled()).count();
+    let before = match receipt.outcomes.len() - launched - retired - left {
+        0 => String::new(),
+        n => format!(" {n} with nothing to do,"),
+    };
     let took = receipt.finished_at.duration_since(receipt.started_at).as_secs();
     let verdict = match receipt.verdict {
         Verdict::Applied => "Apply complete!",
@@ -80,7 +85,7 @@ pub(super) fn receipt(receipt: &Receipt) -> String {
         Verdict::Interrupted => "Interrupted; run the same plan again to finish.",
     };
     let mut text = format!(
-        "\n{verdict} Nodes: {launched} launched, {retired} terminated, {left} left, in {}m{:02}s.\n",
+        "\n{verdict} Nodes: {launched} launched, {retired} terminated, {left} left,{before} in {}m{:02}s.\n",
         took / 60,
         took % 60
     );
@@ -121,12 +126,17 @@ mod tests {
         };
         let verdict = Verdict::Partly;
         let (plan_id, digest) = ("p".into(), "d".into());
-        let outcomes = vec![left(0), left(1)];
+        let before = ChangeOutcome { outcome: Outcome::AlreadyDone, ..left(2) };
+        let outcomes = vec![left(0), left(1), before];
         let (started_at, finished_at) = (at, at);
         let text =
             receipt(&Receipt { plan_id, digest, outcomes, started_at, finished_at, verdict });
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines.len(), 4, "{text}");
+        assert!(
+            lines[1].ends_with("0 terminated, 2 left, 1 with nothing to do, in 0m00s."),
+            "{text}"
+        );
         assert_eq!(lines[2], "  ec2_instance.web[\"0\"]: given up: not\\ndrained");
         assert!(text.ends_with("drained\n"), "{text}");
     }

@@ -56,7 +56,10 @@ fn problems(repository: &Repository) -> Vec<Problem> {
     // Some problems show only once the parts are put together, as every plan does.
     let nothing = Observed::empty(fleet.identity(), Timestamp::UNIX_EPOCH);
     problems.extend(Demand::build(desired, &nothing, fleet.demand).problems);
-    problems.extend(Catalog::load(&fleet.region, &fleet.zones).err().iter().map(of_catalog));
+    match Catalog::load(&fleet.region, &fleet.zones) {
+        Ok(catalog) => problems.extend(catalog.unknown_types(desired)),
+        Err(error) => problems.push(of_catalog(&error)),
+    }
     problems.sort();
     problems.dedup();
     problems

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::shape::{ShapeContext, shape_of};
 use super::{Counts, Daemon, Decider, Demand, DemandMode, PodGroup, PodShape};
-use crate::fleet::{Observed, Pod};
+use crate::fleet::{Observed, Pod, PodPhase};
 use crate::ids::{NodeName, WorkloadId, WorkloadKind};
 use crate::manifest::{AutoscalerRef, Desired, Problem, Scale, Severity, Unresolved, Workload};
 use crate::pod::PodTemplate;
@@ -108,6 +108,17 @@ impl Declared<'_> {
         if let Some(autoscaler) = self.autoscalers.iter().find(|a| claims(a, &workload.id)) {
             problems.push(ignored_autoscaler(autoscaler, workload));
             decided_by = Decider::Ignored { autoscaler: autoscaler.object.clone() };
+            // Replicas belong to the autoscaler: what it runs now is never planned away.
+            let running = self.live.active(&workload.id);
+            counts = Counts {
+                floor: counts.floor.max(running),
+                live: counts.live.max(running),
+                ceiling: counts.ceiling.max(running),
+                planned: 0,
+            };
+        }
+        if matches!(workload.id.kind, WorkloadKind::Job | WorkloadKind::Pod) {
+            counts = counts.less(self.live.finished(&workload.id));
         }
         counts.planned = match self.mode {
             DemandMode::Floor => counts.floor,
@@ -126,20 +137,40 @@ impl Declared<'_> {
 /// Active pods by the workload at the top of their owners; a pod without one is its own workload.
 struct LivePods<'a> {
     by_owner: BTreeMap<WorkloadId, Vec<&'a Pod>>,
+    /// Pods that are done: those that succeeded, and bare pods that ended in any way.
+    finished: BTreeMap<WorkloadId, u32>,
 }
 
 impl<'a> LivePods<'a> {
     fn of(observed: &'a Observed) -> Self {
         let mut by_owner: BTreeMap<WorkloadId, Vec<&Pod>> = BTreeMap::new();
-        for pod in observed.pods.iter().filter(|pod| pod.is_active() && !pod.mirror) {
+        let mut finished: BTreeMap<WorkloadId, u32> = BTreeMap::new();
+        for pod in observed.pods.iter().filter(|pod| !pod.mirror) {
             let itself = || WorkloadId {
                 namespace: pod.namespace.clone(),
                 name: pod.name.clone(),
                 kind: WorkloadKind::Pod,
             };
-            by_owner.entry(pod.owner.clone().unwrap_or_else(itself)).or_default().push(pod);
+            let owner = pod.owner.clone().unwrap_or_else(itself);
+            let ended = pod.phase == PodPhase::Succeeded
+                || pod.phase == PodPhase::Failed && owner.kind == WorkloadKind::Pod;
+            if pod.is_active() {
+                by_owner.entry(owner).or_default().push(pod);
+            } else if ended {
+                *finished.entry(owner).or_insert(0) += 1;
+            }
         }
-        Self { by_owner }
+        Self { by_owner, finished }
+    }
+
+    /// Returns how many pods of a workload are active, bound or not.
+    fn active(&self, id: &WorkloadId) -> u32 {
+        self.by_owner.get(id).map_or(0, |pods| u32::try_from(pods.len()).unwrap_or(u32::MAX))
+    }
+
+    /// Returns how many pods of a workload are done and will not be made again.
+    fn finished(&self, id: &WorkloadId) -> u32 {
+        self.finished.get(id).copied().unwrap_or(0)
     }
 
     fn running(&self, id: &WorkloadId) -> BTreeMap<NodeName, u32> {

@@ -75,7 +75,7 @@ fn without_leavers(ground: &Ground) -> Layout {
         let mut kept = layout.kept.clone();
         kept[index] = false;
         let trial = ground.layout(kept);
-        if trial.packing.left_over() <= layout.packing.left_over() {
+        if trial.packing.leaves_no_more_than(&layout.packing) {
             layout = trial;
         }
     }
@@ -118,12 +118,14 @@ impl Round<'_> {
             kept[*index] = false;
         }
         let layout = ground.layout(kept);
-        let affected: MicroUsd = set.iter().map(|i| price_of(&ground.standing[*i])).sum();
-        let moves = set.iter().map(|i| current.layout.staying[*i]).sum();
+        // Nodes that are only planned are planned away at no cost.
+        let real = || set.iter().filter(|i| !ground.standing[**i].is_new);
+        let affected: MicroUsd = real().map(|i| price_of(&ground.standing[*i])).sum();
+        let moves = real().map(|i| current.layout.stay_on(*i)).sum();
         let needed = self.settings.needed_saving(affected, moves);
         let saves = current.layout.price - layout.price;
         let gain = self.settings.gain(saves, moves);
-        let fits = layout.packing.left_over() <= current.layout.packing.left_over();
+        let fits = layout.packing.leaves_no_more_than(&current.layout.packing);
         if fits && gain > MicroUsd::ZERO && saves >= needed {
             return Some(Trial { set, layout, gain, needed, moves });
         }
@@ -133,11 +135,14 @@ impl Round<'_> {
 
     /// Rehearses a trial; what it takes for every order to pass counts against it.
     fn rehearsed(&mut self, current: &Settled, trial: Trial) -> Option<Settled> {
-        let left_over = current.layout.packing.left_over();
         let Trial { set, layout, needed, moves, .. } = trial;
         let settled = self.stage.settle(&layout);
         let saves = current.layout.price - settled.layout.price;
-        let holds = settled.layout.packing.left_over() <= left_over;
+        // Not one pod more may be without a place, of whichever workload.
+        let has_place = |(group, pods): (&usize, &u32)| {
+            current.unplaced.get(group).is_some_and(|before| pods <= before)
+        };
+        let holds = settled.unplaced.iter().all(has_place);
         if holds && saves >= needed && self.settings.gain(saves, moves) > MicroUsd::ZERO {
             return Some(settled);
         }
@@ -157,10 +162,10 @@ impl Round<'_> {
     fn sets(&self, layout: &Layout) -> Vec<Vec<usize>> {
         let standing = self.stage.ground.standing;
         let there = |i: &usize| layout.kept[*i];
-        let idle = |i: &usize| layout.staying[*i] == 0;
+        let idle = |i: &usize| layout.staying[*i].is_empty();
         let may_go = |i: &usize| match standing[*i].fate {
             Fate::Free => idle(i) || standing[*i].price.is_some(),
-            Fate::OnlyWhenEmpty(_) => idle(i),
+            Fate::OnlyWhenEmpty(_) => self.runs_nothing(*i),
             Fate::Stays(_) | Fate::Leaves(_) => false,
         };
         let mut all: Vec<usize> = (0..standing.len()).filter(there).filter(may_go).collect();
@@ -180,6 +185,12 @@ impl Round<'_> {
         }
         sets.extend([empty, free].into_iter().filter(|set| set.len() > 1));
         sets
+    }
+
+    /// Returns whether no planned workload has pods on the node now: which pods of a workload go
+    /// when it shrinks is not ours to say, so that its pods may be anywhere.
+    fn runs_nothing(&self, node: usize) -> bool {
+        self.stage.ground.model.bins[node].running.iter().all(|pods| *pods == 0)
     }
 
     /// The price of a node that the pods on it are not worth.

@@ -20,12 +20,19 @@ pub(super) struct Layout {
     pub kept: Vec<bool>,
     /// For each standing node, the pods on it.
     pub on: Vec<Counts>,
-    /// For each standing node, how many of its pods run there already.
-    pub staying: Vec<u32>,
+    /// For each standing node, the pods that run there already and stay.
+    pub staying: Vec<Counts>,
     /// New nodes, and what has no place.
     pub packing: Packing,
     /// Price per hour of the nodes that stay and the new ones.
     pub price: MicroUsd,
+}
+
+impl Layout {
+    /// Returns how many pods that run on a standing node stay there.
+    pub(super) fn stay_on(&self, node: usize) -> u32 {
+        self.staying[node].values().sum()
+    }
 }
 
 /// What layouts are made from.
@@ -74,7 +81,7 @@ impl<'a> Ground<'a> {
         let mut left: Vec<u32> = self.model.classes.iter().map(|class| class.planned).collect();
         let mut rooms: Vec<Vec<i64>> = self.model.bins.iter().map(|bin| bin.room.clone()).collect();
         let mut on = vec![Counts::new(); kept.len()];
-        let mut staying = vec![0; kept.len()];
+        let mut staying = vec![Counts::new(); kept.len()];
         let stays = || self.fill_order.iter().copied().filter(|bin| kept[*bin]);
         for bin in stays() {
             for (class, running) in self.model.bins[bin].running.iter().enumerate() {
@@ -82,7 +89,9 @@ impl<'a> Ground<'a> {
                     let wanted = (*running).min(left[class]);
                     let count = self.model.copies(class, &rooms[bin], wanted);
                     self.put(class, count, (&mut rooms[bin], &mut on[bin], &mut left));
-                    staying[bin] += count;
+                    if count > 0 {
+                        staying[bin].insert(class, count);
+                    }
                 }
             }
         }

@@ -37,6 +37,8 @@ pub enum PoolRefusal {
     NoNodeClass,
     /// No offering satisfies its requirements.
     NoOffering,
+    /// It has a fixed number of nodes, which pods never add to.
+    Static,
     /// Fewer distinct values of a key remain possible than it demands.
     TooFewValues {
         /// The key.
@@ -103,6 +105,9 @@ fn pool_offers(
 ) -> Result<Vec<Offer>, PoolRefusal> {
     let class = pool.node_class.as_ref().and_then(|name| desired.node_classes.get(name));
     let class = class.ok_or(PoolRefusal::NoNodeClass)?;
+    if pool.replicas.is_some() {
+        return Err(PoolRefusal::Static);
+    }
     let template = Template::of(pool, class, catalog);
     let splits = template.splits(asked);
     let mut offers = Vec::new();

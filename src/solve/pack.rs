@@ -52,6 +52,11 @@ impl Packing {
     pub(super) fn left_over(&self) -> u64 {
         self.left.iter().map(|n| u64::from(*n)).sum()
     }
+
+    /// Returns whether no class has more pods left over than in `other`.
+    pub(super) fn leaves_no_more_than(&self, other: &Self) -> bool {
+        self.left.iter().zip(&other.left).all(|(mine, theirs)| mine <= theirs)
+    }
 }
 
 /// Packs `wanted` pods (by class) onto new nodes, pools of higher weight first.

@@ -136,7 +136,7 @@ impl<'a> Stage<'a> {
     pub(super) fn rehearse(&self, layout: &Layout) -> Verdict {
         let offers = self.choose_offers(layout);
         let scene = self.scene(layout, &offers);
-        let unplaced = self.unplaced(layout);
+        let unplaced = self.unplaced(layout, &scene.staying);
         let mut first = None;
         for run in RUNS {
             let performance = self.play(&scene, run, &unplaced);
@@ -153,12 +153,12 @@ impl<'a> Stage<'a> {
     pub(super) fn all_runs(&self, layout: &Layout) -> (Vec<Performance>, Vec<usize>) {
         let offers = self.choose_offers(layout);
         let scene = self.scene(layout, &offers);
-        let unplaced = self.unplaced(layout);
+        let unplaced = self.unplaced(layout, &scene.staying);
         (RUNS.iter().map(|run| self.play(&scene, *run, &unplaced)).collect(), offers)
     }
 
     fn settled(&self, mut layout: Layout, first: Performance, offers: Vec<usize>) -> Settled {
-        let unplaced = self.unplaced(&layout);
+        let unplaced = self.unplaced(&layout, &self.staying(&layout));
         self.move_pods(&mut layout, &first.placements);
         let packed = layout.price;
         Settled { layout, offers, placements: first.placements, unplaced, packed }
@@ -189,13 +189,15 @@ impl<'a> Stage<'a> {
         classes.map(|class| class.groups.iter().map(of).sum()).collect()
     }
 
-    /// Pods by group that the packing already left over: the last groups of each class.
-    pub(super) fn unplaced(&self, layout: &Layout) -> BTreeMap<usize, u32> {
+    /// Pods by group that the packing already left over: those that run nowhere yet, of the last
+    /// groups of each class.
+    pub(super) fn unplaced(&self, layout: &Layout, staying: &Placements) -> BTreeMap<usize, u32> {
         let mut unplaced = BTreeMap::new();
         for (class, left) in self.ground.model.classes.iter().zip(&layout.packing.left) {
             let mut left = *left;
             for group in class.groups.iter().rev() {
-                let count = left.min(self.groups[*group].counts.planned);
+                let stays: u32 = staying.get(group).into_iter().flat_map(BTreeMap::values).sum();
+                let count = left.min(self.groups[*group].counts.planned.saturating_sub(stays));
                 if count > 0 {
                     unplaced.insert(*group, count);
                 }
@@ -296,42 +298,50 @@ impl<'a> Stage<'a> {
             }
         }
         let place_of = indices.into_iter().zip(places).collect();
-        let mut scene = Scene { scheduler, classes, place_of, staying: BTreeMap::new() };
-        self.seat(&mut scene, layout);
+        let mut scene = Scene { scheduler, classes, place_of, staying: self.staying(layout) };
+        Self::seat(&mut scene);
         scene
     }
 
-    /// Binds the pods that run on nodes that stay, as far as they are planned and may stay.
-    fn seat(&self, scene: &mut Scene, layout: &Layout) {
-        let kept: BTreeMap<&NodeName, usize> = self
-            .ground
-            .standing
-            .iter()
-            .enumerate()
-            .filter(|(index, _)| layout.kept[*index])
-            .map(|(index, node)| (&node.name, index))
-            .collect();
+    /// Returns the pods that stay where they run, by group: those that the layout keeps there.
+    pub(super) fn staying(&self, layout: &Layout) -> Placements {
+        let nodes: Vec<usize> = (0..layout.kept.len()).filter(|node| layout.kept[*node]).collect();
+        let nodes = self.ground.in_fill_order(nodes.into_iter());
+        let mut class_of = vec![None; self.groups.len()];
+        for (class, members) in self.ground.model.classes.iter().enumerate() {
+            members.groups.iter().for_each(|group| class_of[*group] = Some(class));
+        }
+        let mut seats = layout.staying.clone();
+        let mut staying = Placements::new();
         for (index, group) in self.groups.iter().enumerate() {
-            let class = scene.classes[index];
             let mut wanted = group.counts.planned;
-            let nodes = self
-                .ground
-                .in_fill_order(group.running.keys().filter_map(|n| kept.get(n).copied()));
-            for node in nodes {
-                let standing = &self.ground.standing[node];
-                if !super::offer::admits(&group.shape, &standing.labels, &standing.taints) {
-                    continue;
-                }
-                let count = group.running[&standing.name].min(wanted);
-                let seat =
-                    scene.scheduler.node(&standing.name).expect("every kept node is on stage");
-                for _ in 0..count {
-                    scene.scheduler.bind(class, seat);
+            for node in nodes.iter().copied() {
+                let name = &self.ground.standing[node].name;
+                let Some(running) = group.running.get(name) else { continue };
+                let mut count = (*running).min(wanted);
+                if let Some(class) = class_of[index] {
+                    // Pods of no class stay unconditionally: nothing is known about their rules.
+                    let seats = seats[node].entry(class).or_insert(0);
+                    count = count.min(*seats);
+                    *seats -= count;
                 }
                 wanted -= count;
                 if count > 0 {
-                    let places = scene.staying.entry(index).or_default();
-                    places.insert(Place::Node(standing.name.clone()), count);
+                    staying.entry(index).or_default().insert(Place::Node(name.clone()), count);
+                }
+            }
+        }
+        staying
+    }
+
+    /// Binds the pods that stay where they run.
+    fn seat(scene: &mut Scene) {
+        for (group, places) in &scene.staying {
+            for (place, count) in places {
+                let Place::Node(name) = place else { continue };
+                let seat = scene.scheduler.node(name).expect("every kept node is on stage");
+                for _ in 0..*count {
+                    scene.scheduler.bind(scene.classes[*group], seat);
                 }
             }
         }

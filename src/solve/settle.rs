@@ -87,9 +87,16 @@ impl Stage<'_> {
         let model = self.ground.model;
         let wanted = pods_of(&layout.packing.opened, model.classes.len());
         let rest = layout.price - layout.packing.price(model);
+        // Pods go to the pool of the highest weight that can hold them: another weight is no way out.
+        let mut weights = layout.packing.opened.iter().map(|n| model.columns[n.column].weight);
+        let weight = weights.next()?;
+        if weights.any(|other| other != weight) {
+            return None;
+        }
         let takes_all = |column: &usize| {
             let takes = &model.columns[*column].takes;
-            wanted.iter().zip(takes).all(|(pods, takes)| *pods == 0 || *takes)
+            model.columns[*column].weight == weight
+                && wanted.iter().zip(takes).all(|(pods, takes)| *pods == 0 || *takes)
         };
         let shapes = model.undominated.iter().copied().filter(takes_all);
         let mut shapes: Vec<(MicroUsd, usize, usize)> = shapes
@@ -163,7 +170,7 @@ impl Stage<'_> {
 
     /// What is left over in the worst run has no place: that is said, not hidden.
     fn give_up(&self, mut layout: Layout) -> Settled {
-        let mut unplaced = self.unplaced(&layout);
+        let mut unplaced = self.unplaced(&layout, &self.staying(&layout));
         let (performances, offers) = self.all_runs(&layout);
         let mut worst: BTreeMap<usize, u32> = BTreeMap::new();
         for (group, count) in performances.iter().flat_map(|p| &p.left) {
@@ -202,7 +209,7 @@ impl Stage<'_> {
     /// Takes the packing's word for where pods go.
     fn as_packed(&self, layout: &Layout) -> Settled {
         let offers = self.choose_offers(layout);
-        let unplaced = self.unplaced(layout);
+        let unplaced = self.unplaced(layout, &self.staying(layout));
         let mut placements = Placements::new();
         for (index, class) in self.ground.model.classes.iter().enumerate() {
             let standing = self.ground.standing.iter().zip(&layout.on);

@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 
 use super::drift;
 use super::offer::{Offer, admits_daemon};
 use super::target::{BlockReason, KeepReason, RetireReason};
-use crate::catalog::Catalog;
+use crate::catalog::{Catalog, NodeSettings, Offering, allocation};
 use crate::demand::{Demand, ShapeContext, shape_of};
 use crate::fleet::{Instance, Node, Observed, tag};
 use crate::ids::{Labels, NodeName, PoolName, WorkloadKind};
@@ -15,6 +15,10 @@ use crate::manifest::{Consolidation, Desired, Expiry, Pool};
 use crate::pod::Taint;
 use crate::requirement::key;
 use crate::units::{MicroUsd, Resources};
+
+/// How long a machine may take until its node is Ready; one that takes longer is not waited for.
+/// Karpenter gives a machine as long to register.
+const READY_MAX: SignedDuration = SignedDuration::from_mins(15);
 
 /// A node that is there, or an instance of ours that has not joined yet.
 #[derive(Debug, Clone)]
@@ -27,12 +31,18 @@ pub struct Standing {
     pub labels: Labels,
     /// Taints that pods must tolerate.
     pub taints: Vec<Taint>,
+    /// Taints that are gone once the node is initialized.
+    pub startup_taints: Vec<Taint>,
     /// What it reports as capacity; pool limits count this.
     pub capacity: Resources,
     /// What is left for pods once DaemonSet and static pods have theirs.
     pub room: Resources,
     /// Price per hour, where known.
     pub price: Option<MicroUsd>,
+    /// Whether the price stands in for one that is not known.
+    pub price_estimated: bool,
+    /// Whether the node is only planned yet: it may be planned away again at no cost.
+    pub is_new: bool,
     /// Whether new pods may be placed on it.
     pub schedulable: bool,
     /// What may become of it.
@@ -114,7 +124,13 @@ impl Survey<'_> {
         }
         let ours = instance.filter(|instance| instance.is_ours(&self.observed.cluster.name));
         let pool = ours.and_then(pool_of);
-        let daemons = self.expected_daemons(&node.labels, &node.taints);
+        let declared = pool.as_ref().and_then(|name| self.circumstances.desired.pools.get(name));
+        // Taints that the pool removes once the node is initialized keep no pod away for long.
+        let starts = |taint: &Taint| declared.is_some_and(|p| p.startup_taints.contains(taint));
+        let (startup_taints, taints): (Vec<Taint>, Vec<Taint>) =
+            node.taints.iter().cloned().partition(starts);
+        let offering = instance.and_then(|instance| self.offering(instance));
+        let daemons = self.expected_daemons(&node.labels, &taints);
         let fixed = self.fixed.get(&node.name).cloned().unwrap_or_default();
         let fate = match ours {
             None => Fate::Stays(KeepReason::NotOurs),
@@ -123,18 +139,22 @@ impl Survey<'_> {
         Some(Standing {
             name: node.name.clone(),
             labels: node.labels.clone(),
-            taints: node.taints.clone(),
             capacity: node.capacity.clone(),
             room: node.allocatable.minus(&daemons).minus(&fixed),
-            price: instance.and_then(|instance| self.price(instance)),
-            schedulable: !node.unschedulable && (node.ready || ours.is_some()),
+            price: offering.and_then(|offering| offering.price),
+            price_estimated: offering.is_some_and(|offering| offering.estimated),
+            schedulable: !node.unschedulable
+                && (node.ready || ours.is_some() && self.is_coming(node.created_at)),
+            is_new: false,
+            taints,
+            startup_taints,
             fate,
             pool,
         })
     }
 
     /// An instance without a node counts as the node it will become, so that a second plan does
-    /// not launch another one for the same pods.
+    /// not launch another one for the same pods; one that never joined holds nothing.
     fn joining(&self, instance: &Instance) -> Option<Standing> {
         let pool = pool_of(instance)?;
         let offer = self.offers.iter().find(|offer| {
@@ -143,26 +163,39 @@ impl Survey<'_> {
                 && node.instance_type == instance.instance_type
                 && node.zone == instance.zone
                 && node.capacity_type == instance.capacity_type
-        })?;
+        });
+        let node = offer.map(|offer| &offer.node);
+        let kind = self.catalog.types.get(&instance.instance_type);
+        let capacity = node
+            .map(|node| node.capacity.clone())
+            .or_else(|| Some(allocation(kind?, &NodeSettings::default()).capacity));
+        let offering = self.offering(instance);
         Some(Standing {
             name: instance.id.as_str().into(),
-            labels: offer.node.labels.clone(),
-            taints: offer.node.taints.clone(),
-            capacity: offer.node.capacity.clone(),
-            room: offer.room.clone(),
-            price: self.price(instance),
-            schedulable: true,
+            labels: node.map(|node| node.labels.clone()).unwrap_or_default(),
+            taints: node.map(|node| node.taints.clone()).unwrap_or_default(),
+            startup_taints: Vec::new(),
+            capacity: capacity.unwrap_or_default(),
+            room: offer.map(|offer| offer.room.clone()).unwrap_or_default(),
+            price: offering.and_then(|offering| offering.price),
+            price_estimated: offering.is_some_and(|offering| offering.estimated),
+            is_new: false,
+            schedulable: offer.is_some() && self.is_coming(instance.launched_at),
             fate: Fate::Stays(KeepReason::Blocked { by: BlockReason::NotReady }),
             pool: Some(pool),
         })
     }
 
-    fn price(&self, instance: &Instance) -> Option<MicroUsd> {
+    /// Returns whether a machine that began then may still become Ready.
+    fn is_coming(&self, began: Timestamp) -> bool {
+        self.circumstances.at.duration_since(began) <= READY_MAX
+    }
+
+    fn offering(&self, instance: &Instance) -> Option<&Offering> {
         let offerings = &self.catalog.types.get(&instance.instance_type)?.offerings;
-        let same = |o: &&crate::catalog::Offering| {
-            o.zone == instance.zone && o.capacity_type == instance.capacity_type
-        };
-        offerings.iter().find(same)?.price
+        let same =
+            |o: &&Offering| o.zone == instance.zone && o.capacity_type == instance.capacity_type;
+        offerings.iter().find(same)
     }
 
     fn expected_daemons(&self, labels: &Labels, taints: &[Taint]) -> Resources {
@@ -229,8 +262,7 @@ impl Survey<'_> {
         if let Expiry::After(limit) = pool.expire_after {
             let age = self.circumstances.at.duration_since(instance.launched_at);
             if age >= limit {
-                let hours =
-                    |d: jiff::SignedDuration| u32::try_from(d.as_hours()).unwrap_or(u32::MAX);
+                let hours = |d: SignedDuration| u32::try_from(d.as_hours()).unwrap_or(u32::MAX);
                 return Some(RetireReason::Expired {
                     age_hours: hours(age),
                     limit_hours: hours(limit),

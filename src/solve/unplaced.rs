@@ -238,6 +238,10 @@ pub(super) fn refusal_text(pool: &PoolName, refusal: &PoolRefusal) -> String {
     match refusal {
         PoolRefusal::NoNodeClass => format!("pool {pool} has no node class"),
         PoolRefusal::NoOffering => format!("no offering satisfies the requirements of pool {pool}"),
+        PoolRefusal::Static => format!(
+            "pool {pool} has a fixed number of nodes (replicas), which is not supported yet: its \
+             nodes are neither made nor removed"
+        ),
         PoolRefusal::TooFewValues { key, demanded, remain } => {
             format!(
                 "pool {pool} demands {demanded} distinct values of {key}; {remain} remain possible"

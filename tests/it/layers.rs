@@ -132,7 +132,10 @@ fn collect(dir: &Path, files: &mut Vec<PathBuf>) {
         let path = entry.expect("source is readable").path();
         let name = path.file_name().expect("a name").to_string_lossy().into_owned();
         if path.is_dir() {
-            collect(&path, files);
+            // A folder `tests` holds nothing but unit tests.
+            if name != "tests" {
+                collect(&path, files);
+            }
         } else if path.extension().is_some_and(|end| end == "rs")
             && !["tests.rs", "fixture.rs", "story.rs", "build.rs"].contains(&name.as_str())
         {

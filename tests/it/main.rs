@@ -1,3 +1,13 @@
-//! Integration tests: the layers of the source, and scripts that drive the real binary.
+//! Integration tests: the layers of the source, and stories told through the real binary.
+//!
+//! A story is a file of `scripts/`; `script` says what its lines mean. What a story cannot say, because
+//! it needs bytes of its own making or a thousand rounds, stands in a module of its own.
+//! `UPDATE_GOLDEN=1 cargo test --test it` writes what is compared with a file (`golden/`, `plans/`)
+//! instead of comparing it; the difference is then reviewed like prose.
 
+mod binary;
+mod golden;
 mod layers;
+mod saved;
+mod script;
+mod scripts;

@@ -99,12 +99,21 @@ fn shares<'a>(
         shares.push(Share { group, stay, come: pods - stay });
     }
     let planned: BTreeMap<&str, u32> = row.pods().collect();
+    // Where requests were raised, not all that run here fit any more; the rest is rolled elsewhere.
+    let overdrawn = || {
+        let here = node.and_then(|name| running.get(name)).into_iter().flatten();
+        let asked = here.filter_map(|(key, pods)| {
+            Some(case.groups.get(key.as_str())?.shape.requests.times(i64::from(*pods)))
+        });
+        let asked = asked.fold(Resources::default(), |sum, requests| sum.plus(&requests));
+        row.before.is_some_and(|before| !asked.fits(&resources(&before.allocatable)))
+    };
     for (key, running) in node.and_then(|name| running.get(name)).into_iter().flatten() {
         let pods = planned.get(key.as_str()).copied().unwrap_or(0);
         let Some(group) = case.groups.get(key) else { continue };
         let surplus = group.running.values().sum::<u32>().saturating_sub(group.counts.planned);
         let admitted = || row.before.is_none_or(|b| admits_labels(&group.shape, &b.labels));
-        if *running > pods.saturating_add(surplus) && admitted() {
+        if *running > pods.saturating_add(surplus) && admitted() && !overdrawn() {
             let fault = format!("{running} pods of {key} run here and stay, {pods} are planned");
             verdict.row("fit/stays", row.address, fault);
         }

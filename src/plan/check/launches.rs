@@ -168,7 +168,9 @@ fn keys(case: &Case<'_>, verdict: &mut Verdict) {
         let number = key.parse::<u32>().ok().filter(|number| number.to_string() == key);
         let of_pool = taken.get(pool);
         let used = |n: u32| of_pool.is_some_and(|keys| keys.contains(n.to_string().as_str()));
-        if !number.is_some_and(|number| (0..number).all(used)) {
+        // A replacement may keep the key of what it replaces, whatever else has become free.
+        let kept = row.before.is_some_and(|before| before.pool.as_ref() == Some(pool));
+        if !kept && !number.is_some_and(|number| (0..number).all(used)) {
             verdict.row("launch/key", row.address, format!("{key} is not the lowest unused key"));
         }
     }

@@ -12,7 +12,7 @@ use crate::plan::wire::{
 };
 use crate::solve::{
     KeepReason, Launch, LaunchReason, NewNode, Place, Rejection, Retire, RetireReason, Standing,
-    workload_key,
+    daemon_requests, workload_key,
 };
 
 /// Everything that belongs to rows.
@@ -105,7 +105,9 @@ impl Rows {
             self.condition(named, Condition::KeyUnused { pool: node.pool.clone(), key });
         }
         self.alternatives.extend(alternatives_row(&named.address, node));
-        self.estimated.0 += u32::from(node.price_estimated);
+        let replaced_estimate = replaced.is_some_and(|s| s.price.is_some() && s.price_estimated);
+        self.estimated.0 += u32::from(node.price_estimated || replaced_estimate);
+        self.estimated.1 += u32::from(replaced.is_some_and(|standing| standing.price.is_none()));
         self.explain.push(ExplainRow {
             address: named.address.clone(),
             group: batch.map(batch_name),
@@ -136,6 +138,8 @@ impl Rows {
             (Action::NoOp, Some(before.clone()), Reason::Keep { because: reason }, None, hint)
         };
         let stays = after.is_some();
+        self.estimated.0 += u32::from(standing.price.is_some() && standing.price_estimated);
+        self.estimated.1 += u32::from(standing.price.is_none());
         self.changes.push(ResourceChange {
             address: named.address.clone(),
             kind: naming.kind(standing),
@@ -149,7 +153,7 @@ impl Rows {
             },
             action_reason: Some(hint.to_owned()),
         });
-        let fixed = naming.fixed(standing);
+        let daemons = naming.daemons(standing);
         self.explain.push(ExplainRow {
             address: named.address.clone(),
             group: group.map(batch_name),
@@ -158,7 +162,7 @@ impl Rows {
             hourly_before: standing.price,
             hourly_after: standing.price.filter(|_| stays),
             pods: BTreeMap::new(),
-            daemons: fixed,
+            daemons: if stays { daemons } else { Amount::default() },
             rejected: Vec::new(),
         });
     }
@@ -209,6 +213,11 @@ impl Rows {
         for (group, places) in &parts.solution.target.placements {
             let Some(pods) = places.get(&place) else { continue };
             let group = &parts.demand.groups[*group];
+            let known = self.left_out_pods.iter_mut().find(|row| row.workload == group.workload);
+            if let Some(row) = known {
+                row.pods += pods;
+                continue;
+            }
             let detail = "the node they were meant for is left out of this plan".to_owned();
             self.left_out_pods.push(UnschedulableRow {
                 workload: group.workload.clone(),
@@ -303,7 +312,7 @@ impl<'a> Naming<'a> {
             image: instance.map(|i| i.image.clone()).filter(|image| !image.is_empty()),
             labels: standing.labels.clone(),
             taints: standing.taints.clone(),
-            startup_taints: Vec::new(),
+            startup_taints: standing.startup_taints.clone(),
             capacity: Amount::from(&standing.capacity),
             allocatable,
             spec_digest: instance.and_then(|i| i.tags.get(tag::SPEC).cloned()),
@@ -313,11 +322,11 @@ impl<'a> Naming<'a> {
         }
     }
 
-    /// What DaemonSet and static pods take of a standing node.
-    fn fixed(&self, standing: &Standing) -> Amount {
-        self.node(standing).map_or_else(Amount::default, |node| {
-            Amount::from(&node.allocatable.minus(&standing.room))
-        })
+    /// What the DaemonSets that admit a standing node take of it.
+    fn daemons(&self, standing: &Standing) -> Amount {
+        let daemons = &self.parts.demand.daemons;
+        let requests = daemon_requests(daemons, &standing.labels, &standing.taints);
+        self.node(standing).map_or_else(Amount::default, |_| Amount::from(&requests))
     }
 
     /// The workloads whose counts a removal relies on, with the most pods each may have: those that
@@ -386,7 +395,7 @@ fn after(node: &NewNode) -> NodeState {
 
 fn daemons_of(naming: &Naming, node: &NewNode) -> Amount {
     let daemons = &naming.parts.demand.daemons;
-    Amount::from(&crate::solve::daemon_requests(daemons, &node.labels, &node.taints))
+    Amount::from(&daemon_requests(daemons, &node.labels, &node.taints))
 }
 
 fn batch_name(batch: usize) -> String {

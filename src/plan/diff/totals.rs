@@ -67,7 +67,8 @@ pub(super) fn percent_above(price: MicroUsd, bound: MicroUsd) -> String {
 
 /// Returns the totals over pods.
 pub(super) fn pods(demand: &Demand, unschedulable: &[UnschedulableRow], moved: u32) -> PodTotals {
-    let total = demand.groups.iter().map(|group| group.counts.planned).sum();
+    let planned = demand.groups.iter().map(|group| group.counts.planned);
+    let total = planned.fold(0, u32::saturating_add);
     let without: u32 = unschedulable.iter().map(|row| row.pods).sum();
     PodTotals {
         total,

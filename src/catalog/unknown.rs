@@ -1,0 +1,104 @@
+//! Instance types that a repository names and nobody knows: slips that would otherwise show only as
+//! a pool that offers less than its author meant.
+
+use std::collections::BTreeSet;
+
+use super::model::Catalog;
+use super::near::nearest;
+use super::snapshot;
+use crate::ids::InstanceTypeName;
+use crate::manifest::{Desired, Generation, Pool, Problem, Severity};
+use crate::requirement::{Operator, key};
+
+impl Catalog {
+    /// Returns a warning for each instance type that a pool requires or rules out, and that no
+    /// region has.
+    ///
+    /// It is no error: Karpenter takes such a value too, and a type may be newer than the snapshot.
+    #[must_use]
+    pub fn unknown_types(&self, desired: &Desired) -> Vec<Problem> {
+        let named = |pool: &Pool| {
+            let of_type = |operator| matches!(operator, Operator::In | Operator::NotIn);
+            let requirements = pool.requirements.iter();
+            let requirements = requirements
+                .filter(|r| r.key.as_str() == key::INSTANCE_TYPE && of_type(r.operator));
+            let names = requirements.flat_map(|r| &r.values).map(|value| value.as_str().into());
+            names.filter(|name| self.get(name).is_none()).collect::<BTreeSet<InstanceTypeName>>()
+        };
+        let absent: Vec<(&Pool, BTreeSet<InstanceTypeName>)> =
+            desired.pools.values().map(|pool| (pool, named(pool))).collect();
+        if absent.iter().all(|(_, names)| names.is_empty()) {
+            return Vec::new();
+        }
+        // Types that the catalogue lacks exist elsewhere, or not at all. Which of the two, the
+        // snapshot tells that the catalogue was made from.
+        let Ok(text) = snapshot::types_text() else { return Vec::new() };
+        let Ok(rows) = snapshot::parse_types(&text) else { return Vec::new() };
+        let everywhere: BTreeSet<&str> = rows.iter().map(|row| row.name).collect();
+        let problems = absent.iter().flat_map(|(pool, names)| {
+            let unknown = names.iter().filter(|name| !everywhere.contains(name.as_str()));
+            unknown.map(|name| self.unknown(pool, name))
+        });
+        problems.collect()
+    }
+
+    fn unknown(&self, pool: &Pool, name: &InstanceTypeName) -> Problem {
+        let near = nearest(name.as_str(), self.types.keys().map(InstanceTypeName::as_str));
+        let near: Vec<String> = near.iter().map(|name| format!("`{name}`")).collect();
+        let kind = match pool.generation {
+            Generation::V1alpha5 => "Provisioner",
+            Generation::V1beta1 | Generation::V1 => "NodePool",
+        };
+        Problem {
+            origin: pool.origin.clone(),
+            severity: Severity::Warning,
+            object: format!("{kind} {}", pool.name),
+            message: format!(
+                "requirement `{}`: no instance type `{name}` is known",
+                key::INSTANCE_TYPE
+            ),
+            hint: (!near.is_empty()).then(|| format!("did you mean {}?", near.join(" or "))),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::manifest::{Fleet, Tree, TreeFile, read};
+
+    fn warnings(operator: &str, values: &str) -> Vec<String> {
+        let pool = format!(
+            "{{apiVersion: karpenter.sh/v1alpha5, kind: Provisioner, metadata: {{name: web}}, \
+             spec: {{requirements: [{{key: node.kubernetes.io/instance-type, \
+             operator: {operator}, values: [{values}]}}]}}}}"
+        );
+        let file = TreeFile { path: "pool.yaml".into(), content: Ok(pool.as_bytes().into()) };
+        let desired = read(&Tree { files: vec![file] }, &Fleet::default());
+        let catalog = Catalog::load(&"af-south-1".into(), &[]).expect("known region");
+        let shown = |problem: Problem| {
+            format!("{} {} {:?}", problem.origin, problem.message, problem.hint.unwrap_or_default())
+        };
+        catalog.unknown_types(&desired).into_iter().map(shown).collect()
+    }
+
+    #[test]
+    fn a_type_that_no_region_has_is_named_with_what_is_near_it() {
+        let [one, other] = warnings("In", "m5.large, m5.larg, nonsense")
+            .try_into()
+            .expect("two of three are unknown");
+        assert_eq!(
+            one,
+            "pool.yaml:1 requirement `node.kubernetes.io/instance-type`: no instance type \
+             `m5.larg` is known \"did you mean `m5.large`?\""
+        );
+        assert!(other.ends_with("`nonsense` is known \"\""), "{other}");
+        // What is ruled out by a slip stays allowed, which is no less of a surprise.
+        assert_eq!(warnings("NotIn", "m5.larg").len(), 1);
+    }
+
+    #[test]
+    fn a_type_of_another_region_is_no_slip() {
+        assert_eq!(warnings("In", "p5.48xlarge, m5.large"), [""; 0]);
+    }
+}

@@ -1,0 +1,177 @@
+//! Saved plans: one of each example and of each version of the format, readable for ever.
+
+use std::fs;
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+use crate::binary::Place;
+use crate::golden;
+
+/// A new embedded world, as of a fixed moment.
+const NEW_WORLD: [&str; 4] = ["--world", "sim:world", "--at", "2026-09-01T10:00:00Z"];
+
+/// Examples, and what each is planned over; the quickstart has a world, with a time, of its own.
+const EXAMPLES: [(&str, &[&str]); 4] = [
+    ("eks-workshop", &NEW_WORLD),
+    ("provisioner", &NEW_WORLD),
+    ("quickstart", &[]),
+    ("teams", &NEW_WORLD),
+];
+
+/// Plans of every version of the format there was; they are written once and never again.
+const FORMATS: [&str; 1] = ["format-1.0.json"];
+
+fn plans(name: &str) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("plans").join(name);
+    fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// Returns the plan of an example, as `plan --out` saves it.
+fn plan_of(example: &str, world: &[&str]) -> String {
+    let place = Place::example(example);
+    let ran = place.run(&[&["plan", "--out", "plan.json"], world].concat());
+    assert_eq!(ran.code, Some(0), "{example}: {}", ran.err);
+    let plan = place.read("plan.json");
+    assert!(!plan.contains(&place.root().display().to_string()), "{example} names its directory");
+    plan
+}
+
+fn parsed(text: &str) -> Value {
+    serde_json::from_str(text).expect("JSON")
+}
+
+/// Returns a plan that adds, removes, keeps, and leaves a pod out: a row of every kind.
+fn plan_with_everything() -> String {
+    let place = Place::example("provisioner");
+    let applied = place.run(&[&["apply", ".", "--auto-approve"][..], &NEW_WORLD].concat());
+    assert_eq!(applied.code, Some(0), "{}", applied.err);
+    let inflate = place.read("inflate.yaml");
+    let more = inflate.replace("name: inflate\n", "name: giant\n").replace("\"1\"", "\"64\"");
+    place.write("giant.yaml", &more.replace("replicas: 12", "replicas: 1"));
+    place.write("inflate.yaml", &inflate.replace("replicas: 12", "replicas: 5"));
+    let planned = place.run(&["plan", "--world", "sim:world", "--out", "plan.json"]);
+    assert_eq!(planned.code, Some(0), "{}", planned.err);
+    place.read("plan.json")
+}
+
+#[test]
+fn the_saved_plan_of_each_example_is_what_its_plan_is_now() {
+    let wrong: Vec<String> = EXAMPLES
+        .iter()
+        .filter_map(|(example, world)| {
+            golden::hold(&format!("plans/{example}.json"), &plan_of(example, world)).err()
+        })
+        .collect();
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn every_example_has_a_saved_plan() {
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples");
+    let mut found: Vec<String> = fs::read_dir(directory)
+        .expect("listed")
+        .map(|entry| entry.expect("listed"))
+        .filter(|entry| entry.path().is_dir())
+        .map(|entry| entry.file_name().into_string().expect("names are text"))
+        .collect();
+    found.sort();
+    assert_eq!(found, EXAMPLES.map(|(example, _)| example));
+}
+
+#[test]
+fn every_saved_plan_is_valid_and_shown_again_byte_for_byte() {
+    let schema = parsed(&plans("plan.schema.json"));
+    let schema = jsonschema::validator_for(&schema).expect("the schema is one");
+    let place = Place::empty();
+    let examples = EXAMPLES.iter().map(|(example, _)| format!("{example}.json"));
+    for name in examples.chain(FORMATS.map(str::to_owned)) {
+        let text = plans(&name);
+        let errors: Vec<String> =
+            schema.iter_errors(&parsed(&text)).map(|error| error.to_string()).collect();
+        assert!(errors.is_empty(), "{name}: {}", errors.join("\n"));
+        place.write("plan.json", &text);
+        let shown = place.run(&["show", "plan.json"]);
+        assert_eq!((shown.code, shown.err.as_str()), (Some(0), ""), "{name}");
+        let last = shown.out.lines().last().unwrap_or_default();
+        assert!(last.starts_with("Plan: ") || last.starts_with("No changes. "), "{name}: {last}");
+        let again = place.run(&["show", "plan.json", "--format", "json"]);
+        assert_eq!((again.code, again.out), (Some(0), text), "{name}");
+    }
+}
+
+#[test]
+fn the_plan_of_the_format_has_a_row_of_every_kind() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("plans").join(FORMATS[0]);
+    if !path.exists() {
+        golden::hold(&format!("plans/{}", FORMATS[0]), &plan_with_everything()).expect("written");
+    }
+    let plan = parsed(&plans(FORMATS[0]));
+    let actions: Vec<String> = plan["resource_changes"]
+        .as_array()
+        .expect("rows")
+        .iter()
+        .map(|row| row["change"]["actions"].to_string())
+        .collect();
+    for action in [r#"["create"]"#, r#"["delete"]"#, r#"["no-op"]"#] {
+        assert!(actions.iter().any(|found| found == action), "{action} among {actions:?}");
+    }
+    for list in ["unschedulable", "waves", "alternatives", "placements", "demand", "explain"] {
+        assert_ne!(plan["capacity"][list], json!([]), "{list}");
+    }
+}
+
+#[test]
+fn a_plan_of_a_newer_minor_version_is_read_and_of_a_newer_major_one_is_not() {
+    let mut plan = parsed(&plans(FORMATS[0]));
+    plan["format_version"] = "1.7".into();
+    plan["resource_changes"][0]["colour"] = "blue".into();
+    plan["capacity"]["weather"] = json!({ "rain": [1, 2] });
+    plan["capacity"]["base"]["world"]["mood"] = Value::Null;
+    let place = Place::empty();
+    place.write("plan.json", &plan.to_string());
+    let newer = place.run(&["show", "plan.json"]);
+    assert_eq!(newer.code, Some(0), "{}", newer.err);
+
+    plan["format_version"] = "2.0".into();
+    place.write("plan.json", &plan.to_string());
+    let major = place.run(&["show", "plan.json"]);
+    assert_eq!((major.code, major.out.as_str()), (Some(9), ""));
+    assert!(major.err.contains("format 2.0") && major.err.contains("hint:"), "{}", major.err);
+}
+
+/// An edit of a plan.
+type Edit = fn(&mut Value);
+
+#[test]
+fn a_plan_that_was_altered_is_neither_shown_nor_explained_nor_applied() {
+    let edits: [(&str, Edit); 4] = [
+        ("digest", |plan| plan["capacity"]["digest"] = format!("sha256:{:064}", 0).into()),
+        ("decision", |plan| {
+            let rows = plan["resource_changes"].as_array_mut().expect("rows").iter_mut();
+            let mut changes = rows.map(|row| &mut row["change"]);
+            let launch = changes.find(|change| change["before"].is_null()).expect("a launch");
+            launch["after"]["instance_type"] = "m5.24xlarge".into();
+        }),
+        ("commit", |plan| plan["capacity"]["base"]["commit"] = "4f2c9a1".into()),
+        ("world", |plan| {
+            plan["capacity"]["base"]["world"]["taken_at"] = "2026-09-02T10:00:00Z".into();
+        }),
+    ];
+    for (name, edit) in edits {
+        let place = Place::empty();
+        let mut plan = parsed(&plans(FORMATS[0]));
+        edit(&mut plan);
+        place.write("plan.json", &plan.to_string());
+        for command in [
+            &["show", "plan.json"][..],
+            &["explain", "inflate", "--plan", "plan.json"],
+            &["apply", "plan.json", "--auto-approve"],
+        ] {
+            let ran = place.run(command);
+            assert_eq!((ran.code, ran.out.as_str()), (Some(9), ""), "{name}: {}", ran.err);
+            assert!(ran.err.contains("was altered") && ran.err.contains("hint:"), "{}", ran.err);
+        }
+        assert!(!place.path("world").exists(), "{name}: nothing was made");
+    }
+}

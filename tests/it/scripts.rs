@@ -1,0 +1,58 @@
+//! The stories of `scripts/`, one test each.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+/// Makes a test of each story, and the list that the directory is held to.
+macro_rules! stories {
+    ($($name:ident = $file:literal;)*) => {
+        const STORIES: &[&str] = &[$($file),*];
+        $(
+            #[test]
+            fn $name() {
+                crate::script::tell($file);
+            }
+        )*
+    };
+}
+
+stories! {
+    the_workshop_is_walked_up_and_down = "eks-workshop.txt";
+    the_provisioner_is_walked_down = "provisioner.txt";
+    teams_get_nodes_of_their_own = "teams.txt";
+    the_quickstart_runs_to_its_end = "quickstart.txt";
+    an_unknown_instance_type_is_named = "unknown-instance-type.txt";
+    a_bad_quantity_makes_the_plan_errored = "bad-quantity.txt";
+    a_pod_that_fits_nothing_is_explained = "pod-that-fits-nothing.txt";
+    a_limit_is_held = "limit-reached.txt";
+    a_missing_reference_is_an_error = "missing-references.txt";
+    circles_end = "circles.txt";
+    an_object_is_defined_once = "defined-twice.txt";
+    nothing_to_plan_from_is_no_empty_plan = "no-manifests.txt";
+    an_unreadable_file_removes_nothing = "unreadable-file.txt";
+    directories_work_trees_and_commits_are_planned = "revisions.txt";
+    a_world_is_empty_a_file_or_embedded = "worlds.txt";
+    the_repository_may_name_its_world = "world-of-the-repository.txt";
+    what_must_not_be_applied_is_refused = "apply-refused.txt";
+    an_overtaken_plan_is_stale = "overtaken-plan.txt";
+    usage_errors_end_with_1 = "usage.txt";
+    hostile_names_are_shown_and_not_obeyed = "hostile-names.txt";
+    a_plan_is_shown_and_saved = "plan-options.txt";
+    demand_is_chosen = "demand.txt";
+    a_plan_may_cover_a_part = "scope.txt";
+    a_plan_is_applied_once_approved = "approval.txt";
+    the_catalogue_is_listed_and_explained = "catalog.txt";
+    pods_and_nodes_are_explained = "explain.txt";
+    shells_complete = "completions.txt";
+}
+
+#[test]
+fn every_story_is_told() {
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/scripts");
+    let files = fs::read_dir(directory)
+        .expect("listed")
+        .map(|entry| entry.expect("listed").file_name().into_string().expect("names are text"));
+    let told: BTreeSet<String> = STORIES.iter().map(|name| (*name).to_owned()).collect();
+    assert_eq!(files.collect::<BTreeSet<_>>(), told);
+}
