@@ -1,6 +1,7 @@
 //! The walk over the files of a tree.
 
 use std::borrow::Cow;
+use std::cell::RefCell;
 use std::collections::BTreeSet;
 
 use super::classify::{Class, Object, classify};
@@ -246,6 +247,7 @@ impl<'a> Reader<'a> {
                     file: &source.file.path,
                     object: shown(kind, root, object.place()),
                     vars: source.vars,
+                    failed: RefCell::default(),
                 };
                 let root = Field::root(&scope, root);
                 if let Some(map) = root.map()
