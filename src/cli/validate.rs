@@ -24,15 +24,15 @@ pub(super) fn run(settings: &ValidateSettings, console: &mut Console) -> Result<
         workloads: count(desired.workloads.len()),
         pools: count(desired.pools.len()),
         unresolved: count(desired.unresolved.len()),
-        skipped: count(desired.skipped.len()),
+        skipped: desired.skipped.clone(),
     };
-    finish(&problems, tally, settings.format, console)
+    finish(&problems, &tally, settings.format, console)
 }
 
 /// Writes problems and counts; an error among them ends with 1.
 pub(super) fn finish(
     problems: &[Problem],
-    tally: Tally,
+    tally: &Tally,
     format: Format,
     console: &mut Console,
 ) -> Result<Exit, CliError> {
