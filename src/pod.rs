@@ -390,6 +390,9 @@ pub enum VolumeSource {
     HostPath,
     /// Scratch space on disk.
     EmptyDir,
+    /// A disk that the pod names itself, by the key of its kind (`awsElasticBlockStore`), or a kind
+    /// that is not known: it may bind the pod to a zone or node.
+    InTree(String),
     /// Anything that binds the pod to nothing.
     Other,
 }

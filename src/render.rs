@@ -48,8 +48,43 @@ pub fn text(plan: &Plan, style: &TextStyle) -> String {
     }
     findings::write(&mut page, plan, style.verbosity);
     page.gap();
+    if let Some(line) = unfinished(plan, style.verbosity) {
+        page.line([page::Span::new(&line, page::Tone::Warning)]);
+    }
     page.line([page::Span::new(&last_line(plan), page::Tone::Strong)]);
     page.finish()
+}
+
+/// Returns what a plan without changes leaves open, so that its last line is not taken for more than
+/// it says.
+fn unfinished(plan: &Plan, verbosity: Verbosity) -> Option<String> {
+    let crate::plan::wire::Summary { add, change, destroy, .. } = plan.summary;
+    if (add, change, destroy) != (0, 0, 0) || plan.errored {
+        return None;
+    }
+    let verb = |n: u32, one: &'static str, many: &'static str| if n == 1 { one } else { many };
+    let mut open = Vec::new();
+    let pods = plan.capacity.pods.unschedulable;
+    if pods > 0 {
+        open.push(format!("{} {} no place", amount::count(pods, "pod"), verb(pods, "has", "have")));
+    }
+    let sources = u32::try_from(plan.capacity.unresolved.len()).unwrap_or(u32::MAX);
+    if sources > 0 {
+        let count = amount::count(sources, "source");
+        open.push(format!("{count} {} unresolved", verb(sources, "is", "are")));
+    }
+    let seen = if verbosity == Verbosity::Full { "; see above" } else { "" };
+    (!open.is_empty()).then(|| format!("{}{seen}.", open.join(" and ")))
+}
+
+/// Returns whether a plan is errored by nothing but rules that it breaks itself: its inputs are
+/// fine.
+#[must_use]
+pub fn is_errored_by_rules(plan: &Plan) -> bool {
+    let mut errors = plan.capacity.diagnostics.iter().filter(|d| d.severity == "error").peekable();
+    plan.errored
+        && errors.peek().is_some()
+        && errors.all(|error| error.message.starts_with("the plan breaks rule"))
 }
 
 /// Returns the line that tools look for, worded as Terraform words it.

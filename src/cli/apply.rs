@@ -5,7 +5,7 @@ use super::settings::{ApplySettings, Subject, View};
 use super::world::WorldChoice;
 use super::{Console, Exit, embedded, files, plan, planning};
 use crate::plan::Plan;
-use crate::render::Verbosity;
+use crate::render::{Verbosity, is_errored_by_rules};
 
 /// What a person must answer; anything else is a no.
 const YES: &str = "yes";
@@ -32,7 +32,7 @@ pub(super) fn carry_out(
         refuse_unapplyable(plan)?;
         approve(plan, settings, console)?;
     } else if plan.errored {
-        return Err(has_errors());
+        return Err(has_errors(plan));
     } else if !matches!(world, WorldChoice::Sim(_)) {
         // An embedded world also plays the tools that deliver workloads, which may have to do
         // something where nodes have not.
@@ -73,7 +73,7 @@ fn hold_to_digest(plan: &Plan, settings: &ApplySettings) -> Result<(), CliError>
 
 fn refuse_unapplyable(plan: &Plan) -> Result<(), CliError> {
     if plan.errored {
-        return Err(has_errors());
+        return Err(has_errors(plan));
     }
     if planning::is_denied(plan) {
         return Err(CliError::text("the plan is denied by policy").kind(Exit::Denied));
@@ -92,7 +92,13 @@ fn not_built(world: &WorldChoice) -> CliError {
         .hint("plan and apply over an embedded world: --world sim:DIRECTORY")
 }
 
-fn has_errors() -> CliError {
+fn has_errors(plan: &Plan) -> CliError {
+    if is_errored_by_rules(plan) {
+        return CliError::text(
+            "the plan breaks rules that every plan must keep, so it cannot be applied",
+        )
+        .hint("this is a defect of fleetwright; `fleetwright show` lists the rules");
+    }
     CliError::text("the plan was made from inputs with errors, so it cannot be applied")
         .hint("`fleetwright validate` lists them")
 }

@@ -26,7 +26,11 @@ pub(super) fn finish(
         let out = out.display();
         console.say(&format!("Saved as {out}. To carry it out: fleetwright apply {out}"));
     }
-    if plan.errored {
+    if render::is_errored_by_rules(plan) {
+        console.say(
+            "The plan breaks rules that every plan must keep: this is a defect of fleetwright.",
+        );
+    } else if plan.errored {
         console.say("The inputs have errors; the plan shows what could be read.");
     }
     Ok(planning::exit(plan, settings.detailed_exitcode))

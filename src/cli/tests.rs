@@ -474,7 +474,7 @@ fn problems_end_with_1_only_where_one_is_an_error() {
     ] {
         for format in [Format::Text, Format::Json] {
             let ran = with_console(None, |console| {
-                validate::finish(&problems, Tally::default(), format, console).expect("shown")
+                validate::finish(&problems, &Tally::default(), format, console).expect("shown")
             });
             assert_eq!(ran.exit.code(), code);
             assert!(ran.err.is_empty() && !ran.out.is_empty());

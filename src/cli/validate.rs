@@ -24,15 +24,15 @@ pub(super) fn run(settings: &ValidateSettings, console: &mut Console) -> Result<
         workloads: count(desired.workloads.len()),
         pools: count(desired.pools.len()),
         unresolved: count(desired.unresolved.len()),
-        skipped: count(desired.skipped.len()),
+        skipped: desired.skipped.clone(),
     };
-    finish(&problems, tally, settings.format, console)
+    finish(&problems, &tally, settings.format, console)
 }
 
 /// Writes problems and counts; an error among them ends with 1.
 pub(super) fn finish(
     problems: &[Problem],
-    tally: Tally,
+    tally: &Tally,
     format: Format,
     console: &mut Console,
 ) -> Result<Exit, CliError> {
@@ -52,7 +52,13 @@ fn problems(repository: &Repository) -> Vec<Problem> {
     let desired = &repository.desired;
     let fleet = &repository.fleet;
     let mut problems = desired.problems.clone();
-    problems.extend(desired.unresolved.iter().map(of_unresolved));
+    // What is unresolved because it could not be read is said by the error.
+    let is_said = |unresolved: &&Unresolved| {
+        let mut errors = desired.problems.iter().filter(|p| p.severity == Severity::Error);
+        errors.any(|p| p.object == unresolved.object && p.origin.file == unresolved.origin.file)
+    };
+    let unsaid = desired.unresolved.iter().filter(|unresolved| !is_said(unresolved));
+    problems.extend(unsaid.map(of_unresolved));
     // Some problems show only once the parts are put together, as every plan does.
     let nothing = Observed::empty(fleet.identity(), Timestamp::UNIX_EPOCH);
     problems.extend(Demand::build(desired, &nothing, fleet.demand).problems);

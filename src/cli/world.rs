@@ -97,11 +97,11 @@ fn not_built() -> CliError {
 }
 
 fn read(path: &Path) -> Result<Observed, CliError> {
-    let bytes = files::read(path, files::WORLD_BYTES_MAX)?;
+    let hint = "name a file that `fleetwright observe --out FILE` wrote, or write empty or \
+                sim:DIRECTORY";
+    let bytes = files::read(path, files::WORLD_BYTES_MAX).map_err(|error| error.hint(hint))?;
     read_world(&bytes).map_err(|error| {
-        CliError::new(error)
-            .context(format!("cannot read world `{}`", path.display()))
-            .hint("name a file that `fleetwright observe --out FILE` wrote")
+        CliError::new(error).context(format!("cannot read world `{}`", path.display())).hint(hint)
     })
 }
 
@@ -137,5 +137,22 @@ pub(super) fn moment(
         WorldChoice::Empty | WorldChoice::Live | WorldChoice::File(_) => {
             asked.unwrap_or_else(|| console.now())
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::cli::Exit;
+    use crate::cli::tests::ran;
+
+    #[test]
+    fn a_world_file_that_is_not_there_is_an_error_with_a_way_out() {
+        let tree = tempfile::tempdir().expect("a directory");
+        std::fs::write(tree.path().join("a.yaml"), "a: 1").expect("written");
+        let path = tree.path().to_str().expect("UTF-8");
+        let ran = ran(&["plan", path, "--world", "no-such-world"]);
+        assert_eq!(ran.exit, Exit::Failed);
+        assert!(ran.err.contains("cannot read `no-such-world`"), "{}", ran.err);
+        assert!(ran.err.contains("hint:  name a file that `fleetwright observe --out FILE` wrote"));
     }
 }

@@ -201,8 +201,9 @@ fn host_ports(spec: &PodSpec) -> Vec<HostPort> {
 }
 
 fn binding_volumes(spec: &PodSpec) -> Vec<Volume> {
-    let binds = |volume: &&Volume| {
-        matches!(volume.source, VolumeSource::Claim(_) | VolumeSource::EphemeralClaim(_))
+    let binds = |volume: &&Volume| match volume.source {
+        VolumeSource::Claim(_) | VolumeSource::EphemeralClaim(_) | VolumeSource::InTree(_) => true,
+        VolumeSource::HostPath | VolumeSource::EmptyDir | VolumeSource::Other => false,
     };
     spec.volumes.iter().filter(binds).cloned().collect()
 }
@@ -314,5 +315,22 @@ mod tests {
             shape(&template, &Desired::default()).unsupported,
             [Unsupported::OtherScheduler, Unsupported::SchedulingGates]
         );
+    }
+
+    #[test]
+    fn volumes_that_may_bind_a_pod_to_a_place_are_named_and_others_are_not() {
+        for (source, expected) in [
+            (VolumeSource::Claim("data".into()), &[Unsupported::Volumes][..]),
+            (VolumeSource::EphemeralClaim(None), &[Unsupported::Volumes]),
+            (VolumeSource::InTree("awsElasticBlockStore".into()), &[Unsupported::Volumes]),
+            (VolumeSource::HostPath, &[]),
+            (VolumeSource::EmptyDir, &[]),
+            (VolumeSource::Other, &[]),
+        ] {
+            let mut template = PodTemplate::default();
+            template.spec.volumes = vec![Volume { name: "v".into(), source: source.clone() }];
+            let shape = shape(&template, &Desired::default());
+            assert_eq!(shape.unsupported, expected, "{source:?}");
+        }
     }
 }

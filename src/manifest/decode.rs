@@ -49,9 +49,16 @@ pub(super) struct Scope<'a> {
     /// Name of the object in messages, such as `Deployment web/api`.
     pub(super) object: String,
     pub(super) vars: &'a Vars,
+    /// The fields found wrong so far.
+    pub(super) failed: RefCell<Vec<String>>,
 }
 
 impl Scope<'_> {
+    /// Returns the first field of the object found wrong; empty for the object itself.
+    pub(super) fn first_failed(&self) -> Option<String> {
+        self.failed.borrow().first().cloned()
+    }
+
     /// Returns the place `line` of the object's file.
     pub(super) fn origin(&self, line: u32) -> Origin {
         Origin { file: Arc::clone(self.file), line }
@@ -142,6 +149,9 @@ impl<'a> Field<'a> {
         hint: impl Into<Option<String>>,
     ) {
         let path = self.path.to_string();
+        if severity == Severity::Error {
+            self.scope.failed.borrow_mut().push(path.clone());
+        }
         let message =
             if path.is_empty() { message.to_string() } else { format!("`{path}` {message}") };
         self.scope.note(severity, self.node.line, message, hint.into());

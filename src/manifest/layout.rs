@@ -32,6 +32,8 @@ const HARMLESS: &[&str] = &[
 pub(super) struct Layout {
     /// Directories of Helm templates, with `/` at their end.
     templates: BTreeSet<String>,
+    /// Directories of charts that make objects, with the path of their description.
+    charts: BTreeMap<String, Arc<str>>,
     /// Kustomizations, by path.
     pub(super) kustomizations: BTreeMap<Arc<str>, Kustomization>,
     /// Files that are patches, with the kustomization that applies them.
@@ -70,6 +72,9 @@ impl Layout {
                 let chart = directory(&file.path);
                 let slash = if chart.is_empty() { "" } else { "/" };
                 layout.templates.insert(format!("{chart}{slash}templates/"));
+                if !is_library(file) {
+                    layout.charts.insert(chart.to_owned(), Arc::clone(&file.path));
+                }
             } else if is_kustomization(&file.path) {
                 layout.read_kustomization(file);
             }
@@ -113,6 +118,17 @@ impl Layout {
         self.kustomizations.insert(Arc::clone(&file.path), read);
     }
 
+    /// Returns the charts that make objects by themselves: those inside another chart are part of it.
+    pub(super) fn charts(&self) -> impl Iterator<Item = (&str, &Arc<str>)> {
+        let inner = |chart: &str| {
+            let mut above = chart.match_indices("/charts/").map(|(at, _)| &chart[..at]);
+            above.any(|outer| self.charts.contains_key(outer))
+                || (chart.starts_with("charts/") && self.charts.contains_key(""))
+        };
+        let all = self.charts.iter().map(|(chart, path)| (chart.as_str(), path));
+        all.filter(move |(chart, _)| !inner(chart))
+    }
+
     /// Returns why the file at `path` is no input by its place; `None` where it may be one.
     pub(super) fn excludes(&self, path: &str) -> Option<String> {
         let inside = |templates: &&String| path.starts_with(templates.as_str());
@@ -121,6 +137,16 @@ impl Layout {
         }
         self.patches.get(path).map(|by| format!("patch of {by}"))
     }
+}
+
+/// Returns whether a chart only lends templates to other charts.
+fn is_library(file: &TreeFile) -> bool {
+    // What cannot be read or parsed is reported where every file is read, and may make objects.
+    let Ok(bytes) = &file.content else { return false };
+    let Ok(text) = yaml::decode(bytes) else { return false };
+    let loaded = yaml::load(&text);
+    let kind = loaded.documents.first().and_then(|document| document.root.get("type"));
+    kind.and_then(Node::text) == Some("library")
 }
 
 fn texts<'n>(node: &'n Node<'_>) -> Vec<&'n str> {

@@ -1,7 +1,8 @@
 //! The walk over the files of a tree.
 
 use std::borrow::Cow;
-use std::collections::BTreeSet;
+use std::cell::RefCell;
+use std::sync::Arc;
 
 use super::classify::{Class, Object, classify};
 use super::collect::Collected;
@@ -98,6 +99,14 @@ struct Source<'a> {
     templated: bool,
     /// Whether it holds `${`.
     placeholders: bool,
+}
+
+/// Most directories of kustomizations that a warning names.
+const OVERLAYS_SHOWN: usize = 3;
+
+/// Returns a directory as it is shown: the root has no name of its own.
+fn or_root(directory: &str) -> &str {
+    if directory.is_empty() { "." } else { directory }
 }
 
 struct Reader<'a> {
@@ -246,6 +255,7 @@ impl<'a> Reader<'a> {
                     file: &source.file.path,
                     object: shown(kind, root, object.place()),
                     vars: source.vars,
+                    failed: RefCell::default(),
                 };
                 let root = Field::root(&scope, root);
                 if let Some(map) = root.map()
@@ -257,41 +267,71 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Notes what plain files do not show: sources that need a tool, and kustomizations.
+    /// Notes what plain files do not show: sources and charts that need a tool, and kustomizations.
     fn unrendered(&mut self, fleet: &Fleet) {
         for source in &fleet.sources {
             if let Some(render) = source.render {
                 let reason = format!("render: {} is not built yet", render.as_str());
-                let object = format!("source {}", source.path);
+                let object = format!("source {}", or_root(&source.path));
                 self.into.unresolved(source.origin.clone(), object, reason);
             }
         }
-        let mut warned = BTreeSet::new();
-        for (path, kustomization) in &self.layout.kustomizations {
-            if self.area(path).is_none_or(|area| area.rendered) {
-                continue;
-            }
-            let origin = Origin { file: path.clone(), line: 0 };
-            if kustomization.remote {
-                let object = format!("Kustomization {}", directory(path));
-                let reason = "takes charts or resources from elsewhere";
-                self.into.unresolved(origin.clone(), object, reason);
-            }
-            let changes = &kustomization.changes;
-            if fleet.sources.is_empty() && !changes.is_empty() && warned.insert(directory(path)) {
-                let hint = "name the paths to read under `spec.sources` of fleetwright.yaml";
-                self.report.add(Problem {
-                    origin,
-                    severity: Severity::Warning,
-                    object: String::new(),
-                    message: format!(
-                        "kustomizations are not rendered yet: plain files are read without its {}",
-                        changes.join(", ")
-                    ),
-                    hint: Some(hint.to_owned()),
-                });
+        for (chart, path) in self.layout.charts() {
+            if self.is_plain(path) {
+                let origin = Origin { file: Arc::clone(path), line: 0 };
+                let object = format!("Helm chart {}", or_root(chart));
+                let reason =
+                    "rendering charts is not built yet; plan the output of `helm template`";
+                self.into.unresolved(origin, object, reason);
             }
         }
+        let mut overlays = Vec::new();
+        for (path, kustomization) in &self.layout.kustomizations {
+            if !self.is_plain(path) {
+                continue;
+            }
+            if kustomization.remote {
+                let origin = Origin { file: path.clone(), line: 0 };
+                let object = format!("Kustomization {}", or_root(directory(path)));
+                let reason = "takes charts or resources from elsewhere";
+                self.into.unresolved(origin, object, reason);
+            }
+            if fleet.sources.is_empty() && !kustomization.changes.is_empty() {
+                overlays.push(path);
+            }
+        }
+        self.overlays(&overlays);
+    }
+
+    /// Returns whether the file at `path` is read as it is.
+    fn is_plain(&self, path: &str) -> bool {
+        self.area(path).is_some_and(|area| !area.rendered)
+    }
+
+    /// Warns, once for all, of kustomizations that change what plain files say.
+    fn overlays(&self, paths: &[&Arc<str>]) {
+        let Some(first) = paths.first() else { return };
+        let shown: Vec<&str> =
+            paths.iter().take(OVERLAYS_SHOWN).map(|path| or_root(directory(path))).collect();
+        let more = match paths.len().saturating_sub(OVERLAYS_SHOWN) {
+            0 => String::new(),
+            n => format!(" and {n} more"),
+        };
+        let count = match paths.len() {
+            1 => "1 kustomization changes".to_owned(),
+            n => format!("{n} kustomizations change"),
+        };
+        self.report.add(Problem {
+            origin: Origin { file: Arc::clone(first), line: 0 },
+            severity: Severity::Warning,
+            object: String::new(),
+            message: format!(
+                "overlays are not rendered yet: plain files are read without what {count}, in \
+                 {}{more}",
+                shown.join(", ")
+            ),
+            hint: Some("plan the output of `kustomize build`".to_owned()),
+        });
     }
 
     fn fault(&self, file: &TreeFile, fault: Fault) {

@@ -54,6 +54,14 @@ pub(super) fn read(kind: WorkloadKind, meta: Meta, root: &Map<'_>, into: &mut Co
     };
     root.ignore(&["apiVersion", "kind", "metadata", "spec", "status"]);
     root.finish(Severity::Warning);
+    // A field that could not be read may be what keeps the pods from a node: planning without it
+    // would be planning other pods.
+    if let Some(field) = root.field.scope.first_failed() {
+        let part =
+            if field.is_empty() { "part of it".to_owned() } else { format!("its `{field}`") };
+        let object = root.field.scope.object.clone();
+        return into.unresolved(meta.origin, object, format!("{part} could not be read"));
+    }
     let Some((scale, template)) = read else { return };
     let id = WorkloadId { namespace: meta.namespace, name: meta.name.into(), kind };
     let named = Named {

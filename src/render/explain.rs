@@ -14,7 +14,8 @@ use super::row::{Row, rows};
 use crate::ids::{InstanceId, NodeName, Origin, WorkloadId};
 use crate::plan::Plan;
 use crate::plan::wire::{
-    DaemonRow, DemandRow, NodeState, ResourceChange, UnschedulableRow, Wave, workload_key,
+    DaemonRow, DemandRow, NodeState, ResourceChange, UnresolvedRow, UnschedulableRow, Wave,
+    workload_key,
 };
 
 /// Most names that an error suggests.
@@ -34,6 +35,16 @@ pub enum ExplainError {
         /// Names in the plan that are alike, the most alike first.
         similar: Vec<String>,
     },
+    /// The size of what has the name is not known.
+    #[error("`{object}` ({origin}) is unresolved, so none of its pods are planned: {reason}")]
+    Unresolved {
+        /// The object or source.
+        object: String,
+        /// File and line.
+        origin: Origin,
+        /// Why its size is not known.
+        reason: String,
+    },
     /// More than one workload has the name.
     #[error("`{what}` names more than one workload")]
     Ambiguous {
@@ -51,6 +62,11 @@ impl ExplainError {
         match self {
             Self::Unknown { similar, .. } if similar.is_empty() => {
                 "name a workload as NAMESPACE/NAME, or a node by its address, name or instance id"
+                    .to_owned()
+            }
+            Self::Unresolved { .. } => {
+                "`fleetwright validate` lists what is wrong with it, and what \
+                                        is unresolved"
                     .to_owned()
             }
             Self::Unknown { similar: names, .. } | Self::Ambiguous { candidates: names, .. } => {
@@ -120,12 +136,27 @@ fn explain_pod<'a>(plan: &'a Plan, what: &str) -> Result<PodExplanation<'a>, Exp
         known.values().copied().filter(|workload| is_named(workload, what)).collect();
     match named.as_slice() {
         [workload] => Ok(pod_explanation(plan, workload)),
-        [] => Err(ExplainError::Unknown { what: what.to_owned(), similar: similar(plan, what) }),
+        [] => Err(unresolved(plan, what).unwrap_or_else(|| ExplainError::Unknown {
+            what: what.to_owned(),
+            similar: similar(plan, what),
+        })),
         several => Err(ExplainError::Ambiguous {
             what: what.to_owned(),
             candidates: several.iter().map(|w| workload_key(w)).take(SUGGESTIONS_MAX).collect(),
         }),
     }
+}
+
+/// Returns why what `what` names is in no total, where that is so.
+fn unresolved(plan: &Plan, what: &str) -> Option<ExplainError> {
+    let is_meant = |object: &str| {
+        let (kind, full) = object.rsplit_once(' ').unwrap_or(("", object));
+        let (namespace, name) = full.split_once('/').unwrap_or(("", full));
+        [object, full, name].contains(&what) || what == format!("{namespace}/{kind}/{name}")
+    };
+    let row = plan.capacity.unresolved.iter().find(|row| is_meant(&row.object))?;
+    let UnresolvedRow { object, origin, reason } = row.clone();
+    Some(ExplainError::Unresolved { object, origin, reason })
 }
 
 fn pod_explanation<'a>(plan: &'a Plan, workload: &'a WorkloadId) -> PodExplanation<'a> {

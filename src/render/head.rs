@@ -121,7 +121,9 @@ fn money(plan: &Plan) -> Vec<Span> {
 /// Returns what limits the plan as a whole: errors, gaps, and why it cannot be applied.
 fn standing(plan: &Plan) -> Vec<String> {
     let mut lines = Vec::new();
-    if plan.errored {
+    if super::is_errored_by_rules(plan) {
+        lines.push("This plan breaks rules of its own check and cannot be applied.".to_owned());
+    } else if plan.errored {
         lines.push(
             "The inputs have errors: this plan removes nothing and cannot be applied.".to_owned(),
         );

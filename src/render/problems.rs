@@ -1,10 +1,12 @@
 //! Problems of inputs as lines: severity, place, object, what is wrong, what to do.
 
+use std::collections::BTreeMap;
+
 use serde_json::{Value, json};
 
 use super::amount::count;
 use super::page::{Page, Span, TextStyle, Tone, plain};
-use crate::manifest::{Problem, Severity};
+use crate::manifest::{Problem, Severity, Skipped};
 use crate::plan::wire::Diagnostic;
 
 /// How grave a line is; the gravest first.
@@ -81,7 +83,7 @@ pub(super) fn write_line(page: &mut Page, line: &Line) {
 }
 
 /// What a repository was found to hold.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Tally {
     /// Files read.
     pub files: u32,
@@ -92,26 +94,47 @@ pub struct Tally {
     /// Sources whose size is not known.
     pub unresolved: u32,
     /// Files and documents that are no input.
-    pub skipped: u32,
+    pub skipped: Vec<Skipped>,
+}
+
+/// Most reasons that the text names.
+const REASONS_MAX: usize = 8;
+
+/// Returns how much was skipped for which reason, the most frequent first.
+fn skipped_line(skipped: &[Skipped]) -> String {
+    let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+    for Skipped { reason, .. } in skipped {
+        *counts.entry(reason).or_default() += 1;
+    }
+    let mut counts: Vec<(&str, usize)> = counts.into_iter().collect();
+    // Stable, so equal counts stay in the order of reasons.
+    counts.sort_by_key(|(_, n)| std::cmp::Reverse(*n));
+    let rest: usize = counts.iter().skip(REASONS_MAX).map(|(_, n)| n).sum();
+    let shown = counts.iter().take(REASONS_MAX).map(|(reason, n)| format!("{n} {reason}"));
+    let mut shown: Vec<String> = shown.collect();
+    if rest > 0 {
+        shown.push(format!("{rest} for other reasons"));
+    }
+    format!("{} skipped: {}", skipped.len(), shown.join(", "))
 }
 
 /// Returns every problem in the order given, then the counts.
 #[must_use]
-pub fn problems_text(problems: &[Problem], tally: Tally, style: &TextStyle) -> String {
+pub fn problems_text(problems: &[Problem], tally: &Tally, style: &TextStyle) -> String {
     let mut page = Page::new(style);
     for problem in problems {
         write_line(&mut page, &Line::from(problem));
     }
     page.gap();
     let Tally { files, workloads, pools, unresolved, skipped } = tally;
-    let mut held = vec![count(workloads, "workload"), count(pools, "pool")];
-    if unresolved > 0 {
+    let mut held = vec![count(*workloads, "workload"), count(*pools, "pool")];
+    if *unresolved > 0 {
         held.push(format!("{unresolved} unresolved"));
     }
-    if skipped > 0 {
-        held.push(format!("{skipped} skipped"));
+    page.text(format!("{}: {}", count(*files, "file"), held.join(", ")));
+    if !skipped.is_empty() {
+        page.text(skipped_line(skipped));
     }
-    page.text(format!("{}: {}", count(files, "file"), held.join(", ")));
     let (errors, warnings) = totals(problems);
     let tone = match (errors, warnings) {
         (0, 0) => Tone::Create,
@@ -125,10 +148,13 @@ pub fn problems_text(problems: &[Problem], tally: Tally, style: &TextStyle) -> S
 
 /// Returns the problems and counts as JSON.
 #[must_use]
-pub fn problems_json(problems: &[Problem], tally: Tally) -> Value {
+pub fn problems_json(problems: &[Problem], tally: &Tally) -> Value {
     let Tally { files, workloads, pools, unresolved, skipped } = tally;
     let (errors, warnings) = totals(problems);
     let rows: Vec<Value> = problems.iter().map(problem_json).collect();
+    let left_out = skipped.iter().map(|Skipped { origin, reason }| {
+        json!({ "file": origin.file, "line": origin.line, "reason": reason })
+    });
     json!({
         "valid": errors == 0,
         "error_count": errors,
@@ -137,7 +163,8 @@ pub fn problems_json(problems: &[Problem], tally: Tally) -> Value {
         "workloads": workloads,
         "pools": pools,
         "unresolved": unresolved,
-        "skipped": skipped,
+        "skipped_count": skipped.len(),
+        "skipped": left_out.collect::<Vec<Value>>(),
         "diagnostics": rows,
     })
 }
@@ -185,25 +212,48 @@ mod tests {
             problem(31, Severity::Error, "Deployment web/api", Some("write 2Gi or 2G")),
             problem(0, Severity::Warning, "", None),
         ];
-        let tally = Tally { files: 2, workloads: 1, pools: 0, unresolved: 0, skipped: 3 };
-        insta::assert_snapshot!(problems_text(&problems, tally, &TextStyle::default()), @r"
+        let skip = |line, reason: &str| Skipped {
+            origin: Origin::new("a.yaml", line),
+            reason: reason.to_owned(),
+        };
+        let skipped =
+            vec![skip(1, "empty document"), skip(2, "kind ConfigMap"), skip(9, "kind ConfigMap")];
+        let tally = Tally { files: 2, workloads: 1, pools: 0, unresolved: 0, skipped };
+        insta::assert_snapshot!(problems_text(&problems, &tally, &TextStyle::default()), @r"
         error: clusters/prod/api.yaml:31: Deployment web/api: memory request `2G1` is not a quantity
           hint: write 2Gi or 2G
         warning: clusters/prod/api.yaml: memory request `2G1` is not a quantity
 
-        2 files: 1 workload, 0 pools, 3 skipped
+        2 files: 1 workload, 0 pools
+        3 skipped: 2 kind ConfigMap, 1 empty document
         1 error, 1 warning.
         ");
-        let json = problems_json(&problems, tally);
+        let json = problems_json(&problems, &tally);
         assert_eq!(json["valid"], false);
         assert_eq!(json["diagnostics"][0]["line"], 31);
-        assert_eq!(problems_json(&[], tally)["valid"], true);
+        assert_eq!(json["skipped_count"], 3);
+        assert_eq!(
+            json["skipped"][2],
+            json!({ "file": "a.yaml", "line": 9, "reason": "kind ConfigMap" })
+        );
+        assert_eq!(problems_json(&[], &tally)["valid"], true);
+    }
+
+    #[test]
+    fn the_most_frequent_reasons_are_named_and_the_others_counted() {
+        let skip = |n: u32| Skipped {
+            origin: Origin::new("a.yaml", n),
+            reason: format!("kind {}", n % 10),
+        };
+        let line = skipped_line(&(0..20).map(skip).collect::<Vec<_>>());
+        assert!(line.starts_with("20 skipped: 2 kind 0, 2 kind 1, "), "{line}");
+        assert!(line.ends_with("2 kind 7, 4 for other reasons"), "{line}");
     }
 
     #[test]
     fn names_from_a_repository_cannot_add_lines() {
         let hostile = problem(1, Severity::Error, "x\nerror: forged\u{1b}[2K", None);
-        let text = problems_text(&[hostile], Tally::default(), &TextStyle::default());
+        let text = problems_text(&[hostile], &Tally::default(), &TextStyle::default());
         assert_eq!(text.lines().filter(|line| line.starts_with("error")).count(), 1);
         assert!(!text.contains('\u{1b}'));
     }

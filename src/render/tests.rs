@@ -1,6 +1,6 @@
 use super::fixture::{hostile, nothing, plan};
 use super::*;
-use crate::plan::wire::{Check, Completeness};
+use crate::plan::wire::{Check, Completeness, Diagnostic, UnresolvedRow};
 
 fn view(plan: &Plan, verbosity: Verbosity) -> String {
     text(plan, &TextStyle { verbosity, width: 150, ..TextStyle::default() })
@@ -258,6 +258,67 @@ fn the_last_line_is_terraforms_in_every_view_and_color() {
         let errored = Plan { errored: true, ..nothing() };
         assert_eq!(last(&errored), "Plan: 0 to add, 0 to change, 0 to destroy.");
     }
+}
+
+#[test]
+fn a_plan_without_changes_says_what_it_leaves_open_before_its_last_line() {
+    let mut open = nothing();
+    open.capacity.pods.unschedulable = 14;
+    open.capacity.unresolved = plan().capacity.unresolved;
+    open.capacity.unresolved.truncate(1);
+    let end = |plan: &Plan, verbosity| {
+        let text = view(plan, verbosity);
+        text.lines().rev().take(2).map(str::to_owned).collect::<Vec<_>>()
+    };
+    let last = "No changes. Your infrastructure matches the configuration.";
+    assert_eq!(
+        end(&open, Verbosity::Full),
+        [last, "14 pods have no place and 1 source is unresolved; see above."]
+    );
+    assert_eq!(
+        end(&open, Verbosity::Summary),
+        [last, "14 pods have no place and 1 source is unresolved."]
+    );
+    assert_eq!(end(&nothing(), Verbosity::Full), [last, ""]);
+}
+
+#[test]
+fn asking_for_what_is_unresolved_says_so_and_why() {
+    let mut open = nothing();
+    open.capacity.unresolved = vec![UnresolvedRow {
+        object: "Rollout web/roll".into(),
+        origin: crate::ids::Origin::new("roll.yaml", 3),
+        reason: "kind Rollout is not read yet".into(),
+    }];
+    for what in ["web/roll", "roll", "Rollout web/roll", "web/Rollout/roll"] {
+        let error = explain(&open, what).expect_err("no workload");
+        assert_eq!(
+            error.to_string(),
+            "`Rollout web/roll` (roll.yaml:3) is unresolved, so none of its pods are planned: kind \
+             Rollout is not read yet"
+        );
+    }
+    assert!(matches!(explain(&open, "web/rol"), Err(ExplainError::Unknown { .. })));
+}
+
+#[test]
+fn a_plan_that_breaks_rules_does_not_blame_its_inputs() {
+    let error = |message: &str| Diagnostic {
+        severity: "error".into(),
+        origin: None,
+        object: String::new(),
+        message: message.into(),
+        hint: None,
+    };
+    let mut broken = Plan { errored: true, ..nothing() };
+    assert!(!is_errored_by_rules(&broken));
+    broken.capacity.diagnostics = vec![error("the plan breaks rule money/sum: 1 is not 2")];
+    assert!(is_errored_by_rules(&broken));
+    let text = view(&broken, Verbosity::Full);
+    assert!(text.contains("breaks rules of its own check") && !text.contains("inputs"), "{text}");
+    broken.capacity.diagnostics.push(error("is not a quantity"));
+    assert!(!is_errored_by_rules(&broken));
+    assert!(view(&broken, Verbosity::Full).contains("The inputs have errors"));
 }
 
 #[test]

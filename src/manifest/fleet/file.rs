@@ -1,6 +1,7 @@
 //! The reading of `fleetwright.yaml`.
 
 use std::borrow::Cow;
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::decode::{Field, Map, Report, Scope, shorten};
@@ -9,6 +10,7 @@ use super::super::model::{Problem, Severity, Tree};
 use super::super::placeholder::Vars;
 use super::super::yaml::{self, Node};
 use super::{Autoscaled, ClusterSettings, Fleet, Renderer, Source, is_below, normal_path};
+
 use crate::ids::{Origin, Region, ZoneId, ZoneName};
 use crate::units::MicroUsd;
 
@@ -28,7 +30,13 @@ pub fn read_fleet(tree: &Tree) -> (Fleet, Vec<Problem>) {
         fleet.origin = Some(Origin { file: file.path.clone(), line: 0 });
         let vars = Vars::new();
         let object = "Fleet".to_owned();
-        let scope = Scope { report: &report, file: &file.path, object, vars: &vars };
+        let scope = Scope {
+            report: &report,
+            file: &file.path,
+            object,
+            vars: &vars,
+            failed: RefCell::default(),
+        };
         match &file.content {
             Ok(bytes) => read_bytes(bytes, &scope, &mut fleet),
             Err(why) => scope.note(Severity::Error, 0, format!("cannot be read: {why}"), None),

@@ -3,6 +3,24 @@
 use super::super::decode::{Field, Map};
 use crate::pod::{Volume, VolumeSource};
 
+/// Kinds of volumes that every node can give. Shares over the network are among them: they have no
+/// zone. A kind that is not here may be a disk of one zone.
+const ANYWHERE: [&str; 13] = [
+    "azureFile",
+    "cephfs",
+    "configMap",
+    "downwardAPI",
+    "emptyDir",
+    "gitRepo",
+    "glusterfs",
+    "hostPath",
+    "image",
+    "nfs",
+    "projected",
+    "quobyte",
+    "secret",
+];
+
 /// Reads a list of volumes.
 pub(super) fn volumes(field: Option<Field<'_>>) -> Vec<Volume> {
     let Some(field) = field else { return Vec::new() };
@@ -31,7 +49,18 @@ fn source(map: &Map<'_>) -> Option<VolumeSource> {
     if map.get("emptyDir").is_some() {
         return Some(VolumeSource::EmptyDir);
     }
-    Some(VolumeSource::Other)
+    Some(own_disk(map).map_or(VolumeSource::Other, |kind| VolumeSource::InTree(kind.to_owned())))
+}
+
+/// Returns the kind of a volume that may be a disk of one place.
+fn own_disk<'a>(map: &Map<'a>) -> Option<&'a str> {
+    let binds = |(key, value): &(&str, Field<'_>)| match *key {
+        "name" => false,
+        // A driver without a volume of its own makes one wherever the pod is, as for secrets.
+        "csi" => value.node.get("volumeHandle").is_some(),
+        kind => !value.node.is_null() && !ANYWHERE.contains(&kind),
+    };
+    map.entries().find(binds).map(|(kind, _)| kind)
 }
 
 /// Reads the storage class of a claim or claim template; `None` means the default class.

@@ -186,9 +186,8 @@ patchesStrategicMerge: [patch.yaml, 'kind: Pod']
     assert_eq!(
         lines(&desired),
         [
-            "warning prod/kustomization.yaml: kustomizations are not rendered yet: plain files are read \
-          without its resources, patches, patchesStrategicMerge; name the paths to read under \
-          `spec.sources` of fleetwright.yaml"
+            "warning prod/kustomization.yaml: overlays are not rendered yet: plain files are read without \
+          what 1 kustomization changes, in prod; plan the output of `kustomize build`"
         ]
     );
     assert_eq!(
@@ -203,6 +202,39 @@ patchesStrategicMerge: [patch.yaml, 'kind: Pod']
     assert_eq!(desired.workloads.len(), 1);
     let remote = read_files(&[("kustomization.yaml", "resources: ['https://example.com/a.yaml']")]);
     assert_eq!(unresolved(&remote).len(), 1);
+    let change = "namePrefix: x-";
+    let paths =
+        ["kustomization.yaml", "a/kustomization.yaml", "b/c/Kustomization", "d/kustomization.yml"];
+    let many = read_files(&paths.map(|path| (path, change)));
+    assert_eq!(
+        lines(&many),
+        [
+            "warning a/kustomization.yaml: overlays are not rendered yet: plain files are read without \
+          what 4 kustomizations change, in a, b/c, d and 1 more; plan the output of `kustomize build`"
+        ]
+    );
+}
+
+#[test]
+fn a_chart_that_makes_objects_is_unresolved_once() {
+    let chart = "apiVersion: v2\nname: shop\n";
+    let desired = read_files(&[
+        ("charts/shop/Chart.yaml", chart),
+        ("charts/shop/charts/db/Chart.yaml", chart),
+        ("lib/Chart.yaml", "apiVersion: v2\nname: lib\ntype: library"),
+    ]);
+    let reason = "rendering charts is not built yet; plan the output of `helm template`";
+    assert_eq!(
+        unresolved(&desired),
+        [format!("charts/shop/Chart.yaml: Helm chart charts/shop: {reason}")]
+    );
+    let root = read_files(&[("Chart.yaml", chart), ("charts/db/Chart.yaml", chart)]);
+    assert_eq!(unresolved(&root), [format!("Chart.yaml: Helm chart .: {reason}")]);
+    let rendered = with_sources("[{path: ., render: helm}]", &[("Chart.yaml", chart)]);
+    assert_eq!(
+        unresolved(&rendered),
+        ["fleetwright.yaml:5: source .: render: helm is not built yet"]
+    );
 }
 
 /// Reads files with a fleet of these sources, which must be right.

@@ -243,7 +243,13 @@ fn volumes_are_told_apart_by_what_binds_them() {
   - {name: b, ephemeral: {volumeClaimTemplate: {spec: {storageClassName: gp3}}}}
   - {name: c, hostPath: {path: /}}
   - {name: d, emptyDir: {}}
-  - {name: e, configMap: {name: x}}")
+  - {name: e, configMap: {name: x}}
+  - {name: f, awsElasticBlockStore: {volumeID: vol-1}}
+  - {name: g, csi: {driver: secrets-store.csi.k8s.io}}
+  - {name: h, csi: {driver: ebs.csi.aws.com, volumeHandle: vol-2}}
+  - {name: i, madeUpDisk: {id: x}}
+  - {name: j, nfs: {server: x, path: /}, azureDisk: }
+  - {name: k}")
     ));
     let sources: Vec<_> = pod_spec(&desired).volumes.iter().map(|v| v.source.clone()).collect();
     assert_eq!(
@@ -254,8 +260,40 @@ fn volumes_are_told_apart_by_what_binds_them() {
             VolumeSource::HostPath,
             VolumeSource::EmptyDir,
             VolumeSource::Other,
+            VolumeSource::InTree("awsElasticBlockStore".to_owned()),
+            VolumeSource::Other,
+            VolumeSource::InTree("csi".to_owned()),
+            VolumeSource::InTree("madeUpDisk".to_owned()),
+            VolumeSource::Other,
+            VolumeSource::Other,
         ]
     );
+}
+
+#[test]
+fn a_pod_of_which_a_part_cannot_be_read_is_unresolved_never_planned_without_it() {
+    for (rest, field) in [
+        (
+            "  volumes: [{name: a, persistentVolumeClaim: {claimName: '${CLAIM}'}}]",
+            "spec.volumes[0].persistentVolumeClaim.claimName",
+        ),
+        (
+            "  affinity: {podAntiAffinity: {requiredDuringSchedulingIgnoredDuringExecution: \
+             [{topologyKey: '${KEY}'}]}}",
+            "spec.affinity.podAntiAffinity.requiredDuringSchedulingIgnoredDuringExecution[0].\
+             topologyKey",
+        ),
+        ("  topologySpreadConstraints: 3", "spec.topologySpreadConstraints"),
+        ("  nodeSelector: {a: 3}", "spec.nodeSelector.a"),
+    ] {
+        let desired = read_text(&pod(rest));
+        assert!(!desired.problems.is_empty(), "{rest}");
+        assert!(desired.workloads.is_empty(), "{rest}");
+        let expected = format!("a.yaml:1: Pod default/p: its `{field}` could not be read");
+        assert_eq!(unresolved(&desired), [expected], "{rest}");
+    }
+    let unknown = read_text(&pod("  tolerationz: []"));
+    assert_eq!((unknown.workloads.len(), unknown.problems.len()), (1, 1), "a warning only");
 }
 
 #[test]
