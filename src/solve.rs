@@ -8,7 +8,9 @@
 mod assemble;
 mod bound;
 mod consolidate;
+mod converge;
 mod drift;
+mod exchange;
 mod layout;
 mod limits;
 mod model;
@@ -38,16 +40,14 @@ pub use target::{
 use jiff::Timestamp;
 
 use crate::catalog::Catalog;
-use crate::demand::Demand;
+use crate::demand::{Demand, PodGroup};
 use crate::fleet::Observed;
 use crate::ids::NodeName;
 use crate::manifest::Desired;
 use crate::units::MicroUsd;
 use assemble::Assembly;
-use layout::Ground;
-use limits::Limits;
+use converge::Passes;
 use model::Model;
-use rehearse::Stage;
 
 /// When a voluntary change is worth it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -141,12 +141,7 @@ pub fn solve(input: &Input) -> Solution {
     let standing =
         standing::standing_nodes(input.observed, input.catalog, &offers.list, &circumstances);
     let model = Model::of(groups, &offers.list, &standing);
-    let columns: Vec<&Offer> = model.columns.iter().map(|c| &offers.list[c.offers[0]]).collect();
-    let pools = input.desired.pools.iter().map(|(name, pool)| (name, &pool.limits));
-    let limits = Limits::of(pools, &standing, &columns);
-    let ground = Ground::of(&model, &standing, limits);
-    let stage = Stage::new(ground, input.demand, &offers.list, &input.desired.namespaces);
-    let outcome = consolidate::consolidate(&stage, &input.settings);
+    let outcome = Passes { input, offers: &offers.list, standing: &standing }.run(&model);
     let assembly = Assembly {
         model: &model,
         groups,
@@ -168,18 +163,18 @@ pub fn solve(input: &Input) -> Solution {
         retires,
         placements: places.placements,
         unplaced,
-        packed: outcome.settled.packed,
-        orders: orders(&stage, &outcome),
+        packed: outcome.settled.packed.min(outcome.settled.layout.price),
+        orders: orders(groups, &outcome),
         lower_bound: bound_of(&model, &standing, &outcome),
     };
     Solution { target, standing, refusals }
 }
 
 /// Names of the runs that the fleet passed.
-fn orders(stage: &Stage, outcome: &consolidate::Consolidated) -> Vec<String> {
+fn orders(groups: &[PodGroup], outcome: &consolidate::Consolidated) -> Vec<String> {
     let layout = &outcome.settled.layout;
     let nodes = layout.kept.iter().filter(|kept| **kept).count() + layout.packing.opened.len();
-    if stage.is_rehearsed() { stage.run_names(nodes) } else { Vec::new() }
+    if settle::is_rehearsed(groups) { rehearse::run_names(groups.len(), nodes) } else { Vec::new() }
 }
 
 /// A bound on every fleet that holds the placed pods and keeps the nodes that stay in any case.

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::consolidate::{Consolidated, Declined};
+use super::exchange::{Changes, Exchange, Exchanges};
 use super::layout::Counts;
 use super::model::{Column, Model, copies, take};
 use super::offer::Offer;
@@ -167,16 +168,27 @@ impl Assembly<'_> {
     ) -> (BTreeMap<NodeName, KeepReason>, BTreeMap<NodeName, Retire>) {
         let layout = &self.outcome.settled.layout;
         let (mut keeps, mut retires) = (BTreeMap::new(), BTreeMap::new());
-        let ledger = self.ledger(launches);
+        let changes = Changes {
+            standing: self.standing,
+            kept: &layout.kept,
+            groups: self.groups,
+            placements: &places.placements,
+            launches,
+        };
+        let mut exchanges = changes.exchanges();
+        if let [only] = exchanges.list.as_mut_slice() {
+            // Where pods are added too, the saving is against adding nodes for them alone.
+            only.saves = only.saves.max(self.outcome.baseline - layout.price);
+        }
         for (index, node) in self.standing.iter().enumerate() {
             if layout.kept[index] {
                 let pods = layout.on[index].values().sum();
                 keeps.insert(node.name.clone(), self.keep_reason(node, pods));
             } else {
-                retires.insert(node.name.clone(), self.retire(index, node, &ledger));
+                retires.insert(node.name.clone(), self.retire(index, node, &exchanges));
             }
         }
-        self.launch_reasons(places, launches, &retires, &ledger);
+        self.launch_reasons(places, launches, &exchanges);
         (keeps, retires)
     }
 
@@ -200,24 +212,23 @@ impl Assembly<'_> {
         }
     }
 
-    fn retire(&self, index: usize, node: &Standing, ledger: &Ledger) -> Retire {
+    fn retire(&self, index: usize, node: &Standing, exchanges: &Exchanges) -> Retire {
         let price = node.price.unwrap_or_default();
-        let moves = self.live_pods(index);
+        let batch = exchanges.of_node.get(&index).copied();
         if let Fate::Leaves(reason) = &node.fate {
-            return Retire { reason: reason.clone(), batch: ledger.batch };
+            return Retire { reason: reason.clone(), batch };
         }
+        let moves = self.live_pods(index);
         if moves == 0 {
             return Retire { reason: RetireReason::Empty { saves_hourly: price }, batch: None };
         }
-        let (saves_hourly, moves) = match ledger.batch {
-            Some(_) => (ledger.saves, ledger.moves),
-            None => (price, moves),
+        let exchange = batch.map(|batch| &exchanges.list[batch]);
+        let (saves_hourly, moves) = match exchange {
+            Some(exchange) if exchange.saves > MicroUsd::ZERO => (exchange.saves, exchange.moves),
+            Some(_) | None => (price, moves),
         };
         let payback_hours = self.settings.payback_hours(saves_hourly, moves);
-        Retire {
-            reason: RetireReason::Underutilized { saves_hourly, moves, payback_hours },
-            batch: ledger.batch,
-        }
+        Retire { reason: RetireReason::Underutilized { saves_hourly, moves, payback_hours }, batch }
     }
 
     /// Planned pods that run on the node now.
@@ -225,43 +236,22 @@ impl Assembly<'_> {
         self.model.bins[index].running.iter().sum()
     }
 
-    /// Works out whether launches replace nodes that go, and what the exchange saves and moves.
-    fn ledger(&self, launches: &[Launch]) -> Ledger {
-        let layout = &self.outcome.settled.layout;
-        let going = |i: &usize| !layout.kept[*i] && self.live_pods(*i) > 0;
-        let gone: Vec<usize> = (0..self.standing.len()).filter(going).collect();
-        let exchange = !gone.is_empty() && !launches.is_empty();
-        Ledger {
-            batch: exchange.then_some(0),
-            saves: self.outcome.baseline - layout.price,
-            moves: gone.iter().map(|i| self.live_pods(*i)).sum(),
-        }
-    }
-
-    fn launch_reasons(
-        &self,
-        places: &Places,
-        launches: &mut [Launch],
-        retires: &BTreeMap<NodeName, Retire>,
-        ledger: &Ledger,
-    ) {
-        let leaving = retires.iter().find(|(_, retire)| {
-            !matches!(
-                retire.reason,
-                RetireReason::Empty { .. } | RetireReason::Underutilized { .. }
-            )
-        });
+    fn launch_reasons(&self, places: &Places, launches: &mut [Launch], exchanges: &Exchanges) {
         for (index, launch) in launches.iter_mut().enumerate() {
-            launch.batch = ledger.batch;
-            launch.reason = match (ledger.batch, leaving) {
-                (Some(_), Some((node, retire))) => LaunchReason::Replacement {
+            launch.batch = exchanges.of_launch.get(&index).copied();
+            let exchange = launch.batch.map(|batch| &exchanges.list[batch]);
+            launch.reason = match exchange {
+                Some(Exchange { leaving: Some((node, reason)), .. }) => LaunchReason::Replacement {
                     of: node.as_str().into(),
-                    because: Box::new(retire.reason.clone()),
+                    because: Box::new(reason.clone()),
                 },
-                (Some(_), None) if ledger.saves > MicroUsd::ZERO => {
-                    LaunchReason::Consolidation { saves_hourly: ledger.saves, moves: ledger.moves }
+                Some(Exchange { saves, moves, .. }) if *saves > MicroUsd::ZERO => {
+                    LaunchReason::Consolidation { saves_hourly: *saves, moves: *moves }
                 }
-                _ => LaunchReason::Demand { pods: self.pods_on(places, &Place::Launch(index)) },
+                // More pods than before: the exchange makes room, cheaper than adding to what is.
+                Some(_) | None => {
+                    LaunchReason::Demand { pods: self.pods_on(places, &Place::Launch(index)) }
+                }
             };
         }
     }
@@ -271,11 +261,4 @@ impl Assembly<'_> {
             places.placements.iter().filter_map(|(group, on)| Some((*group, *on.get(place)?)));
         here.map(|(group, n)| (workload_key(&self.groups[group].workload), n)).collect()
     }
-}
-
-/// What an exchange of nodes comes to.
-struct Ledger {
-    batch: Option<usize>,
-    saves: MicroUsd,
-    moves: u32,
 }

@@ -22,9 +22,17 @@ const PAIRS_MAX: usize = 16;
 
 /// Nodes that are tried alone in one round, the most wasteful first.
 const SINGLES_MAX: usize = 96;
+const SINGLES_MIN: usize = 8;
 
-/// Promising sets that are rehearsed in one round.
-const REHEARSED_MAX: usize = 6;
+/// Classes times nodes that all tries of single nodes in one round may come to.
+const SINGLES_WORK: usize = 2_000_000;
+
+/// Promising sets that are rehearsed in one round: fewer where each is more work.
+const REHEARSED_MAX: usize = 48;
+const REHEARSED_MIN: usize = 3;
+
+/// Pods times nodes that all rehearsals of one round may come to.
+const REHEARSED_WORK: u64 = 1_000_000;
 
 /// The outcome.
 pub(super) struct Consolidated {
@@ -107,7 +115,7 @@ impl Round<'_> {
             .filter_map(|set| self.try_without(current, set))
             .collect();
         trials.sort_by_key(|trial| (Reverse(trial.gain), trial.set.len()));
-        trials.into_iter().take(REHEARSED_MAX).find_map(|trial| self.rehearsed(current, trial))
+        trials.into_iter().take(self.rehearsals()).find_map(|trial| self.rehearsed(current, trial))
     }
 
     /// Packs without the nodes of `set`; `None` where even the packing says it is not worth it.
@@ -173,7 +181,7 @@ impl Round<'_> {
         let empty: Vec<usize> = all.iter().copied().filter(idle).collect();
         let free: Vec<usize> =
             all.iter().copied().filter(|i| standing[*i].fate == Fate::Free).collect();
-        let mut sets: Vec<Vec<usize>> = all.iter().take(SINGLES_MAX).map(|i| vec![*i]).collect();
+        let mut sets: Vec<Vec<usize>> = all.iter().take(self.singles()).map(|i| vec![*i]).collect();
         if free.len() <= PAIRS_MAX {
             let pairs = free.iter().enumerate();
             sets.extend(pairs.flat_map(|(at, a)| free[at + 1..].iter().map(|b| vec![*a, *b])));
@@ -185,6 +193,23 @@ impl Round<'_> {
         }
         sets.extend([empty, free].into_iter().filter(|set| set.len() > 1));
         sets
+    }
+
+    /// Promising sets rehearsed in one round.
+    fn rehearsals(&self) -> usize {
+        let pods = self.stage.ground.model.classes.iter().map(|class| u64::from(class.planned));
+        let nodes = u64::try_from(self.stage.ground.standing.len()).unwrap_or(u64::MAX);
+        let work = pods.fold(0, u64::saturating_add).saturating_mul(nodes).max(1);
+        usize::try_from(REHEARSED_WORK / work)
+            .unwrap_or(REHEARSED_MAX)
+            .clamp(REHEARSED_MIN, REHEARSED_MAX)
+    }
+
+    /// Nodes tried alone in one round: fewer where each try is more work.
+    fn singles(&self) -> usize {
+        let model = self.stage.ground.model;
+        let work = model.classes.len().saturating_mul(model.bins.len()).max(1);
+        (SINGLES_WORK / work).clamp(SINGLES_MIN, SINGLES_MAX)
     }
 
     /// Returns whether no planned workload has pods on the node now: which pods of a workload go

@@ -73,6 +73,17 @@ const SPREAD_MAX: usize = 1_000_000;
 /// A scheduler, and the classes of groups and of daemons in it.
 type Blank = (Scheduler, Vec<ClassIndex>, Vec<ClassIndex>);
 
+/// Returns whether default spreading is rehearsed for so many workloads on so many nodes.
+fn spreads(groups: usize, nodes: usize) -> bool {
+    groups.saturating_mul(nodes) <= SPREAD_MAX
+}
+
+/// Returns the names of the runs that a plan of this size passes.
+pub(super) fn run_names(groups: usize, nodes: usize) -> Vec<String> {
+    let suffix = if spreads(groups, nodes) { "" } else { ", without default spreading" };
+    RUNS.iter().map(|run| format!("{}{suffix}", run.name())).collect()
+}
+
 /// What the rehearsal needs beside the problem in numbers.
 pub(super) struct Stage<'a> {
     pub ground: Ground<'a>,
@@ -232,22 +243,11 @@ impl<'a> Stage<'a> {
 
     /// Returns a scheduler for so many nodes that knows the classes of all groups and daemons.
     fn blank(&self, nodes: usize) -> &Blank {
-        if self.spreads(nodes) {
+        if spreads(self.groups.len(), nodes) {
             self.spreading.get_or_init(|| self.make_blank(true))
         } else {
             self.plain.get_or_init(|| self.make_blank(false))
         }
-    }
-
-    /// Returns whether the scheduler's default spreading is rehearsed for so many nodes.
-    fn spreads(&self, nodes: usize) -> bool {
-        self.groups.len().saturating_mul(nodes) <= SPREAD_MAX
-    }
-
-    /// Returns the names of the runs that a plan with so many nodes passed.
-    pub(super) fn run_names(&self, nodes: usize) -> Vec<String> {
-        let suffix = if self.spreads(nodes) { "" } else { ", without default spreading" };
-        RUNS.iter().map(|run| format!("{}{suffix}", run.name())).collect()
     }
 
     fn make_blank(&self, spreads: bool) -> Blank {

@@ -11,6 +11,7 @@ use super::layout::Layout;
 use super::pack::{Opened, pack};
 use super::rehearse::{Performance, Placements, Settled, Stage, Verdict};
 use super::target::Place;
+use crate::demand::PodGroup;
 use crate::units::MicroUsd;
 
 /// Times that nodes are added for what was left over; each time for twice as much of it.
@@ -33,7 +34,7 @@ impl Stage<'_> {
     /// Returns `layout` with whatever nodes it takes for every run to find each pod a place.
     pub(super) fn settle(&self, layout: &Layout) -> Settled {
         let packed = layout.price;
-        if !self.is_rehearsed() {
+        if !is_rehearsed(self.groups) {
             return self.as_packed(layout);
         }
         self.work.set(0);
@@ -47,12 +48,6 @@ impl Stage<'_> {
             None => self.repaired(layout, None).unwrap_or_else(|| self.give_up(layout.clone())),
         };
         Settled { packed, ..best }
-    }
-
-    /// Returns whether the fleet is small enough to be rehearsed.
-    pub(super) fn is_rehearsed(&self) -> bool {
-        let pods = self.groups.iter().map(|group| u64::from(group.counts.planned));
-        pods.fold(0, u64::saturating_add) <= REHEARSED_PODS_MAX
     }
 
     /// Adds nodes for what is left over until nothing is; `None` when the price reaches `cap`, or
@@ -247,6 +242,12 @@ impl Stage<'_> {
         }
         Settled { layout: layout.clone(), offers, placements, unplaced, packed: layout.price }
     }
+}
+
+/// Returns whether these pods are few enough to be rehearsed.
+pub(super) fn is_rehearsed(groups: &[PodGroup]) -> bool {
+    let pods = groups.iter().map(|group| u64::from(group.counts.planned));
+    pods.fold(0, u64::saturating_add) <= REHEARSED_PODS_MAX
 }
 
 /// Pods by class on these nodes.

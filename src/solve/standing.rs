@@ -7,7 +7,7 @@ use jiff::{SignedDuration, Timestamp};
 use super::drift;
 use super::offer::{Offer, admits_daemon};
 use super::target::{BlockReason, KeepReason, RetireReason};
-use crate::catalog::{Catalog, NodeSettings, Offering, allocation};
+use crate::catalog::{Allocation, Catalog, NodeSettings, Offering, allocation};
 use crate::demand::{Demand, ShapeContext, shape_of};
 use crate::fleet::{Instance, Node, Observed, tag};
 use crate::ids::{Labels, NodeName, PoolName, WorkloadKind};
@@ -35,6 +35,8 @@ pub struct Standing {
     pub startup_taints: Vec<Taint>,
     /// What it reports as capacity; pool limits count this.
     pub capacity: Resources,
+    /// What its pods may use, DaemonSet pods included.
+    pub allocatable: Resources,
     /// What is left for pods once DaemonSet and static pods have theirs.
     pub room: Resources,
     /// Price per hour, where known.
@@ -140,6 +142,7 @@ impl Survey<'_> {
             name: node.name.clone(),
             labels: node.labels.clone(),
             capacity: node.capacity.clone(),
+            allocatable: node.allocatable.clone(),
             room: node.allocatable.minus(&daemons).minus(&fixed),
             price: offering.and_then(|offering| offering.price),
             price_estimated: offering.is_some_and(|offering| offering.estimated),
@@ -166,16 +169,16 @@ impl Survey<'_> {
         });
         let node = offer.map(|offer| &offer.node);
         let kind = self.catalog.types.get(&instance.instance_type);
-        let capacity = node
-            .map(|node| node.capacity.clone())
-            .or_else(|| Some(allocation(kind?, &NodeSettings::default()).capacity));
+        let amounts = kind.map(|kind| allocation(kind, &self.settings(&pool)));
+        let Allocation { capacity, allocatable, .. } = amounts.unwrap_or_default();
         let offering = self.offering(instance);
         Some(Standing {
             name: instance.id.as_str().into(),
             labels: node.map(|node| node.labels.clone()).unwrap_or_default(),
             taints: node.map(|node| node.taints.clone()).unwrap_or_default(),
             startup_taints: Vec::new(),
-            capacity: capacity.unwrap_or_default(),
+            capacity,
+            allocatable,
             room: offer.map(|offer| offer.room.clone()).unwrap_or_default(),
             price: offering.and_then(|offering| offering.price),
             price_estimated: offering.is_some_and(|offering| offering.estimated),
@@ -184,6 +187,14 @@ impl Survey<'_> {
             fate: Fate::Stays(KeepReason::Blocked { by: BlockReason::NotReady }),
             pool: Some(pool),
         })
+    }
+
+    /// The settings of a pool's nodes; the defaults where it is no longer declared.
+    fn settings(&self, pool: &PoolName) -> NodeSettings {
+        let desired = self.circumstances.desired;
+        let pool = desired.pools.get(pool);
+        let class = pool.and_then(|pool| desired.node_classes.get(pool.node_class.as_ref()?));
+        pool.zip(class).map(|(pool, class)| NodeSettings::of(pool, class)).unwrap_or_default()
     }
 
     /// Returns whether a machine that began then may still become Ready.

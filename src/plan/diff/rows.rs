@@ -274,21 +274,26 @@ impl<'a> Naming<'a> {
     /// One launch that takes the place of exactly one node of the same pool shares its row.
     fn pairs(&self) -> BTreeMap<usize, &'a Standing> {
         let solution = self.parts.solution;
-        let batched = |s: &&Standing| {
-            solution.target.retires.get(&s.name).is_some_and(|retire| retire.batch.is_some())
-        };
-        let retired: Vec<&Standing> = solution.standing.iter().filter(batched).collect();
-        let launches: Vec<usize> = (0..solution.target.launches.len())
-            .filter(|i| solution.target.launches[*i].batch.is_some())
-            .collect();
-        match (launches.as_slice(), retired.as_slice()) {
-            ([launch], [standing])
-                if self.can_hand_over(standing, &solution.target.launches[*launch].node) =>
-            {
-                [(*launch, *standing)].into()
+        let mut exchanges: BTreeMap<usize, (Vec<usize>, Vec<&Standing>)> = BTreeMap::new();
+        for (index, launch) in solution.target.launches.iter().enumerate() {
+            if let Some(batch) = launch.batch {
+                exchanges.entry(batch).or_default().0.push(index);
             }
-            _ => BTreeMap::new(),
         }
+        for standing in &solution.standing {
+            let retire = solution.target.retires.get(&standing.name);
+            if let Some(batch) = retire.and_then(|retire| retire.batch) {
+                exchanges.entry(batch).or_default().1.push(standing);
+            }
+        }
+        let one_for_one = exchanges.into_values().filter_map(|exchange| match exchange {
+            (launches, retired) if launches.len() == 1 && retired.len() == 1 => {
+                Some((launches[0], retired[0]))
+            }
+            _ => None,
+        });
+        let node = |launch: usize| &solution.target.launches[launch].node;
+        one_for_one.filter(|(launch, s)| self.can_hand_over(s, node(*launch))).collect()
     }
 
     /// A node of the same pool takes the key over, if the one that goes has a key.
@@ -301,8 +306,6 @@ impl<'a> Naming<'a> {
         let (node, instance) = (self.node(standing), self.instance(standing));
         let zone = instance.map(|i| i.zone.clone());
         let known = self.parts.catalog.zones.iter().find(|z| Some(&z.name) == zone.as_ref());
-        let allocatable =
-            node.map_or_else(|| Amount::from(&standing.room), |n| Amount::from(&n.allocatable));
         NodeState {
             pool: standing.pool.clone(),
             instance_type: instance.map(|i| i.instance_type.clone()),
@@ -314,7 +317,7 @@ impl<'a> Naming<'a> {
             taints: standing.taints.clone(),
             startup_taints: standing.startup_taints.clone(),
             capacity: Amount::from(&standing.capacity),
-            allocatable,
+            allocatable: Amount::from(&standing.allocatable),
             spec_digest: instance.and_then(|i| i.tags.get(tag::SPEC).cloned()),
             instance_id: instance.map(|i| i.id.clone()),
             node: node.map(|node| node.name.clone()),
