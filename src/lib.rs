@@ -20,7 +20,6 @@ pub mod pod;
 pub mod port;
 pub mod render;
 pub mod requirement;
-#[cfg(test)]
 pub mod schedule;
 pub mod sim;
 pub mod solve;
