@@ -236,34 +236,3 @@ fn a_victim_elsewhere_does_not_help_against_anti_affinity_by_zone() {
     let apart = PodShape { anti_affinity: required(vec![term("q", key::ZONE)]), ..pod("r") };
     assert_eq!(cluster.preempt(&apart), None, "both nodes hold one; only one node is cleared");
 }
-
-/// Run with `cargo test --release --lib -- --ignored --nocapture ten_thousand`.
-#[test]
-#[ignore = "a measurement, meaningful in release builds only"]
-fn ten_thousand_pods_on_two_thousand_nodes() {
-    let zones = ["a", "b", "c"];
-    let nodes = (0..2000).map(|n| ScheduleNode {
-        allocatable: Resources { pods: 110, ..resources(8000, 16_384) },
-        ..node(&format!("n{n}"), zones[n % 3])
-    });
-    let base = Scheduler::new(nodes.collect(), &BTreeMap::new(), 1);
-    for (what, affinity) in [("plain", false), ("with hostname anti-affinity", true)] {
-        let started = std::time::Instant::now();
-        let mut scheduler = base.clone();
-        let mut left = 0;
-        for workload in 0..200_i64 {
-            let name = format!("w{workload}");
-            let mut shape = PodShape {
-                requests: resources(100 + workload % 7 * 100, 256 + workload % 5 * 256),
-                ..pod(&name)
-            };
-            if affinity {
-                shape.anti_affinity = required(vec![term(&name, key::HOSTNAME)]);
-            }
-            let class = scheduler.class(&Arc::new(shape), Some(&deployment(&name)));
-            left += (0..50).filter(|_| scheduler.schedule(class, None).is_err()).count();
-        }
-        println!("{what}: 10,000 pods in {:?}, {left} left", started.elapsed());
-        assert_eq!(left, 0, "{what}");
-    }
-}
