@@ -72,13 +72,18 @@ impl Assembly<'_> {
     fn others(&self, node: &Opened) -> Others {
         let taken = &self.model.columns[node.column];
         let cap = MicroUsd(taken.price.0 + taken.price.0 * ALTERNATIVE_BAND_PERCENT / 100);
-        let (mut alternatives, mut dearer, mut too_small) = (Vec::new(), Vec::new(), 0_u32);
+        let (mut alternatives, mut dearer) = (Vec::new(), Vec::new());
+        let (mut too_small, mut too_tight) = (0_u32, 0_u32);
         for (index, column) in self.model.columns.iter().enumerate() {
             if column.pool != taken.pool {
                 continue;
             }
             if !self.holds(column, node) {
                 too_small += 1;
+                continue;
+            }
+            if column.price < taken.price {
+                too_tight += 1;
                 continue;
             }
             if index != node.column {
@@ -92,7 +97,7 @@ impl Assembly<'_> {
             (a.hourly, &a.instance_type, &a.zone).cmp(&(b.hourly, &b.instance_type, &b.zone))
         });
         alternatives.truncate(ALTERNATIVES_MAX);
-        Others { alternatives, rejected: self.rejections(&dearer, too_small) }
+        Others { alternatives, rejected: self.rejections(&dearer, too_small, too_tight) }
     }
 
     fn alternative(&self, offer: usize) -> Alternative {
@@ -105,7 +110,7 @@ impl Assembly<'_> {
         }
     }
 
-    fn rejections(&self, dearer: &[usize], too_small: u32) -> Vec<Rejection> {
+    fn rejections(&self, dearer: &[usize], too_small: u32, too_tight: u32) -> Vec<Rejection> {
         let mut rejections = Vec::new();
         if let Some(next) = dearer.first() {
             let next = &self.offers[self.model.columns[*next].offers[0]].node;
@@ -118,6 +123,10 @@ impl Assembly<'_> {
                 ),
                 count: u32::try_from(dearer.len()).unwrap_or(u32::MAX),
             });
+        }
+        if too_tight > 0 {
+            let detail = "cheaper, but kube-scheduler would leave pods over on them".to_owned();
+            rejections.push(Rejection { reason: "too-tight".to_owned(), detail, count: too_tight });
         }
         if too_small > 0 {
             let detail = "cannot hold these pods on one node".to_owned();
@@ -168,12 +177,13 @@ impl Assembly<'_> {
     ) -> (BTreeMap<NodeName, KeepReason>, BTreeMap<NodeName, Retire>) {
         let layout = &self.outcome.settled.layout;
         let (mut keeps, mut retires) = (BTreeMap::new(), BTreeMap::new());
+        let planned = launches.to_vec();
         let changes = Changes {
             standing: self.standing,
             kept: &layout.kept,
             groups: self.groups,
             placements: &places.placements,
-            launches,
+            launches: &planned,
         };
         let mut exchanges = changes.exchanges();
         if let [only] = exchanges.list.as_mut_slice() {
@@ -185,7 +195,7 @@ impl Assembly<'_> {
                 let pods = layout.on[index].values().sum();
                 keeps.insert(node.name.clone(), self.keep_reason(node, pods));
             } else {
-                retires.insert(node.name.clone(), self.retire(index, node, &exchanges));
+                retires.insert(node.name.clone(), self.retire(index, node, (&exchanges, &changes)));
             }
         }
         self.launch_reasons(places, launches, &exchanges);
@@ -195,12 +205,18 @@ impl Assembly<'_> {
     fn keep_reason(&self, node: &Standing, pods: u32) -> KeepReason {
         let blocked = |by: BlockReason| KeepReason::Blocked { by };
         match &node.fate {
+            // What is not known holds nothing back from a node that is needed anyway.
+            Fate::Stays(KeepReason::Blocked { by: BlockReason::Unknown { .. } }) if pods > 0 => {
+                KeepReason::Needed { pods }
+            }
             Fate::Stays(reason) => reason.clone(),
             Fate::Leaves(_) => blocked(BlockReason::Unknown {
                 what: "its pods would have no other place".to_owned(),
             }),
             Fate::Free | Fate::OnlyWhenEmpty(_) => match self.outcome.declined.get(&node.name) {
-                Some(Declined { saves, needed, moves }) if *saves > MicroUsd::ZERO => {
+                Some(Declined { saves, needed, moves })
+                    if *saves > MicroUsd::ZERO && *saves < *needed =>
+                {
                     KeepReason::NotWorthMoving {
                         saves_hourly: *saves,
                         needed_hourly: *needed,
@@ -212,20 +228,24 @@ impl Assembly<'_> {
         }
     }
 
-    fn retire(&self, index: usize, node: &Standing, exchanges: &Exchanges) -> Retire {
+    fn retire(
+        &self,
+        index: usize,
+        node: &Standing,
+        (exchanges, changes): (&Exchanges, &Changes),
+    ) -> Retire {
         let price = node.price.unwrap_or_default();
         let batch = exchanges.of_node.get(&index).copied();
         if let Fate::Leaves(reason) = &node.fate {
             return Retire { reason: reason.clone(), batch };
         }
-        let moves = self.live_pods(index);
-        if moves == 0 {
+        if self.live_pods(index) == 0 {
             return Retire { reason: RetireReason::Empty { saves_hourly: price }, batch: None };
         }
         let exchange = batch.map(|batch| &exchanges.list[batch]);
         let (saves_hourly, moves) = match exchange {
             Some(exchange) if exchange.saves > MicroUsd::ZERO => (exchange.saves, exchange.moves),
-            Some(_) | None => (price, moves),
+            Some(_) | None => (price, changes.moved(&[index])),
         };
         let payback_hours = self.settings.payback_hours(saves_hourly, moves);
         Retire { reason: RetireReason::Underutilized { saves_hourly, moves, payback_hours }, batch }

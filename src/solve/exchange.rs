@@ -71,12 +71,32 @@ impl Changes<'_> {
             exchanges.of_node.insert(index, exchange);
             let exchange = &mut exchanges.list[exchange];
             exchange.saves += node.price.unwrap_or_default();
-            exchange.moves += self.live_pods(&node.name);
             if let (Fate::Leaves(reason), None) = (&node.fate, &exchange.leaving) {
                 exchange.leaving = Some((node.name.clone(), reason.clone()));
             }
         }
+        for (index, exchange) in exchanges.list.iter_mut().enumerate() {
+            let of = |(node, of): (&usize, &usize)| (*of == index).then_some(*node);
+            let nodes: Vec<usize> = exchanges.of_node.iter().filter_map(of).collect();
+            exchange.moves = self.moved(&nodes);
+        }
         exchanges
+    }
+
+    /// Returns how many running pods move when these nodes go: those that are planned at all, and
+    /// do not stay on nodes that are kept.
+    pub(super) fn moved(&self, nodes: &[usize]) -> u32 {
+        let names: Vec<&NodeName> = nodes.iter().map(|node| &self.standing[*node].name).collect();
+        let of_group = |(index, group): (usize, &PodGroup)| -> u32 {
+            let here: u32 = names.iter().filter_map(|name| group.running.get(*name)).sum();
+            let places = self.placements.get(&index).into_iter().flatten();
+            let stays = places.map(|(place, count)| match place {
+                Place::Node(name) => group.running.get(name).copied().unwrap_or(0).min(*count),
+                Place::Launch(_) => 0,
+            });
+            here.min(group.counts.planned.saturating_sub(stays.sum()))
+        };
+        self.groups.iter().enumerate().map(of_group).sum()
     }
 
     fn leavers(&self) -> impl Iterator<Item = (usize, &Standing)> {
@@ -95,14 +115,6 @@ impl Changes<'_> {
             Place::Launch(index) => Some(*index),
             Place::Node(_) => None,
         })
-    }
-
-    fn live_pods(&self, name: &NodeName) -> u32 {
-        let here = self
-            .groups
-            .iter()
-            .filter_map(|group| Some(group.running.get(name).copied()?.min(group.counts.planned)));
-        here.sum()
     }
 }
 

@@ -216,7 +216,7 @@ fn obstacle(shape: &PodShape, offer: &Offer) -> Obstacle {
     // Of several resources that are short, the one that is furthest from enough tells most.
     let shortage = |resource: &String| {
         let (asked, room) = (amount(&shape.requests, resource), amount(&offer.room, resource));
-        i128::from(asked) * 1000 / i128::from(room.max(1))
+        if room <= 0 { i128::MAX } else { i128::from(asked) * 1000 / i128::from(room) }
     };
     match shape.requests.exceeding(&offer.room).into_iter().max_by_key(shortage) {
         Some(resource) => Obstacle::TooSmall { resource },
