@@ -54,6 +54,7 @@ impl Passes<'_> {
             outcome.settled = self.translated(model, &outcome.settled, &better.settled);
             outcome.declined.extend(better.declined);
         }
+        outcome.settled = self.kept_back(model, outcome.settled);
         let kept = |name: &NodeName| {
             let mut nodes = self.standing.iter().zip(&outcome.settled.layout.kept);
             nodes.any(|(node, kept)| *kept && node.name == *name)
@@ -64,6 +65,21 @@ impl Passes<'_> {
 
     /// Places `groups` on `standing` and what else it takes, and consolidates.
     fn pass(&self, groups: &[PodGroup], standing: &[Standing], model: &Model) -> Consolidated {
+        let demand = Demand {
+            groups: groups.to_vec(),
+            daemons: self.input.demand.daemons.clone(),
+            ..Demand::default()
+        };
+        let settings: &Settings = &self.input.settings;
+        consolidate(&self.stage(&demand, standing, model), settings)
+    }
+
+    fn stage<'s>(
+        &'s self,
+        demand: &'s Demand,
+        standing: &'s [Standing],
+        model: &'s Model,
+    ) -> Stage<'s> {
         let columns: Vec<&Offer> =
             model.columns.iter().map(|c| &self.offers[c.offers[0]]).collect();
         let pools = self.input.desired.pools.iter().map(|(name, pool)| (name, &pool.limits));
@@ -71,15 +87,28 @@ impl Passes<'_> {
         let new = standing.iter().filter(|node| node.is_new);
         let counted: Vec<Standing> = self.standing.iter().chain(new).cloned().collect();
         let limits = Limits::of(pools, &counted, &columns);
-        let demand = Demand {
-            groups: groups.to_vec(),
-            daemons: self.input.demand.daemons.clone(),
-            ..Demand::default()
-        };
         let ground = Ground::of(model, standing, limits);
-        let stage = Stage::new(ground, &demand, self.offers, &self.input.desired.namespaces);
-        let settings: &Settings = &self.input.settings;
-        consolidate(&stage, settings)
+        Stage::new(ground, demand, self.offers, &self.input.desired.namespaces)
+    }
+
+    /// Keeps nodes that would be replaced by others just like them, where that costs no more: a
+    /// node does not go for the sake of its neighbours.
+    fn kept_back(&self, model: &Model, mut settled: Settled) -> Settled {
+        let stage = self.stage(self.input.demand, self.standing, model);
+        for (index, node) in self.standing.iter().enumerate() {
+            let alike = |offer: &usize| self.offers[*offer].is_like(node);
+            let replaced = !settled.layout.kept[index] && settled.offers.iter().any(alike);
+            if !replaced || node.fate != Fate::Free {
+                continue;
+            }
+            let mut kept = settled.layout.kept.clone();
+            kept[index] = true;
+            let other = stage.settle(&stage.ground.layout(kept));
+            if other.layout.price <= settled.layout.price && other.unplaced == settled.unplaced {
+                settled = Settled { packed: settled.packed.min(other.packed), ..other };
+            }
+        }
+        settled
     }
 
     /// Returns the groups with their pods running where `settled` has them.

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::standing::Standing;
 use super::target::NewNode;
 use crate::catalog::{Allocation, Catalog, InstanceType, NodeSettings, Offering, allocation};
 use crate::demand::{Daemon, PodShape};
@@ -28,6 +29,18 @@ pub struct Offer {
     /// Whether it has hardware (or the lack of a hypervisor) that pods do not get unless they need
     /// it.
     pub exotic: bool,
+}
+
+impl Offer {
+    /// Returns whether `node` is of this offer's pool, type and capacity type.
+    pub(super) fn is_like(&self, node: &Standing) -> bool {
+        let labelled = |key: &str, value: &str| {
+            node.labels.get(key).is_some_and(|held| held.as_str() == value)
+        };
+        node.pool.as_ref() == Some(&self.node.pool)
+            && labelled(key::INSTANCE_TYPE, self.node.instance_type.as_str())
+            && labelled(key::CAPACITY_TYPE, self.node.capacity_type.as_str())
+    }
 }
 
 /// Why a pool can make no nodes at all.
