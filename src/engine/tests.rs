@@ -1,5 +1,7 @@
 //! The whole line on the fleets of the source documents.
 
+mod worlds;
+
 use super::*;
 use crate::fleet::ClusterIdentity;
 use crate::plan::wire::{BaseWorld, Reason};

@@ -1,0 +1,577 @@
+//! Worlds that go wrong, and worlds drawn by lot.
+//!
+//! Each test puts a repository and a world side by side and states the rule that the plan between
+//! them keeps. It knows the inputs and the plan alone, never how the search came to it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use jiff::SignedDuration;
+
+use super::plan_of;
+use crate::demand::{Demand, DemandMode};
+use crate::engine::Scope;
+use crate::fleet::{LiveWorkload, Pod, PodPhase, tag};
+use crate::ids::{NodeName, Origin, WorkloadId, WorkloadKind};
+use crate::manifest::{AutoscalerRef, Consolidation, Pool, Scale, Workload};
+use crate::plan::wire::{LaunchReason, Plan, Reason};
+use crate::pod::{
+    Container, ContainerResources, PodSpec, PodTemplate, Taint, TaintEffect, Toleration,
+    TolerationOperator,
+};
+use crate::requirement::label;
+use crate::solve::{Place, Solution};
+use crate::story::{Story, requirement};
+use crate::units::MicroUsd;
+
+const TYPES: &str = "node.kubernetes.io/instance-type";
+
+/// A repository with one pool of `types` and no workload, and an empty world.
+fn bare(types: &[&str]) -> Story {
+    let mut story = Story::new(types, 0, 0);
+    story.desired.workloads.clear();
+    story
+}
+
+fn pool(story: &mut Story) -> &mut Pool {
+    story.desired.pools.values_mut().next().expect("a story has a pool")
+}
+
+fn id(name: &str, kind: WorkloadKind) -> WorkloadId {
+    WorkloadId { namespace: "other".into(), name: name.into(), kind }
+}
+
+/// A pod of one container that asks for `cpu_milli` and `memory_mib`.
+fn template(cpu_milli: i64, memory_mib: i64) -> PodTemplate {
+    asking(&[("cpu", cpu_milli), ("memory", memory_mib << 20)])
+}
+
+fn asking(amounts: &[(&str, i64)]) -> PodTemplate {
+    let requests = amounts.iter().map(|(name, amount)| ((*name).into(), *amount)).collect();
+    let resources = ContainerResources { requests, ..ContainerResources::default() };
+    let container = Container { name: "app".into(), resources, ..Container::default() };
+    let spec = PodSpec { containers: vec![container], ..PodSpec::default() };
+    PodTemplate { spec, ..PodTemplate::default() }
+}
+
+/// The same pod, on nodes of one `type` alone.
+fn on(kind: &str, mut template: PodTemplate) -> PodTemplate {
+    template.spec.node_selector = [label("type", kind)].into();
+    template
+}
+
+fn declare(story: &mut Story, id: WorkloadId, scale: Scale, template: PodTemplate) {
+    let template = Arc::new(template);
+    let workload = Workload { id: id.clone(), origin: Origin::new("app.yaml", 1), scale, template };
+    story.desired.workloads.insert(id, workload);
+}
+
+fn deploy(story: &mut Story, name: &str, replicas: u32, template: PodTemplate) {
+    declare(story, id(name, WorkloadKind::Deployment), Scale::Replicas(replicas), template);
+}
+
+/// Adds a running pod of `owner` to `node`.
+fn bind(story: &mut Story, owner: &WorkloadId, node: &NodeName, template: &Arc<PodTemplate>) {
+    let number = story.observed.pods.len();
+    story.observed.templates.insert(owner.to_string(), template.clone());
+    story.observed.pods.push(Pod {
+        namespace: owner.namespace.clone(),
+        name: format!("{}-{number}", owner.name).into(),
+        uid: format!("uid-{number}").as_str().into(),
+        owner: Some(owner.clone()),
+        template: owner.to_string(),
+        node: Some(node.clone()),
+        phase: PodPhase::Running,
+        created_at: story.observed.taken_at,
+        terminating: false,
+        mirror: false,
+    });
+}
+
+fn only_node(story: &Story) -> NodeName {
+    assert_eq!(story.observed.nodes.len(), 1, "the story runs on one node");
+    story.observed.nodes.keys().next().expect("one node").clone()
+}
+
+/// Makes the world what `solution` says, whatever number of workloads there is.
+fn carry_out(story: &mut Story, demand: &Demand, solution: &Solution) {
+    for name in solution.target.retires.keys() {
+        let node = story.observed.nodes.remove(name).expect("a node that is there");
+        story.observed.instances.remove(&node.instance.expect("an instance"));
+    }
+    let launches = &solution.target.launches;
+    let names: Vec<NodeName> = launches.iter().map(|l| story.launch(&l.node)).collect();
+    story.observed.pods.clear();
+    for (group, places) in &solution.target.placements {
+        let owner = demand.groups[*group].workload.clone();
+        let template = story.desired.workloads[&owner].template.clone();
+        for (place, count) in places {
+            let node = match place {
+                Place::Node(name) => name.clone(),
+                Place::Launch(index) => names[*index].clone(),
+            };
+            for _ in 0..*count {
+                bind(story, &owner, &node, &template);
+            }
+        }
+    }
+    let daemons = id("agent", WorkloadKind::DaemonSet);
+    let Some(template) = story.desired.workloads.get(&daemons).map(|w| w.template.clone()) else {
+        return;
+    };
+    let bare = story.observed.nodes.values().filter(|n| n.taints.is_empty());
+    for node in bare.map(|n| n.name.clone()).collect::<Vec<_>>() {
+        bind(story, &daemons, &node, &template);
+    }
+}
+
+/// Plans, makes the world what the plan says, and returns the plan.
+fn settle(story: &mut Story) -> Plan {
+    let plan = whole(story);
+    let demand = Demand::build(&story.desired, &story.observed, DemandMode::Live);
+    let solution = story.solve();
+    carry_out(story, &demand, &solution);
+    plan
+}
+
+fn whole(story: &Story) -> Plan {
+    plan_of(story, Scope::default())
+}
+
+fn changes(plan: &Plan) -> (u32, u32) {
+    (plan.summary.add, plan.summary.destroy)
+}
+
+/// A world in which one deployment, `a`, runs as `replicas` says.
+fn running(types: &[&str], replicas: u32, template: PodTemplate) -> Story {
+    let mut story = bare(types);
+    deploy(&mut story, "a", replicas, template);
+    settle(&mut story);
+    assert_eq!(changes(&whole(&story)), (0, 0), "the world is settled");
+    story
+}
+
+/// Makes every instance one of another declaration than the repository's.
+fn drift(story: &mut Story) {
+    for instance in story.observed.instances.values_mut() {
+        instance.tags.insert(tag::SPEC.into(), "v1:dead".into());
+    }
+}
+
+/// Moves the birth of everything that runs to three days ago.
+fn age(story: &mut Story) {
+    let old = story.observed.taken_at - SignedDuration::from_hours(72);
+    for node in story.observed.nodes.values_mut() {
+        node.created_at = old;
+    }
+    for instance in story.observed.instances.values_mut() {
+        instance.launched_at = old;
+    }
+}
+
+fn first_only() -> Scope {
+    Scope { target: vec!["ec2_instance.default[\"0\"]".into()], ..Scope::default() }
+}
+
+#[test]
+fn a_running_pod_keeps_its_node_when_an_alike_workload_arrives_at_the_limit() {
+    let mut story = bare(&["m5.large"]);
+    pool(&mut story).limits.resources = [("cpu".into(), 2000)].into();
+    deploy(&mut story, "b", 1, template(1000, 100));
+    settle(&mut story);
+    deploy(&mut story, "a", 2, template(1000, 100));
+    let plan = whole(&story);
+    assert_eq!(changes(&plan), (0, 0));
+    assert_eq!((plan.capacity.pods.placed, plan.capacity.pods.unschedulable), (1, 2));
+    let [row] = plan.capacity.unschedulable.as_slice() else { panic!("one row: {plan:#?}") };
+    assert_eq!((&*row.workload.name, row.pods), ("a", 2));
+}
+
+#[test]
+#[ignore = "the plan counts pods that outgrow a node that stays as moved, which its judge refuses"]
+fn requests_raised_in_git_are_the_size_that_is_planned() {
+    let mut story = running(&["m5.large"], 10, template(100, 100));
+    assert_eq!(story.observed.nodes.len(), 1);
+    deploy(&mut story, "a", 10, template(1000, 100));
+    let plan = whole(&story);
+    assert_eq!((plan.summary.nodes.after, plan.capacity.pods.placed), (10, 10));
+    for row in &plan.capacity.explain {
+        assert!(row.pods.values().sum::<u32>() <= 1, "one such pod fits a node: {row:?}");
+    }
+}
+
+#[test]
+fn a_node_that_is_not_ready_for_long_holds_nothing() {
+    let mut story = running(&["m5.large"], 1, template(1000, 100));
+    age(&mut story);
+    for node in story.observed.nodes.values_mut() {
+        node.ready = false;
+    }
+    story.observed.pods.clear();
+    let plan = whole(&story);
+    assert_eq!((plan.summary.add, plan.capacity.pods.placed), (1, 1));
+}
+
+#[test]
+fn an_instance_that_never_joined_holds_nothing() {
+    let mut story = running(&["m5.large"], 1, template(1000, 100));
+    age(&mut story);
+    story.observed.nodes.clear();
+    story.observed.pods.clear();
+    let plan = whole(&story);
+    assert_eq!((plan.summary.add, plan.capacity.pods.placed), (1, 1));
+}
+
+#[test]
+fn a_startup_taint_that_is_still_there_does_not_turn_pods_away() {
+    let taint = Taint {
+        key: "node.cilium.io/agent-not-ready".into(),
+        value: "".into(),
+        effect: TaintEffect::NoExecute,
+    };
+    let mut story = bare(&["m5.large"]);
+    pool(&mut story).startup_taints = vec![taint.clone()];
+    deploy(&mut story, "a", 1, template(1000, 100));
+    settle(&mut story);
+    story.observed.pods.clear();
+    for node in story.observed.nodes.values_mut() {
+        node.taints.push(taint.clone());
+        node.ready = false;
+    }
+    let plan = whole(&story);
+    assert_eq!((changes(&plan), plan.capacity.pods.placed), ((0, 0), 1));
+}
+
+#[test]
+fn a_mirror_pod_neither_moves_nor_keeps_a_plan_from_being_made() {
+    let mut story = running(&["m5.large"], 1, template(1000, 100));
+    let node = only_node(&story);
+    let owner = id("static", WorkloadKind::Pod);
+    bind(&mut story, &owner, &node, &Arc::new(template(100, 10)));
+    story.observed.pods.last_mut().expect("just bound").mirror = true;
+    let plan = whole(&story);
+    assert_eq!((changes(&plan), plan.capacity.pods.moved), ((0, 0), 0));
+}
+
+#[test]
+fn a_daemon_that_git_dropped_does_not_disturb_the_node_it_runs_on() {
+    let mut story = bare(&["m5.large"]);
+    deploy(&mut story, "a", 1, template(1000, 100));
+    let daemon = id("agent", WorkloadKind::DaemonSet);
+    declare(&mut story, daemon.clone(), Scale::PerNode, template(100, 10));
+    settle(&mut story);
+    assert_eq!(changes(&whole(&story)), (0, 0));
+    story.desired.workloads.remove(&daemon);
+    story.observed.workloads.push(LiveWorkload { id: daemon, replicas: 1, delivered: true });
+    assert_eq!(changes(&whole(&story)), (0, 0));
+}
+
+#[test]
+fn an_instance_that_joins_while_its_pool_changes_passes_the_judge() {
+    let mut story = running(&["m5.large"], 1, template(1000, 100));
+    story.observed.nodes.clear();
+    story.observed.pods.clear();
+    pool(&mut story).requirements[0] = requirement(TYPES, &["c5.large"]);
+    let plan = whole(&story);
+    assert_eq!((plan.capacity.pods.placed, plan.capacity.pods.unschedulable), (1, 0));
+}
+
+#[test]
+fn the_bound_prices_a_scarce_resource_apart_from_the_plain_ones() {
+    let mut story = bare(&["g4dn.xlarge", "x1e.32xlarge"]);
+    let gpu = asking(&[("cpu", 100), ("memory", 100 << 20), ("nvidia.com/gpu", 1)]);
+    deploy(&mut story, "gpu", 1, gpu);
+    deploy(&mut story, "plain", 1, template(3000, 100));
+    let plan = whole(&story);
+    let cost = &plan.capacity.cost;
+    assert_eq!((plan.summary.add, cost.hourly_after), (1, MicroUsd(526_000)));
+    assert!(cost.lower_bound_hourly <= cost.hourly_after, "{cost:?}");
+    assert!(cost.lower_bound_hourly > MicroUsd(0), "{cost:?}");
+}
+
+#[test]
+fn a_target_drains_nothing_whose_replacement_it_leaves_out() {
+    let mut drifted = running(&["m5.large"], 2, template(1500, 100));
+    drift(&mut drifted);
+    let mut halved = running(&["m5.xlarge"], 2, template(1500, 100));
+    pool(&mut halved).requirements[0] = requirement(TYPES, &["m5.large"]);
+    let mut shared = bare(&["m5.xlarge"]);
+    deploy(&mut shared, "a", 1, template(1500, 100));
+    deploy(&mut shared, "b", 1, template(1400, 100));
+    settle(&mut shared);
+    pool(&mut shared).requirements[0] = requirement(TYPES, &["m5.large"]);
+    for (case, story) in [("drifted", drifted), ("halved", halved), ("shared", shared)] {
+        let all = whole(&story);
+        assert!(all.summary.destroy > 0, "{case}: there is something to exchange");
+        let plan = plan_of(&story, first_only());
+        let pods = &plan.capacity.pods;
+        assert_eq!((pods.placed, pods.unschedulable), (2, 0), "{case}");
+        assert!(plan.summary.destroy <= plan.summary.add, "{case}: {:?}", plan.summary);
+        assert!(!plan.complete, "{case}: the plan says that it is partial");
+    }
+}
+
+#[test]
+fn a_spot_node_with_an_estimated_price_is_not_bought_twice() {
+    let mut story = bare(&["m5.large"]);
+    pool(&mut story).requirements[1] = requirement("karpenter.sh/capacity-type", &["spot"]);
+    deploy(&mut story, "a", 1, template(1500, 100));
+    let first = settle(&mut story);
+    assert_eq!((changes(&first), first.capacity.cost.estimated), ((1, 0), 1));
+    assert_eq!(changes(&whole(&story)), (0, 0));
+}
+
+#[test]
+fn a_job_that_has_succeeded_asks_for_no_room() {
+    let mut story = bare(&["m5.large"]);
+    let job = id("migrate", WorkloadKind::Job);
+    let scale = Scale::Job { pods: 1, suspended: false };
+    declare(&mut story, job.clone(), scale, template(1500, 100));
+    assert_eq!(whole(&story).summary.add, 1);
+    bind(&mut story, &job, &"gone".into(), &Arc::new(template(1500, 100)));
+    story.observed.pods[0].phase = PodPhase::Succeeded;
+    assert_eq!(whole(&story).summary.add, 0);
+}
+
+#[test]
+fn a_pool_of_fixed_size_never_grows_with_demand() {
+    let mut story = bare(&["m5.large"]);
+    pool(&mut story).replicas = Some(1);
+    deploy(&mut story, "a", 3, template(1500, 100));
+    assert!(whole(&story).summary.add <= 1);
+}
+
+#[test]
+fn a_pool_that_consolidates_when_empty_keeps_a_node_with_pods() {
+    let mut story = bare(&["m5.large"]);
+    pool(&mut story).consolidation = Consolidation::WhenEmpty;
+    deploy(&mut story, "a", 6, template(600, 100));
+    settle(&mut story);
+    assert_eq!(story.observed.nodes.len(), 2);
+    deploy(&mut story, "a", 3, template(600, 100));
+    assert_eq!(changes(&whole(&story)), (0, 0));
+    deploy(&mut story, "a", 0, template(600, 100));
+    assert_eq!(changes(&whole(&story)), (0, 2));
+}
+
+#[test]
+fn the_count_in_git_of_a_workload_that_is_autoscaled_drains_nothing() {
+    let mut story = running(&["m5.large"], 6, template(600, 100));
+    deploy(&mut story, "a", 1, template(600, 100));
+    assert_eq!(whole(&story).summary.destroy, 1, "without an autoscaler Git decides");
+    story.desired.autoscalers.push(AutoscalerRef {
+        origin: Origin::new("hpa.yaml", 1),
+        object: "HorizontalPodAutoscaler other/a".into(),
+        namespace: "other".into(),
+        target_kind: "Deployment".into(),
+        target_name: "a".into(),
+    });
+    assert_eq!(changes(&whole(&story)), (0, 0));
+}
+
+#[test]
+fn a_pod_larger_than_any_number_is_left_out_and_the_rest_is_planned() {
+    let absurd = || asking(&[("cpu", i64::MAX), ("memory", i64::MAX)]);
+    let mut story = bare(&["m5.large"]);
+    deploy(&mut story, "absurd", 3, absurd());
+    deploy(&mut story, "a", 1, template(100, 100));
+    let plan = whole(&story);
+    assert_eq!((plan.capacity.pods.placed, plan.capacity.pods.unschedulable), (1, 3));
+    assert_eq!(plan.summary.add, 1);
+
+    let mut story = running(&["m5.large"], 3, template(100, 100));
+    deploy(&mut story, "a", 3, absurd());
+    assert_eq!(whole(&story).capacity.pods.unschedulable, 3);
+
+    let mut story = bare(&["m5.large"]);
+    declare(&mut story, id("agent", WorkloadKind::DaemonSet), Scale::PerNode, absurd());
+    deploy(&mut story, "a", 3, template(100, 100));
+    assert_eq!((whole(&story).summary.add, whole(&story).capacity.pods.unschedulable), (0, 3));
+}
+
+#[test]
+fn the_heavier_pool_is_used_alone_while_everything_fits_it() {
+    for (cpu, replicas) in [(300, 5), (400, 9), (700, 7), (450, 11), (900, 5)] {
+        let mut story = bare(&["m5.large", "m5.xlarge"]);
+        let mut light = pool(&mut story).clone();
+        pool(&mut story).weight = 10;
+        light.name = "light".into();
+        light.requirements[0] = requirement(TYPES, &["c5.large", "c5.xlarge", "t3.medium"]);
+        story.desired.pools.insert(light.name.clone(), light);
+        deploy(&mut story, "a", replicas, template(cpu, 100));
+        deploy(&mut story, "b", replicas / 2, template(cpu * 2, 1500));
+        deploy(&mut story, "c", replicas / 2, template(100, 2500));
+        let plan = whole(&story);
+        assert!(plan.summary.add > 0 && plan.capacity.pods.unschedulable == 0, "{cpu} {replicas}");
+        for row in &plan.resource_changes {
+            assert_eq!(row.name, "default", "{cpu} {replicas}: {}", row.address);
+        }
+    }
+}
+
+#[test]
+fn an_empty_instance_of_a_type_without_a_price_is_drained_all_the_same() {
+    let mut story = running(&["m5.large"], 1, template(1500, 100));
+    deploy(&mut story, "a", 0, template(1500, 100));
+    for instance in story.observed.instances.values_mut() {
+        instance.zone = "us-east-1-atl-1a".into();
+        instance.instance_type = "zz.large".into();
+    }
+    let plan = whole(&story);
+    assert_eq!((changes(&plan), plan.capacity.cost.unpriced), ((0, 1), 1));
+}
+
+#[test]
+fn new_demand_is_the_reason_of_its_node_whatever_else_is_replaced() {
+    let mut story = bare(&["m5.large"]);
+    let mut other = pool(&mut story).clone();
+    other.name = "other".into();
+    other.labels = [label("type", "other")].into();
+    story.desired.pools.insert(other.name.clone(), other);
+    deploy(&mut story, "a", 1, on("karpenter", template(1500, 100)));
+    settle(&mut story);
+    drift(&mut story);
+    deploy(&mut story, "new", 1, on("other", template(1500, 100)));
+    let plan = whole(&story);
+    assert_eq!(changes(&plan), (2, 1));
+    let rows = plan.capacity.explain.iter();
+    let [row] = *rows.filter(|e| e.pods.contains_key("other/Deployment/new")).collect::<Vec<_>>()
+    else {
+        panic!("one node holds the new pod: {plan:#?}")
+    };
+    let demand = matches!(row.reason, Reason::Launch { because: LaunchReason::Demand { .. } });
+    assert!(demand, "{:?}", row.reason);
+}
+
+#[test]
+fn a_replacement_needs_no_unbroken_run_of_keys() {
+    let mut story = running(&["m5.large"], 1, template(1500, 100));
+    for instance in story.observed.instances.values_mut() {
+        instance.tags.insert(tag::KEY.into(), "2".into());
+    }
+    drift(&mut story);
+    let plan = whole(&story);
+    assert!(plan.applyable);
+    assert_eq!((changes(&plan), plan.summary.nodes.after), ((1, 1), 1));
+}
+
+/// A sequence of numbers that a seed decides (xorshift).
+struct Lot(u64);
+
+impl Lot {
+    fn new(seed: u64) -> Self {
+        Self(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1)
+    }
+
+    /// A number below `bound`.
+    fn below(&mut self, bound: u32) -> u32 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        u32::try_from((self.0 >> 11) % u64::from(bound)).expect("below a bound of 32 bits")
+    }
+
+    fn one_in(&mut self, bound: u32) -> bool {
+        self.below(bound) == 0
+    }
+
+    fn of<T: Copy>(&mut self, list: &[T]) -> T {
+        let bound = u32::try_from(list.len()).expect("a short list");
+        list[usize::try_from(self.below(bound)).expect("an index of a short list")]
+    }
+}
+
+/// One to three pools without limits, with types, weights and taints drawn by lot.
+fn drawn_repository(lot: &mut Lot) -> Story {
+    const SOME: [&str; 7] =
+        ["c5.large", "m5.large", "r5.large", "m5.xlarge", "c5.xlarge", "t3.medium", "c5.2xlarge"];
+    let mut story = bare(&["m5.large"]);
+    let proto = pool(&mut story).clone();
+    story.desired.pools.clear();
+    for number in 0..=lot.below(3) {
+        let mut pool = proto.clone();
+        pool.name = format!("p{number}").as_str().into();
+        let types: Vec<&str> = (0..=lot.below(4)).map(|_| lot.of(&SOME)).collect();
+        pool.requirements[0] = requirement(TYPES, &types);
+        pool.labels = [label("type", pool.name.as_str())].into();
+        pool.weight = lot.of(&[0, 0, 10, 50]);
+        if lot.one_in(4) {
+            let effect = TaintEffect::NoSchedule;
+            pool.taints = vec![Taint { key: "dedicated".into(), value: "x".into(), effect }];
+        }
+        story.desired.pools.insert(pool.name.clone(), pool);
+    }
+    if lot.one_in(2) {
+        let agent = id("agent", WorkloadKind::DaemonSet);
+        declare(&mut story, agent, Scale::PerNode, template(50, 50));
+    }
+    story
+}
+
+fn drawn_template(lot: &mut Lot, pools: u32) -> PodTemplate {
+    let cpu = lot.of(&[50, 250, 600, 600, 1000, 1700]);
+    let mut drawn = template(cpu, lot.of(&[64, 500, 500, 1500, 5000]));
+    if lot.one_in(3) {
+        drawn = on(&format!("p{}", lot.below(pools)), drawn);
+    }
+    if lot.one_in(3) {
+        let operator = TolerationOperator::Exists;
+        let key = "dedicated".into();
+        drawn.spec.tolerations = vec![Toleration { key, operator, ..Toleration::default() }];
+    }
+    drawn
+}
+
+/// No pod that runs and is still wanted is left without a place.
+fn assert_running_pods_keep_a_place(demand: &Demand, solution: &Solution, at: &str) {
+    let left: BTreeMap<usize, u32> =
+        solution.target.unplaced.iter().map(|u| (u.group, u.pods)).collect();
+    for (index, group) in demand.groups.iter().enumerate() {
+        let wanted = group.counts.planned;
+        let runs = group.running.values().sum::<u32>().min(wanted);
+        let placed = wanted.saturating_sub(left.get(&index).copied().unwrap_or(0));
+        assert!(placed >= runs, "{at}: {} keeps {placed} of {runs}", group.workload);
+    }
+}
+
+/// In worlds drawn by lot every plan passes the judge (`plan_of` asserts it), costs no less than
+/// its bound, and leaves no running pod without a place.
+///
+/// Carrying a plan out should leave nothing to plan, and in these worlds it does today. It is no
+/// law, though: the search is a heuristic. It takes its own answer as carried out and looks again,
+/// but not without end, and from the world as it has become it may find a packing that it did not
+/// reach from the world as it was. Such a second plan is sound, so the bound is not zero but one in
+/// twenty; more than that is a search that no longer settles.
+#[test]
+fn drawn_worlds_get_sound_plans_that_seldom_leave_more_to_plan() {
+    let (mut steps, mut unsettled) = (0_u32, Vec::new());
+    for seed in 1..=12 {
+        let mut lot = Lot::new(seed);
+        let mut story = drawn_repository(&mut lot);
+        let pools = u32::try_from(story.desired.pools.len()).expect("at most three");
+        let templates = ["w0", "w1", "w2"].map(|name| (name, drawn_template(&mut lot, pools)));
+        for step in 0..3 {
+            let at = format!("seed {seed} step {step}");
+            for (name, template) in &templates {
+                if step == 0 || lot.one_in(2) {
+                    deploy(&mut story, name, lot.below(9), template.clone());
+                }
+            }
+            let demand = Demand::build(&story.desired, &story.observed, DemandMode::Live);
+            let solution = story.solve();
+            assert_running_pods_keep_a_place(&demand, &solution, &at);
+            let first = whole(&story);
+            let cost = &first.capacity.cost;
+            assert!(cost.lower_bound_hourly <= cost.hourly_after, "{at}: {cost:?}");
+            carry_out(&mut story, &demand, &solution);
+            let again = whole(&story);
+            assert_eq!(again.capacity.pods.placed, first.capacity.pods.placed, "{at}");
+            steps += 1;
+            if changes(&again) != (0, 0) {
+                unsettled.push(at);
+            }
+        }
+    }
+    let seldom = unsettled.len() * 20 <= usize::try_from(steps).expect("few steps");
+    assert!(seldom, "{} of {steps}: {unsettled:?}", unsettled.len());
+}
