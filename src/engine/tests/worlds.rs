@@ -188,7 +188,6 @@ fn a_running_pod_keeps_its_node_when_an_alike_workload_arrives_at_the_limit() {
 }
 
 #[test]
-#[ignore = "the plan counts pods that outgrow a node that stays as moved, which its judge refuses"]
 fn requests_raised_in_git_are_the_size_that_is_planned() {
     let mut story = running(&["m5.large"], 10, template(100, 100));
     assert_eq!(story.observed.nodes.len(), 1);

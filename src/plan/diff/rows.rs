@@ -415,7 +415,10 @@ fn moved(parts: &Parts) -> u32 {
             places.get(&Place::Node(node.clone())).copied().unwrap_or(0).min(*running)
         };
         let live: u32 = group.running.values().sum();
-        live.min(group.counts.planned).saturating_sub(group.running.iter().map(stays).sum())
+        let going = group.running.iter().filter(|(node, _)| target.retires.contains_key(*node));
+        let going: u32 = going.map(|(_, running)| running).sum();
+        let staying = group.running.iter().map(stays).sum();
+        live.min(group.counts.planned).saturating_sub(staying).min(going)
     };
     parts.demand.groups.iter().enumerate().map(of_group).sum()
 }
