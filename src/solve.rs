@@ -174,7 +174,7 @@ pub fn solve(input: &Input) -> Solution {
 fn orders(groups: &[PodGroup], outcome: &consolidate::Consolidated) -> Vec<String> {
     let layout = &outcome.settled.layout;
     let nodes = layout.kept.iter().filter(|kept| **kept).count() + layout.packing.opened.len();
-    if settle::is_rehearsed(groups) { rehearse::run_names(groups.len(), nodes) } else { Vec::new() }
+    if settle::is_rehearsed(groups) { rehearse::run_names(groups, nodes) } else { Vec::new() }
 }
 
 /// A bound on every fleet that holds the placed pods and keeps the nodes that stay in any case.

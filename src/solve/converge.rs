@@ -24,6 +24,9 @@ use crate::requirement::{key, label};
 /// Times that an answer is taken as carried out.
 const PASSES_MAX: usize = 8;
 
+/// Pods times nodes up to which an answer is taken as carried out and improved.
+const PASS_WORK_MAX: u64 = 20_000;
+
 /// What every pass works on.
 pub(super) struct Passes<'a> {
     pub input: &'a Input<'a>,
@@ -37,7 +40,7 @@ impl Passes<'_> {
     pub(super) fn run(&self, model: &Model) -> Consolidated {
         let mut outcome = self.pass(&self.input.demand.groups, self.standing, model);
         for _ in 0..PASSES_MAX {
-            if outcome.settled.offers.is_empty() {
+            if outcome.settled.offers.is_empty() || self.is_large(&outcome.settled) {
                 break;
             }
             let groups = self.carried_out(&outcome.settled);
@@ -109,6 +112,16 @@ impl Passes<'_> {
             }
         }
         settled
+    }
+
+    /// Returns whether another pass would take too long.
+    ///
+    /// For such a fleet the first answer stands, and a later plan may still improve it.
+    fn is_large(&self, settled: &Settled) -> bool {
+        let pods = self.input.demand.groups.iter().map(|group| u64::from(group.counts.planned));
+        let kept = settled.layout.kept.iter().filter(|kept| **kept).count();
+        let nodes = u64::try_from(kept + settled.offers.len()).unwrap_or(u64::MAX);
+        pods.fold(0, u64::saturating_add).saturating_mul(nodes) > PASS_WORK_MAX
     }
 
     /// Returns the groups with their pods running where `settled` has them.

@@ -44,11 +44,28 @@ enum Order {
 
 const RUNS: [Run; 5] = [
     Run { order: Order::Declared, balance: Balance::Change },
-    Run { order: Order::Declared, balance: Balance::Level },
     Run { order: Order::LargestFirst, balance: Balance::Change },
     Run { order: Order::SmallestFirst, balance: Balance::Level },
+    Run { order: Order::Declared, balance: Balance::Level },
     Run { order: Order::Shuffled(1), balance: Balance::Change },
 ];
+
+/// Pods times nodes above which only the first runs are made.
+const ALL_RUNS_MAX: u64 = 500_000;
+
+/// Runs that are made of any fleet.
+const RUNS_MIN: usize = 3;
+
+/// Returns the runs for so many pods on so many nodes.
+fn runs(pods: u64, nodes: usize) -> &'static [Run] {
+    let work = pods.saturating_mul(u64::try_from(nodes).unwrap_or(u64::MAX));
+    if work > ALL_RUNS_MAX { &RUNS[..RUNS_MIN] } else { &RUNS }
+}
+
+/// Returns how many pods are planned.
+pub(super) fn planned_pods(groups: &[PodGroup]) -> u64 {
+    groups.iter().map(|group| u64::from(group.counts.planned)).fold(0, u64::saturating_add)
+}
 
 impl Run {
     fn name(self) -> String {
@@ -79,9 +96,10 @@ fn spreads(groups: usize, nodes: usize) -> bool {
 }
 
 /// Returns the names of the runs that a plan of this size passes.
-pub(super) fn run_names(groups: usize, nodes: usize) -> Vec<String> {
-    let suffix = if spreads(groups, nodes) { "" } else { ", without default spreading" };
-    RUNS.iter().map(|run| format!("{}{suffix}", run.name())).collect()
+pub(super) fn run_names(groups: &[PodGroup], nodes: usize) -> Vec<String> {
+    let suffix = if spreads(groups.len(), nodes) { "" } else { ", without default spreading" };
+    let runs = runs(planned_pods(groups), nodes).iter();
+    runs.map(|run| format!("{}{suffix}", run.name())).collect()
 }
 
 /// What the rehearsal needs beside the problem in numbers.
@@ -149,8 +167,8 @@ impl<'a> Stage<'a> {
         let scene = self.scene(layout, &offers);
         let unplaced = self.unplaced(layout, &scene.staying);
         let mut first = None;
-        for run in RUNS {
-            let performance = self.play(&scene, run, &unplaced);
+        for run in runs(planned_pods(self.groups), scene.place_of.len()) {
+            let performance = self.play(&scene, *run, &unplaced);
             if !performance.left.is_empty() {
                 return Verdict::Left(performance.left);
             }
