@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 use super::layout::Layout;
 use super::pack::{Opened, pack};
-use super::rehearse::{Performance, Placements, Settled, Stage, Verdict};
+use super::rehearse::{Performance, Placements, Settled, Stage, Verdict, planned_pods};
 use super::target::Place;
 use crate::demand::PodGroup;
 use crate::units::MicroUsd;
@@ -27,6 +27,9 @@ const SPARE_MIN: usize = 3;
 /// Pods times nodes after which nothing cheaper is looked for.
 const WORK_MAX: u64 = 25_000_000;
 
+/// Pods times nodes of one run above which no repair of the packing is tried beside one shape.
+const LARGE_RUN: u64 = 500_000;
+
 /// Pods up to which a plan is rehearsed; above, it says that it was not.
 const REHEARSED_PODS_MAX: u64 = 300_000;
 
@@ -43,7 +46,7 @@ impl Stage<'_> {
         }
         let shape = self.best_shape(layout);
         let best = match shape {
-            Some(shape) if self.work.get() > WORK_MAX => shape,
+            Some(shape) if self.work.get() > WORK_MAX || is_large(self.groups, &shape) => shape,
             Some(shape) => self.repaired(layout, Some(shape.layout.price)).unwrap_or(shape),
             None => self.repaired(layout, None).unwrap_or_else(|| self.give_up(layout.clone())),
         };
@@ -244,10 +247,15 @@ impl Stage<'_> {
     }
 }
 
+/// Returns whether one run over the fleet is so much work that one shape that holds is good enough.
+fn is_large(groups: &[PodGroup], settled: &Settled) -> bool {
+    let nodes = u64::try_from(settled.offers.len()).unwrap_or(u64::MAX);
+    planned_pods(groups).saturating_mul(nodes) > LARGE_RUN
+}
+
 /// Returns whether these pods are few enough to be rehearsed.
 pub(super) fn is_rehearsed(groups: &[PodGroup]) -> bool {
-    let pods = groups.iter().map(|group| u64::from(group.counts.planned));
-    pods.fold(0, u64::saturating_add) <= REHEARSED_PODS_MAX
+    planned_pods(groups) <= REHEARSED_PODS_MAX
 }
 
 /// Pods by class on these nodes.
