@@ -62,6 +62,20 @@ pub struct PodGroup {
     pub decided_by: Decider,
     /// How many active pods it has on each node; may be more than are planned.
     pub running: BTreeMap<NodeName, u32>,
+    /// Pods that may run on other nodes than the rest, because volumes of their own bind them:
+    /// their counts add up to the planned one. Empty where all pods are alike.
+    pub parts: Vec<Part>,
+}
+
+/// Some of the pods of one workload.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Part {
+    /// What each of these pods asks for; it differs from the workload's shape in its nodes alone.
+    pub shape: Arc<PodShape>,
+    /// How many are planned.
+    pub planned: u32,
+    /// How many of them are active on each node.
+    pub running: BTreeMap<NodeName, u32>,
 }
 
 /// The counts of a workload.

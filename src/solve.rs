@@ -16,6 +16,7 @@ mod limits;
 mod model;
 mod offer;
 mod pack;
+mod parts;
 mod rehearse;
 mod settle;
 mod standing;
@@ -48,6 +49,7 @@ use crate::units::MicroUsd;
 use assemble::Assembly;
 use converge::Passes;
 use model::Model;
+use parts::Apart;
 
 /// When a voluntary change is worth it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -127,7 +129,8 @@ pub struct Solution {
 /// Returns the fleet to have.
 #[must_use]
 pub fn solve(input: &Input) -> Solution {
-    let groups = &input.demand.groups;
+    let apart = Apart::of(input.demand);
+    let groups = &apart.demand.groups;
     let shapes = groups.iter().map(|group| &*group.shape);
     let offers = Offers::of(input.desired, input.catalog, &input.demand.daemons, shapes);
     let circumstances = Circumstances {
@@ -141,7 +144,9 @@ pub fn solve(input: &Input) -> Solution {
     let standing =
         standing::standing_nodes(input.observed, input.catalog, &offers.list, &circumstances);
     let model = Model::of(groups, &offers.list, &standing);
-    let outcome = Passes { input, offers: &offers.list, standing: &standing }.run(&model);
+    let outcome =
+        Passes { input, demand: &apart.demand, offers: &offers.list, standing: &standing }
+            .run(&model);
     let assembly = Assembly {
         model: &model,
         groups,
@@ -161,8 +166,8 @@ pub fn solve(input: &Input) -> Solution {
         launches,
         keeps,
         retires,
-        placements: places.placements,
-        unplaced,
+        placements: apart.placements(places.placements),
+        unplaced: apart.unplaced(unplaced),
         packed: outcome.settled.packed.min(outcome.settled.layout.price),
         orders: orders(groups, &outcome),
         lower_bound: bound_of(&model, &standing, &outcome),

@@ -84,6 +84,7 @@ impl Demand {
                 counts: Counts { floor: count, live: count, ceiling: count, planned: count },
                 decided_by: if removed { Decider::Removed } else { Decider::World },
                 running: live.running(id),
+                parts: Vec::new(),
             });
         }
     }
@@ -130,7 +131,7 @@ impl Declared<'_> {
             Arc::make_mut(&mut shape).pinned = true;
         }
         let (workload, origin) = (workload.id.clone(), Some(workload.origin.clone()));
-        PodGroup { workload, origin, shape, counts, decided_by, running }
+        PodGroup { workload, origin, shape, counts, decided_by, running, parts: Vec::new() }
     }
 }
 

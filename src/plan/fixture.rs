@@ -243,6 +243,7 @@ fn demand() -> Demand {
         counts: Counts { floor: planned, live: planned, ceiling: planned, planned },
         decided_by: Decider::Git,
         running: running.iter().map(|(node, pods)| (NodeName::from(*node), *pods)).collect(),
+        parts: Vec::new(),
     };
     Demand {
         groups: vec![

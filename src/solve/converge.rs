@@ -30,6 +30,8 @@ const PASS_WORK_MAX: u64 = 20_000;
 /// What every pass works on.
 pub(super) struct Passes<'a> {
     pub input: &'a Input<'a>,
+    /// The demand, each group of alike pods.
+    pub demand: &'a Demand,
     pub offers: &'a [Offer],
     pub standing: &'a [Standing],
 }
@@ -38,7 +40,7 @@ impl Passes<'_> {
     /// Returns the answer that no further pass improves, in terms of `model`, which is the problem
     /// of the groups over the nodes that really stand.
     pub(super) fn run(&self, model: &Model) -> Consolidated {
-        let mut outcome = self.pass(&self.input.demand.groups, self.standing, model);
+        let mut outcome = self.pass(&self.demand.groups, self.standing, model);
         for _ in 0..PASSES_MAX {
             if outcome.settled.offers.is_empty() || self.is_large(&outcome.settled) {
                 break;
@@ -70,7 +72,7 @@ impl Passes<'_> {
     fn pass(&self, groups: &[PodGroup], standing: &[Standing], model: &Model) -> Consolidated {
         let demand = Demand {
             groups: groups.to_vec(),
-            daemons: self.input.demand.daemons.clone(),
+            daemons: self.demand.daemons.clone(),
             ..Demand::default()
         };
         let settings: &Settings = &self.input.settings;
@@ -97,7 +99,7 @@ impl Passes<'_> {
     /// Keeps nodes that would be replaced by others just like them, where that costs no more: a
     /// node does not go for the sake of its neighbours.
     fn kept_back(&self, model: &Model, mut settled: Settled) -> Settled {
-        let stage = self.stage(self.input.demand, self.standing, model);
+        let stage = self.stage(self.demand, self.standing, model);
         for (index, node) in self.standing.iter().enumerate() {
             let alike = |offer: &usize| self.offers[*offer].is_like(node);
             let replaced = !settled.layout.kept[index] && settled.offers.iter().any(alike);
@@ -118,7 +120,7 @@ impl Passes<'_> {
     ///
     /// For such a fleet the first answer stands, and a later plan may still improve it.
     fn is_large(&self, settled: &Settled) -> bool {
-        let pods = self.input.demand.groups.iter().map(|group| u64::from(group.counts.planned));
+        let pods = self.demand.groups.iter().map(|group| u64::from(group.counts.planned));
         let kept = settled.layout.kept.iter().filter(|kept| **kept).count();
         let nodes = u64::try_from(kept + settled.offers.len()).unwrap_or(u64::MAX);
         pods.fold(0, u64::saturating_add).saturating_mul(nodes) > PASS_WORK_MAX
@@ -130,7 +132,7 @@ impl Passes<'_> {
             let places = settled.placements.get(&index).into_iter().flatten();
             places.map(|(place, count)| (name_of(place), *count)).collect()
         };
-        let groups = self.input.demand.groups.iter().enumerate();
+        let groups = self.demand.groups.iter().enumerate();
         groups.map(|(index, group)| PodGroup { running: running(index), ..group.clone() }).collect()
     }
 
@@ -215,7 +217,7 @@ impl Passes<'_> {
                     let on = match place {
                         Place::Launch(node) => &mut layout.packing.opened[*node].pods,
                         Place::Node(name) => {
-                            let running = &self.input.demand.groups[*group].running;
+                            let running = &self.demand.groups[*group].running;
                             let stay = running.get(name).copied().unwrap_or(0).min(*count);
                             let seats = &mut layout.staying[index[name]];
                             *seats.entry(class).or_insert(0) += stay;
