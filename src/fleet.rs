@@ -20,6 +20,7 @@ use crate::ids::{
     InstanceId, InstanceTypeName, Labels, Namespace, NodeName, Region, Uid, WorkloadId, ZoneName,
 };
 use crate::pod::{PodTemplate, Taint};
+use crate::storage::Storage;
 use crate::units::Resources;
 
 /// The version of the world file that this program writes.
@@ -72,6 +73,10 @@ pub struct Observed {
     /// Pods, by namespace and name.
     #[serde(default)]
     pub pods: Vec<Pod>,
+    /// Storage classes, volumes, claims, and what nodes can attach. A file without this key tells
+    /// nothing of storage; see [`Storage`].
+    #[serde(default, skip_serializing_if = "Storage::is_empty")]
+    pub storage: Storage,
 }
 
 /// Who a cluster is: a plan is applied to the cluster it was made for, or not at all.
@@ -272,6 +277,7 @@ impl Observed {
             workloads: Vec::new(),
             templates: BTreeMap::new(),
             pods: Vec::new(),
+            storage: Storage::default(),
         }
     }
 

@@ -2,7 +2,7 @@
 //! shows the difference to what runs as a reviewable plan, and carries the plan out.
 //!
 //! Modules are layers; none imports one below itself in this list's order:
-//! quantities and ids; requirements and pods; manifests, demand, catalogue, fleet; schedule and
+//! quantities and ids; requirements, pods and storage; manifests, demand, catalogue, fleet; schedule and
 //! solve; plan; policy and render; ports and what drives them; adapters; the command line.
 
 pub mod apply;
@@ -23,6 +23,7 @@ pub mod requirement;
 pub mod schedule;
 pub mod sim;
 pub mod solve;
+pub mod storage;
 #[cfg(test)]
 mod story;
 pub mod telemetry;

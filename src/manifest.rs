@@ -47,9 +47,8 @@ pub use fleet::{
     read_fleet,
 };
 pub use model::{
-    AutoscalerRef, CronSchedule, Desired, DisruptionBudget, LimitRangeItem, PersistentVolume,
-    Problem, RuntimeClass, Scale, Severity, Skipped, StorageClass, Tree, TreeFile, Unresolved,
-    VolumeClaim, Workload,
+    AutoscalerRef, CronSchedule, Desired, DisruptionBudget, LimitRangeItem, Problem, RuntimeClass,
+    Scale, Severity, Skipped, Tree, TreeFile, Unresolved, VolumeClaim, Workload,
 };
 pub use pool::{
     AmiFamily, Budget, Consolidation, Expiry, Generation, KubeletSettings, NodeClass, Pool,

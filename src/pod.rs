@@ -384,14 +384,20 @@ pub struct Volume {
 pub enum VolumeSource {
     /// A claim of this name.
     Claim(String),
-    /// A claim made for the pod, of this storage class (`None`: the default class).
+    /// A claim made for the pod and deleted with it, of this storage class (`None`: the default
+    /// class). Its name is `<pod>-<volume>`.
     EphemeralClaim(Option<String>),
+    /// A claim made for each ordinal of a `StatefulSet` and kept, of this storage class (`None`: the
+    /// default class). Its name is `<volume>-<pod>`.
+    ClaimTemplate(Option<String>),
     /// A path of the node.
     HostPath,
     /// Scratch space on disk.
     EmptyDir,
-    /// A disk that the pod names itself, by the key of its kind (`awsElasticBlockStore`), or a kind
-    /// that is not known: it may bind the pod to a zone or node.
+    /// An EBS volume that the pod names itself, as `vol-…` or `aws://<zone>/vol-…`.
+    Ebs(String),
+    /// A disk that the pod names itself, by the key of its kind, or a kind that is not known: it may
+    /// bind the pod to a zone or node.
     InTree(String),
     /// Anything that binds the pod to nothing.
     Other,

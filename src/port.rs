@@ -15,6 +15,7 @@ use crate::catalog::CapacityType;
 use crate::fleet::{Instance, LiveWorkload, Node, Pod};
 use crate::ids::{InstanceId, InstanceTypeName, Labels, NodeName, Uid, ZoneName};
 use crate::pod::{PodTemplate, Taint};
+use crate::storage::Storage;
 use crate::units::Resources;
 
 /// Why a verb failed.
@@ -105,11 +106,13 @@ pub struct ClusterObjects {
     pub templates: BTreeMap<String, std::sync::Arc<PodTemplate>>,
     /// Workloads.
     pub workloads: Vec<LiveWorkload>,
+    /// Storage classes, volumes, claims, and what nodes can attach.
+    pub storage: Storage,
 }
 
 /// Kubernetes.
 pub trait Cluster {
-    /// Reads nodes, pods and workloads.
+    /// Reads nodes, pods, workloads and storage.
     fn objects(&self) -> impl Future<Output = Result<ClusterObjects, PortError>>;
     /// Marks a node unschedulable or schedulable; fails if the node's UID is another.
     ///

@@ -274,9 +274,11 @@ impl Scheduler {
     #[must_use]
     pub fn ignores_volumes(&self, class: ClassIndex) -> bool {
         let bound = |source: &VolumeSource| match source {
-            VolumeSource::Claim(_) | VolumeSource::EphemeralClaim(_) | VolumeSource::InTree(_) => {
-                true
-            }
+            VolumeSource::Claim(_)
+            | VolumeSource::EphemeralClaim(_)
+            | VolumeSource::ClaimTemplate(_)
+            | VolumeSource::Ebs(_)
+            | VolumeSource::InTree(_) => true,
             VolumeSource::HostPath | VolumeSource::EmptyDir | VolumeSource::Other => false,
         };
         self.shape(class).volumes.iter().any(|volume| bound(&volume.source))

@@ -50,7 +50,8 @@ impl Story {
         let id = workload_id();
         let template = Arc::new(PodTemplate { spec, ..PodTemplate::default() });
         let origin = crate::ids::Origin::new("inflate.yaml", 1);
-        let workload = Workload { id: id.clone(), origin, scale: Scale::Replicas(0), template };
+        let scale = Scale::Replicas(0);
+        let workload = Workload { id: id.clone(), origin, scale, template, first_ordinal: 0 };
         desired.workloads.insert(id, workload);
         let cluster = ClusterIdentity {
             name: "c".into(),

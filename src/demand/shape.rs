@@ -202,7 +202,11 @@ fn host_ports(spec: &PodSpec) -> Vec<HostPort> {
 
 fn binding_volumes(spec: &PodSpec) -> Vec<Volume> {
     let binds = |volume: &&Volume| match volume.source {
-        VolumeSource::Claim(_) | VolumeSource::EphemeralClaim(_) | VolumeSource::InTree(_) => true,
+        VolumeSource::Claim(_)
+        | VolumeSource::EphemeralClaim(_)
+        | VolumeSource::ClaimTemplate(_)
+        | VolumeSource::Ebs(_)
+        | VolumeSource::InTree(_) => true,
         VolumeSource::HostPath | VolumeSource::EmptyDir | VolumeSource::Other => false,
     };
     spec.volumes.iter().filter(binds).cloned().collect()

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use super::pool::{NodeClass, Pool};
 use crate::ids::{Labels, Namespace, NodeClassName, Origin, PoolName, WorkloadId};
-use crate::pod::{Amounts, NodeTerm, PodTemplate, Selector, Toleration};
+use crate::pod::{Amounts, PodTemplate, Selector, Toleration};
+use crate::storage::{Claim, PersistentVolume, StorageClass};
 
 /// The files of a repository at one moment, already read: what `manifest` works on.
 ///
@@ -116,6 +117,8 @@ pub struct Workload {
     pub scale: Scale,
     /// What each pod asks for.
     pub template: Arc<PodTemplate>,
+    /// The number of the first pod of a `StatefulSet` (`ordinals.start`).
+    pub first_ordinal: u32,
 }
 
 /// How many pods a workload wants.
@@ -191,41 +194,13 @@ pub struct DisruptionBudget {
     pub max_unavailable: Option<String>,
 }
 
-/// A `StorageClass`.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct StorageClass {
-    /// Provisioner.
-    pub provisioner: String,
-    /// Whether a volume waits for its first pod (`WaitForFirstConsumer`).
-    pub waits_for_pod: bool,
-    /// Topologies of which a volume must be in one; empty means any.
-    pub allowed_topologies: Vec<NodeTerm>,
-    /// Whether claims that name no class get this one.
-    pub is_default: bool,
-}
-
-/// A `PersistentVolume`.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PersistentVolume {
-    /// Node terms of which one must hold; empty means any node.
-    pub node_terms: Vec<NodeTerm>,
-    /// CSI driver, where it is a CSI volume.
-    pub driver: Option<String>,
-    /// Storage class.
-    pub storage_class: Option<String>,
-}
-
-/// A `PersistentVolumeClaim`.
+/// A `PersistentVolumeClaim` of the repository.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VolumeClaim {
     /// File and line.
     pub origin: Origin,
-    /// Storage class; `None` means the default one.
-    pub storage_class: Option<String>,
-    /// The volume it is bound to.
-    pub volume_name: Option<String>,
-    /// Access modes as written.
-    pub access_modes: Vec<String>,
+    /// What it asks for; as it is written, it is not bound yet.
+    pub claim: Claim,
 }
 
 /// An autoscaler that claims a workload.

@@ -4,10 +4,13 @@ use super::collect::{Collected, Named};
 use super::decode::{Field, Map};
 use super::labels::{Of, label_key, label_value};
 use super::meta::Meta;
-use super::model::{PersistentVolume, Severity, StorageClass, VolumeClaim};
+use super::model::{Severity, VolumeClaim};
 use super::podspec::{legacy_zone_term, node_terms};
 use crate::pod::{Expression, NodeTerm};
-use crate::requirement::Operator;
+use crate::requirement::{Operator, key};
+use crate::storage::{
+    Claim, ClaimPhase, EBS_DRIVER, EBS_IN_TREE, PersistentVolume, StorageClass, ebs_zone,
+};
 
 const IS_DEFAULT: [&str; 2] = [
     "storageclass.kubernetes.io/is-default-class",
@@ -33,6 +36,7 @@ pub(super) fn storage_class(meta: Meta, root: &Map<'_>, into: &mut Collected) {
         waits_for_pod,
         allowed_topologies: topologies.unwrap_or_default(),
         is_default,
+        created_at: None,
     };
     let named = named("StorageClass", meta.name.clone(), &meta, root);
     into.insert(
@@ -66,14 +70,42 @@ pub(super) fn volume(meta: Meta, root: &Map<'_>, into: &mut Collected) {
         let required = required.map()?;
         Some(node_terms(&required.need("nodeSelectorTerms")?))
     });
-    let driver =
-        spec.get("csi").and_then(|field| Some(field.map()?.need("driver")?.filled()?.into_owned()));
     let storage_class =
         spec.get("storageClassName").and_then(|field| Some(field.text()?.into_owned()));
-    let node_terms = terms.unwrap_or_else(|| legacy_zone_term(&meta.labels).into_iter().collect());
-    let volume = PersistentVolume { node_terms, driver, storage_class };
+    let written = || disk_zone(&spec).or_else(|| legacy_zone_term(&meta.labels));
+    let volume = PersistentVolume {
+        node_terms: terms.unwrap_or_else(|| written().into_iter().collect()),
+        driver: driver(&spec),
+        storage_class,
+        claim: spec.get("claimRef").and_then(|field| claim_ref(&field.map()?)),
+    };
     let named = named("PersistentVolume", meta.name.clone(), &meta, root);
     into.insert(named, |all| &mut all.desired.volumes, (meta.name, volume), PersistentVolume::eq);
+}
+
+/// Returns the CSI driver that attaches a volume.
+fn driver(spec: &Map<'_>) -> Option<String> {
+    if let Some(csi) = spec.get("csi") {
+        return Some(csi.map()?.need("driver")?.filled()?.into_owned());
+    }
+    spec.get(EBS_IN_TREE).map(|_| EBS_DRIVER.to_owned())
+}
+
+/// Returns the term that stands for the zone in the id of a built-in EBS volume.
+fn disk_zone(spec: &Map<'_>) -> Option<NodeTerm> {
+    let disk = spec.get(EBS_IN_TREE)?;
+    let disk = disk.map()?;
+    let id = disk.need("volumeID")?.filled()?;
+    let values = vec![ebs_zone(&id)?.into()];
+    let expression = Expression { key: key::ZONE.into(), operator: Operator::In, values };
+    Some(NodeTerm { expressions: vec![expression], fields: Vec::new() })
+}
+
+/// Reads which claim a volume is kept for.
+fn claim_ref(map: &Map<'_>) -> Option<String> {
+    let name = map.get("name")?.filled()?;
+    let namespace = map.get("namespace").and_then(|field| field.filled());
+    Some(format!("{}/{name}", namespace.as_deref().unwrap_or("default")))
 }
 
 /// Reads a `PersistentVolumeClaim`.
@@ -81,22 +113,22 @@ pub(super) fn claim(meta: &Meta, root: &Map<'_>, into: &mut Collected) {
     let Some(spec) = root.need("spec") else { return };
     let Some(spec) = spec.map() else { return };
     let text = |key| Some(spec.get(key)?.text()?.into_owned());
-    let claim = VolumeClaim {
-        origin: meta.origin.clone(),
+    let claim = Claim {
         storage_class: text("storageClassName")
             .or_else(|| meta.annotations.get(CLASS_ANNOTATION).cloned()),
         volume_name: text("volumeName").filter(|name| !name.is_empty()),
         access_modes: spec.get("accessModes").map(|field| field.texts()).unwrap_or_default(),
+        phase: ClaimPhase::Pending,
+        deleting: false,
     };
+    let claim = VolumeClaim { origin: meta.origin.clone(), claim };
     spec.ignore(&["resources", "selector", "volumeMode", "dataSource", "dataSourceRef"]);
     spec.ignore(&["volumeAttributesClassName"]);
     spec.finish(Severity::Warning);
     let key = (meta.namespace.clone(), meta.name.clone());
     let full_name = format!("{}/{}", meta.namespace, meta.name);
     let named = named("PersistentVolumeClaim", full_name, meta, root);
-    let same = |a: &VolumeClaim, b: &VolumeClaim| {
-        VolumeClaim { origin: b.origin.clone(), ..a.clone() } == *b
-    };
+    let same = |a: &VolumeClaim, b: &VolumeClaim| a.claim == b.claim;
     into.insert(named, |all| &mut all.desired.claims, (key, claim), same);
 }
 

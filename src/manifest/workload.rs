@@ -25,7 +25,6 @@ const IRRELEVANT: &[&str] = &[
     "podManagementPolicy",
     "serviceName",
     "persistentVolumeClaimRetentionPolicy",
-    "ordinals",
     "templateGeneration",
 ];
 
@@ -47,10 +46,15 @@ const JOB_IRRELEVANT: &[&str] = &[
 
 /// Reads a workload and adds it to what was collected.
 pub(super) fn read(kind: WorkloadKind, meta: Meta, root: &Map<'_>, into: &mut Collected) {
+    let mut first_ordinal = 0;
     let read = if kind == WorkloadKind::Pod {
         Some((Scale::Replicas(1), pod_template(root)))
     } else {
-        root.need("spec").and_then(|spec| scaled(kind, &spec.map()?))
+        root.need("spec").and_then(|spec| {
+            let spec = spec.map()?;
+            first_ordinal = ordinals_start(&spec);
+            scaled(kind, &spec)
+        })
     };
     root.ignore(&["apiVersion", "kind", "metadata", "spec", "status"]);
     root.finish(Severity::Warning);
@@ -70,9 +74,11 @@ pub(super) fn read(kind: WorkloadKind, meta: Meta, root: &Map<'_>, into: &mut Co
         scope: root.field.scope,
         origin: meta.origin.clone(),
     };
-    let workload =
-        Workload { id: id.clone(), origin: meta.origin, scale, template: Arc::new(template) };
-    let same = |a: &Workload, b: &Workload| a.scale == b.scale && a.template == b.template;
+    let (origin, template) = (meta.origin, Arc::new(template));
+    let workload = Workload { id: id.clone(), origin, scale, template, first_ordinal };
+    let same = |a: &Workload, b: &Workload| {
+        a.scale == b.scale && a.template == b.template && a.first_ordinal == b.first_ordinal
+    };
     into.insert(named, |all| &mut all.desired.workloads, (id, workload), same);
 }
 
@@ -110,6 +116,12 @@ fn template(spec: &Map<'_>) -> PodTemplate {
 /// Reads a count that is one unless stated.
 fn count(spec: &Map<'_>, key: &'static str) -> u32 {
     spec.get(key).and_then(|field| field.int(0)).unwrap_or(1)
+}
+
+/// Reads the number that the pods of a `StatefulSet` begin with.
+fn ordinals_start(spec: &Map<'_>) -> u32 {
+    let start = spec.get("ordinals").and_then(|field| field.map()?.get("start")?.int(0));
+    start.unwrap_or(0)
 }
 
 /// Reads how many pods a job runs at a time, whether it is suspended, and its template.
@@ -154,7 +166,7 @@ fn claim_templates(field: &Field<'_>, template: &mut PodTemplate) {
         });
         let Some(name) = name else { continue };
         template.spec.volumes.retain(|volume| volume.name != name);
-        let source = VolumeSource::EphemeralClaim(claim_class(&item));
+        let source = VolumeSource::ClaimTemplate(claim_class(&item));
         template.spec.volumes.push(Volume { name, source });
     }
 }

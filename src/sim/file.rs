@@ -192,6 +192,7 @@ fn revive(observed: Observed, hidden: Hidden, shape_of: ShapeOf) -> Result<State
         workloads,
         templates,
         pods,
+        storage,
     } = observed;
     let Hidden {
         seed,
@@ -210,6 +211,7 @@ fn revive(observed: Observed, hidden: Hidden, shape_of: ShapeOf) -> Result<State
     state.instances = instances;
     state.nodes = nodes;
     state.templates = templates;
+    state.storage = storage;
     for pod in pods {
         state.pods.insert(pod);
     }

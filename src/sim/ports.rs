@@ -83,6 +83,7 @@ impl Cluster for World {
             pods: observed.pods,
             templates: observed.templates,
             workloads: observed.workloads,
+            storage: observed.storage,
         })
     }
 

@@ -15,6 +15,7 @@ use crate::ids::{
     InstanceId, InstanceTypeName, Labels, Namespace, NodeName, Uid, WorkloadId, ZoneName,
 };
 use crate::pod::{PodTemplate, Taint};
+use crate::storage::Storage;
 use crate::units::Resources;
 
 /// An offering that has no capacity; a part that is absent means any.
@@ -223,6 +224,7 @@ pub(super) struct State {
     pub(super) budgets: Vec<Budget>,
     pub(super) namespaces: BTreeMap<Namespace, Labels>,
     pub(super) unavailable: Vec<Unavailable>,
+    pub(super) storage: Storage,
     pub(super) shape_of: ShapeOf,
     /// Shapes made so far, by namespace and template.
     shapes: BTreeMap<(Namespace, String), Arc<PodShape>>,
@@ -247,6 +249,7 @@ impl State {
             budgets: Vec::new(),
             namespaces: BTreeMap::new(),
             unavailable: Vec::new(),
+            storage: Storage::default(),
             shape_of,
             shapes: BTreeMap::new(),
         }
@@ -272,6 +275,7 @@ impl State {
             .map(|(key, template)| (key.clone(), template.clone()))
             .collect();
         observed.pods = self.pods.iter().cloned().collect();
+        observed.storage.clone_from(&self.storage);
         observed
     }
 

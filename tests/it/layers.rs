@@ -10,11 +10,12 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("units", &["ids"]),
     ("requirement", &["ids"]),
     ("pod", &["ids", "requirement", "units"]),
-    ("manifest", &["ids", "pod", "requirement", "units"]),
+    ("storage", &["ids", "pod"]),
+    ("manifest", &["ids", "pod", "requirement", "storage", "units"]),
     ("catalog", &["ids", "manifest", "pod", "requirement", "units"]),
-    ("fleet", &["catalog", "ids", "pod", "units"]),
-    ("demand", &["fleet", "ids", "manifest", "pod", "requirement", "units"]),
-    ("schedule", &["demand", "ids", "pod", "requirement", "units"]),
+    ("fleet", &["catalog", "ids", "pod", "storage", "units"]),
+    ("demand", &["fleet", "ids", "manifest", "pod", "requirement", "storage", "units"]),
+    ("schedule", &["demand", "ids", "pod", "requirement", "storage", "units"]),
     (
         "solve",
         &[
@@ -26,16 +27,28 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
             "pod",
             "requirement",
             "schedule",
+            "storage",
             "units",
         ],
     ),
     (
         "plan",
-        &["catalog", "demand", "fleet", "ids", "manifest", "pod", "requirement", "solve", "units"],
+        &[
+            "catalog",
+            "demand",
+            "fleet",
+            "ids",
+            "manifest",
+            "pod",
+            "requirement",
+            "solve",
+            "storage",
+            "units",
+        ],
     ),
     ("engine", &["catalog", "demand", "fleet", "ids", "manifest", "plan", "solve"]),
     ("render", &["catalog", "ids", "manifest", "plan", "requirement", "units"]),
-    ("port", &["catalog", "fleet", "ids", "pod", "units"]),
+    ("port", &["catalog", "fleet", "ids", "pod", "storage", "units"]),
     ("observe", &["fleet", "ids", "port"]),
     (
         "apply",
@@ -65,6 +78,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
             "port",
             "requirement",
             "schedule",
+            "storage",
             "units",
         ],
     ),
@@ -75,11 +89,12 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
 const WIRES: [&str; 3] = ["cli", "lib", "main"];
 
 /// Modules that decide: no files, no clock, no network, no threads, no logging, no unordered maps.
-const PURE: [&str; 13] = [
+const PURE: [&str; 14] = [
     "ids",
     "units",
     "requirement",
     "pod",
+    "storage",
     "manifest",
     "catalog",
     "fleet",

@@ -62,7 +62,8 @@ fn on(kind: &str, mut template: PodTemplate) -> PodTemplate {
 
 fn declare(story: &mut Story, id: WorkloadId, scale: Scale, template: PodTemplate) {
     let template = Arc::new(template);
-    let workload = Workload { id: id.clone(), origin: Origin::new("app.yaml", 1), scale, template };
+    let origin = Origin::new("app.yaml", 1);
+    let workload = Workload { id: id.clone(), origin, scale, template, first_ordinal: 0 };
     story.desired.workloads.insert(id, workload);
 }
 

@@ -2,6 +2,7 @@
 
 use super::super::decode::{Field, Map};
 use crate::pod::{Volume, VolumeSource};
+use crate::storage::EBS_IN_TREE;
 
 /// Kinds of volumes that every node can give. Shares over the network are among them: they have no
 /// zone. A kind that is not here may be a disk of one zone.
@@ -48,6 +49,9 @@ fn source(map: &Map<'_>) -> Option<VolumeSource> {
     }
     if map.get("emptyDir").is_some() {
         return Some(VolumeSource::EmptyDir);
+    }
+    if let Some(disk) = map.get(EBS_IN_TREE) {
+        return Some(VolumeSource::Ebs(disk.map()?.need("volumeID")?.filled()?.into_owned()));
     }
     Some(own_disk(map).map_or(VolumeSource::Other, |kind| VolumeSource::InTree(kind.to_owned())))
 }

@@ -108,6 +108,13 @@ metadata: {name: old, labels: {failure-domain.beta.kubernetes.io/zone: a__b}}
 spec: {}
 ---
 apiVersion: v1
+kind: PersistentVolume
+metadata: {name: disk}
+spec:
+  awsElasticBlockStore: {volumeID: aws://us-east-1b/vol-7}
+  claimRef: {name: c, namespace: web}
+---
+apiVersion: v1
 kind: PersistentVolumeClaim
 metadata: {name: c, namespace: web}
 spec: {storageClassName: '', volumeName: new, accessModes: [ReadWriteOnce]}
@@ -120,7 +127,11 @@ spec: {storageClassName: '', volumeName: new, accessModes: [ReadWriteOnce]}
     assert_eq!(desired.volumes["new"].driver.as_deref(), Some("ebs.csi.aws.com"));
     assert_eq!(desired.volumes["new"].node_terms.len(), 1);
     assert_eq!(desired.volumes["old"].node_terms[0].expressions[0].values.len(), 2);
-    let claim = desired.claims.values().next().expect("one");
+    let disk = &desired.volumes["disk"];
+    assert_eq!(disk.driver.as_deref(), Some("ebs.csi.aws.com"), "the built-in driver is gone");
+    assert_eq!(disk.node_terms[0].expressions[0].values[0].as_str(), "us-east-1b");
+    assert_eq!(disk.claim.as_deref(), Some("web/c"));
+    let claim = &desired.claims.values().next().expect("one").claim;
     assert_eq!(
         claim.storage_class.as_deref(),
         Some(""),

@@ -260,7 +260,7 @@ fn volumes_are_told_apart_by_what_binds_them() {
             VolumeSource::HostPath,
             VolumeSource::EmptyDir,
             VolumeSource::Other,
-            VolumeSource::InTree("awsElasticBlockStore".to_owned()),
+            VolumeSource::Ebs("vol-1".to_owned()),
             VolumeSource::Other,
             VolumeSource::InTree("csi".to_owned()),
             VolumeSource::InTree("madeUpDisk".to_owned()),

@@ -120,7 +120,7 @@ spec:
     - {metadata: {name: logs}, spec: {}}",
     );
     let volumes: Vec<_> = pod_spec(&desired).volumes.iter().map(|v| &v.source).collect();
-    let class = |name: Option<&str>| VolumeSource::EphemeralClaim(name.map(ToOwned::to_owned));
+    let class = |name: Option<&str>| VolumeSource::ClaimTemplate(name.map(ToOwned::to_owned));
     assert_eq!(volumes, [&class(Some("gp3")), &class(None)]);
 }
 
