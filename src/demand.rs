@@ -10,7 +10,10 @@ mod requests;
 mod shape;
 
 pub use requests::to_resources;
-pub use shape::{NodeChoice, PodShape, ShapeContext, Unsupported, is_pinned, label_set, shape_of};
+pub use shape::{
+    NodeChoice, PodShape, ShapeContext, Unsupported, forbids_disruption, is_pinned, label_set,
+    shape_of,
+};
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -47,6 +47,10 @@ pub const KEY_LABEL: &str = "fleetwright.dev/key";
 /// up, since whoever else cordoned a node had a reason of their own.
 pub const CORDONED_ANNOTATION: &str = "fleetwright.dev/cordoned";
 
+/// Annotation of a node with which Cluster Autoscaler is told to leave it alone.
+pub const SCALE_DOWN_DISABLED_ANNOTATION: &str =
+    "cluster-autoscaler.kubernetes.io/scale-down-disabled";
+
 /// Everything observed at one moment.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Observed {

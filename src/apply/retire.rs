@@ -9,7 +9,10 @@ use super::receipt::{Outcome, Step};
 use super::work::RetireWork;
 use super::{Run, later};
 use crate::demand::is_pinned;
-use crate::fleet::{CORDONED_ANNOTATION, Instance, InstanceState, Node, Observed, Pod};
+use crate::fleet::{
+    CORDONED_ANNOTATION, Instance, InstanceState, Node, Observed, Pod,
+    SCALE_DOWN_DISABLED_ANNOTATION,
+};
 use crate::plan::wire::WaveStep;
 use crate::port::{Clock, Cloud, Cluster, EvictOutcome, PortError};
 
@@ -387,7 +390,8 @@ fn too_many(work: &RetireWork<'_>, observed: &Observed) -> Option<String> {
 
 /// Returns what forbids to drain the node, if something does.
 fn untouchable(node: &Node, observed: &Observed) -> Option<String> {
-    if is_pinned(&node.annotations) {
+    let disabled = node.annotations.get(SCALE_DOWN_DISABLED_ANNOTATION);
+    if is_pinned(&node.annotations) || disabled.is_some_and(|value| value == "true") {
         return Some(format!("node `{}` asks not to be disrupted", node.name));
     }
     let pinned = |pod: &&Pod| {

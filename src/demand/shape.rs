@@ -218,13 +218,19 @@ fn binding_volumes(spec: &PodSpec) -> Vec<Volume> {
 /// into account such a pod counts as one that may not be moved.
 #[must_use]
 pub fn is_pinned(annotations: &BTreeMap<String, String>) -> bool {
+    let safe = annotations.get("cluster-autoscaler.kubernetes.io/safe-to-evict");
+    forbids_disruption(annotations) || safe.is_some_and(|value| value == "false")
+}
+
+/// Returns whether annotations ask Karpenter to leave the pod's node alone, whatever the pod.
+#[must_use]
+pub fn forbids_disruption(annotations: &BTreeMap<String, String>) -> bool {
     let is = |key: &str, value: &str| annotations.get(key).is_some_and(|v| v == value);
     let duration = |text: &String| {
         text.starts_with(|c: char| c.is_ascii_digit()) && text.ends_with(['s', 'm', 'h'])
     };
     is("karpenter.sh/do-not-disrupt", "true")
         || is("karpenter.sh/do-not-evict", "true")
-        || is("cluster-autoscaler.kubernetes.io/safe-to-evict", "false")
         || annotations.get("karpenter.sh/do-not-disrupt").is_some_and(duration)
 }
 

@@ -82,6 +82,9 @@ fn keep(reason: &KeepReason) -> String {
 fn block(reason: &BlockReason) -> String {
     match reason {
         BlockReason::DoNotDisrupt => "the node is annotated karpenter.sh/do-not-disrupt".to_owned(),
+        BlockReason::ScaleDownDisabled => {
+            "the node is annotated cluster-autoscaler.kubernetes.io/scale-down-disabled".to_owned()
+        }
         BlockReason::PinnedPod { workload } => format!("a pod of {workload} may not be moved"),
         BlockReason::PolicyWhenEmpty => "its pool lets only empty nodes go".to_owned(),
         BlockReason::ConsolidationDisabled => "its pool never consolidates".to_owned(),

@@ -8,8 +8,8 @@ use super::drift;
 use super::offer::{Offer, admits_daemon};
 use super::target::{BlockReason, KeepReason, RetireReason};
 use crate::catalog::{Allocation, Catalog, NodeSettings, Offering, allocation};
-use crate::demand::{Demand, ShapeContext, shape_of};
-use crate::fleet::{Instance, Node, Observed, tag};
+use crate::demand::{Demand, ShapeContext, forbids_disruption, shape_of};
+use crate::fleet::{Instance, Node, Observed, Pod, SCALE_DOWN_DISABLED_ANNOTATION, tag};
 use crate::ids::{Labels, NodeName, PoolName, WorkloadKind};
 use crate::manifest::{Consolidation, Desired, Expiry, Pool};
 use crate::pod::Taint;
@@ -94,6 +94,7 @@ pub(super) fn standing_nodes(
         offers,
         circumstances,
         fixed: fixed_requests(observed, circumstances),
+        pinned_daemons: pinned_daemons(observed),
     };
     let by_instance: BTreeMap<_, _> =
         observed.nodes.values().filter_map(|n| Some((n.instance.as_ref()?, n))).collect();
@@ -116,6 +117,8 @@ struct Survey<'a> {
     circumstances: &'a Circumstances<'a>,
     /// What static pods, and DaemonSet pods that no rule expects, take of each node.
     fixed: BTreeMap<NodeName, Resources>,
+    /// Workload of a DaemonSet pod or static pod that forbids to touch its node.
+    pinned_daemons: BTreeMap<NodeName, String>,
 }
 
 impl Survey<'_> {
@@ -253,6 +256,12 @@ impl Survey<'_> {
         if node.annotations.get("karpenter.sh/do-not-disrupt").is_some_and(|v| v == "true") {
             return Some(BlockReason::DoNotDisrupt);
         }
+        if node.annotations.get(SCALE_DOWN_DISABLED_ANNOTATION).is_some_and(|v| v == "true") {
+            return Some(BlockReason::ScaleDownDisabled);
+        }
+        if let Some(workload) = self.pinned_daemons.get(&node.name).cloned() {
+            return Some(BlockReason::PinnedPod { workload });
+        }
         let mut here = self
             .circumstances
             .demand
@@ -312,7 +321,7 @@ fn fixed_requests(
     circumstances: &Circumstances,
 ) -> BTreeMap<NodeName, Resources> {
     let context = ShapeContext::of(circumstances.desired);
-    let expected = |pod: &crate::fleet::Pod, node: &Node| {
+    let expected = |pod: &Pod, node: &Node| {
         let daemons = &circumstances.demand.daemons;
         let owner = daemons.iter().find(|d| Some(&d.workload) == pod.owner.as_ref());
         owner.is_some_and(|daemon| admits_daemon(daemon, &node.labels, &node.taints))
@@ -332,6 +341,28 @@ fn fixed_requests(
         *sum = sum.plus(&requests);
     }
     fixed
+}
+
+/// Nodes with a pod that nobody places and that still asks not to be disturbed, which Karpenter
+/// honours like the wish of any other pod.
+fn pinned_daemons(observed: &Observed) -> BTreeMap<NodeName, String> {
+    let nobody_places = |pod: &&Pod| {
+        let owner = pod.owner.as_ref();
+        pod.mirror || owner.is_some_and(|owner| owner.kind == WorkloadKind::DaemonSet)
+    };
+    let pinned = |pod: &Pod| {
+        let template = observed.templates.get(&pod.template)?;
+        let itself = || format!("{}/Pod/{}", pod.namespace, pod.name);
+        let workload = pod.owner.as_ref().map_or_else(itself, super::workload_key);
+        forbids_disruption(&template.annotations).then_some((pod.node.clone()?, workload))
+    };
+    observed
+        .pods
+        .iter()
+        .filter(|pod| pod.is_active())
+        .filter(nobody_places)
+        .filter_map(pinned)
+        .collect()
 }
 
 /// Returns the node label that names the zone, where it has one.

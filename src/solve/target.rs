@@ -239,6 +239,8 @@ pub enum KeepReason {
 pub enum BlockReason {
     /// The node carries `karpenter.sh/do-not-disrupt`.
     DoNotDisrupt,
+    /// The node carries `cluster-autoscaler.kubernetes.io/scale-down-disabled`.
+    ScaleDownDisabled,
     /// A pod on it may not be moved.
     PinnedPod {
         /// Its workload.

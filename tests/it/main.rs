@@ -6,6 +6,7 @@
 //! instead of comparing it; the difference is then reviewed like prose.
 
 mod binary;
+mod conformance;
 mod golden;
 mod layers;
 mod order;

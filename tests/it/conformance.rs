@@ -1,0 +1,172 @@
+//! The rules of Karpenter and of its neighbours, each with a small tree, a world, and what is
+//! planned.
+//!
+//! `conformance/*.md` are the specification; they are meant to be read. A section is one rule: its
+//! title says it, the line below names where the rule comes from (the numbered lists of behaviours
+//! that the project was begun with), prose says where our answer differs on purpose and why. Each
+//! fenced block marked `case` is one example of the rule. Rules that planning does not decide, or
+//! does not decide yet, stand in the table of `elsewhere.md`; every number of both lists stands in
+//! exactly one of the two places.
+//!
+//! The lines of a case, first what is given:
+//!
+//! ```text
+//! zones NAME…                     the zones of the cluster (default: us-east-1a, b and c)
+//! pool NAME KEY=VALUE…            a NodePool; indented below it its requirements, one a line
+//! pods NAME COUNT KEY=VALUE…      a Deployment; indented below it more of the pod's `spec`
+//! daemon NAME KEY=VALUE…          a DaemonSet
+//! node NAME TYPE ZONE KEY=VALUE…  a node that runs
+//! manifest                        indented below it any manifest
+//! carry out                       make the world what was planned, with every pod where it goes
+//! ```
+//!
+//! A pool sells on demand and consolidates at once unless it says otherwise: `types`, `zones`,
+//! `capacity` (`any`: not said), `weight`, `limits`, `labels`, `taints`, `startup-taints`,
+//! `replicas`, `policy`, `after`, `class`. Pods: `kind`, `namespace`, `labels`, `priority`, and
+//! amounts of resources; they carry `app: NAME`. Nodes: `pool`, `capacity`, `labels`, `taints`,
+//! `annotations`, `holds` (`web:2,db:1`), `age` in minutes, and the words `cordoned`, `not-ready`,
+//! `joining` (no node yet), `foreign` (not ours). Below `pods` and `daemon` a line is YAML of the
+//! pod's `spec`, or one of these rules (`zone`, `hostname`, `type`, `arch`, `cpu`, `family` and
+//! `capacity` stand for the label keys of that name):
+//!
+//! ```text
+//! needs KEY OPERATOR VALUES and … required node affinity; several lines are alternatives
+//! prefers WEIGHT KEY OPERATOR …   preferred node affinity
+//! tolerates KEY=VALUE:EFFECT      a toleration; without a value `Exists`
+//! spread KEY pods=app=web …       topology spread; `maxSkew`, `when`, `minDomains`, `taints`,
+//!                                 `affinity`, `matchLabelKeys`; `pods=all` has an empty selector
+//! near KEY pods=app=web …         pod affinity; `namespaces`, `namespaceSelector`, …
+//! apart KEY pods=app=web …        pod anti-affinity
+//! prefers-near WEIGHT KEY …       the same as wishes; `prefers-apart`
+//! ```
+//!
+//! Then what is planned:
+//!
+//! ```text
+//! launch COUNT TYPE KEY=VALUE…    these nodes and no others (`*`: of any type); or `launch none`
+//! terminate NAME…|COUNT           these nodes go and no others; where it is not said, none goes
+//! place NAME COUNT                so many pods have a place
+//! leave NAME COUNT for TEXT       so many have none, and why; where it is not said, none is left
+//! spread NAME COUNT… by KEY       pods by `node`, or by the values of a label
+//! put NAME COUNT on NODE|KEY=VALUE
+//! keep NODE for TEXT              the node stays, and why
+//! cost <= COUNT TYPE + …          what the fleet costs
+//! problem TEXT                    what is said about the inputs
+//! ```
+//!
+//! After each plan the world is made what it says, and planned again: nothing may be left to do.
+
+mod expect;
+mod given;
+mod line;
+mod page;
+mod rules;
+mod world;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use given::Given;
+use line::Line;
+use page::{Case, Page, Source};
+
+/// The lists that sections name, with the number of their entries.
+const LISTS: [(&str, u32); 2] = [("Karpenter", 68), ("Autoscalers", 40)];
+
+/// The page whose table lists what is not planned here.
+const ELSEWHERE: &str = "elsewhere.md";
+
+fn pages() -> Vec<Page> {
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/conformance");
+    let entries = fs::read_dir(directory).expect("the directory is listed");
+    let mut paths: Vec<_> = entries.map(|entry| entry.expect("listed").path()).collect();
+    paths.retain(|path| path.extension().is_some_and(|end| end == "md"));
+    paths.sort();
+    let page = |path: &std::path::PathBuf| {
+        let name = path.file_name().expect("a file").to_string_lossy().into_owned();
+        Page::read(&name, &fs::read_to_string(path).expect("the page is readable"))
+    };
+    paths.iter().map(page).collect()
+}
+
+/// Plays a case step by step; returns the first thing that is not as expected.
+fn play(case: &Case) -> Result<(), String> {
+    let mut given = Given::default();
+    let mut plan = None;
+    let lines = line::lines(case.line, &case.text);
+    for (index, line) in lines.iter().enumerate() {
+        let at = |why: String| format!("line {}: `{}`\n{why}", line.number, line.text);
+        if line.is_expectation() {
+            if plan.is_none() {
+                let here = lines[index..].iter().take_while(|line| line.is_expectation());
+                let here: Vec<&Line> = here.collect();
+                let made = given.plan(&here).map_err(at)?;
+                let totals = expect::defaults(&made, &here).and(expect::launch_total(&made, &here));
+                totals.map_err(|why| made.with_story(&why))?;
+                given.settles(&made).map_err(|why| made.with_story(&why))?;
+                plan = Some(made);
+            }
+            let made = plan.as_ref().expect("made when the first expectation came");
+            expect::holds(line, made, &given).map_err(|why| at(made.with_story(&why)))?;
+        } else if line.text == "carry out" {
+            let made = plan.take().ok_or_else(|| at("nothing was planned yet".to_owned()))?;
+            given.carry_out(&made);
+        } else {
+            plan = None;
+            given.take(line).map_err(at)?;
+        }
+    }
+    if plan.is_some() { Ok(()) } else { Err("the case expects nothing".to_owned()) }
+}
+
+#[test]
+fn every_case_holds() {
+    let mut failed = Vec::new();
+    for page in pages() {
+        for section in &page.sections {
+            for case in &section.cases {
+                if let Err(why) = play(case) {
+                    let Page { name, .. } = &page;
+                    failed.push(format!("{name}:{}: {}\n{why}", case.line, section.title));
+                }
+            }
+        }
+    }
+    let count = failed.len();
+    assert!(failed.is_empty(), "{count} cases do not hold\n\n{}", failed.join("\n\n"));
+}
+
+#[test]
+fn every_rule_of_the_lists_stands_in_one_place() {
+    let mut places: BTreeMap<Source, Vec<String>> = BTreeMap::new();
+    let mut wrong = Vec::new();
+    for page in pages() {
+        for section in &page.sections {
+            let place = format!("{}:{}", page.name, section.line);
+            if section.cases.is_empty() || section.sources.is_empty() {
+                wrong.push(format!("{place}: a rule names its source and has a case"));
+            }
+            for source in &section.sources {
+                places.entry(source.clone()).or_default().push(place.clone());
+            }
+        }
+        for (line, source) in &page.rows {
+            if page.name != ELSEWHERE {
+                wrong.push(format!("{}:{line}: the table is in {ELSEWHERE}", page.name));
+            }
+            places.entry(source.clone()).or_default().push(format!("{}:{line}", page.name));
+        }
+    }
+    for (list, count) in LISTS {
+        for number in 1..=count {
+            let source = Source { list: list.to_owned(), number };
+            match places.remove(&source).unwrap_or_default().as_slice() {
+                [_] => {}
+                found => wrong.push(format!("{list} {number} stands in {found:?}")),
+            }
+        }
+    }
+    wrong.extend(places.keys().map(|source| format!("{source:?} is in no list")));
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}

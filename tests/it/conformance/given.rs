@@ -1,0 +1,323 @@
+//! What is given: lines → manifests and a world, and the plan between the two.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::sync::OnceLock;
+
+use fleetwright::catalog::{Catalog, ZoneSetting};
+use fleetwright::demand::DemandMode;
+use fleetwright::engine::{self, Inputs, Scope};
+use fleetwright::fleet::{ClusterIdentity, Observed};
+use fleetwright::manifest::{Desired, Fleet, Tree, TreeFile, read};
+use fleetwright::plan::wire::{Base, BaseWorld, Plan};
+use fleetwright::solve::Settings;
+
+use super::expect::Made;
+use super::line::Line;
+use super::rules::{expression, mapping, spec};
+use super::world;
+
+/// When every case is planned.
+pub(super) const NOW: &str = "2026-11-01T12:00:00Z";
+
+/// The region and cluster of every case.
+const REGION: &str = "us-east-1";
+pub(super) const CLUSTER: &str = "conformance";
+
+/// The families of types that cases use.
+const FAMILIES: [&str; 6] = ["c5", "g4dn", "m5", "m6g", "r5", "t3"];
+
+const NODE_CLASS: &str = "\
+apiVersion: karpenter.k8s.aws/v1
+kind: EC2NodeClass
+metadata: { name: default }
+spec:
+  role: nodes
+  amiSelectorTerms: [{ alias: al2023@latest }]
+  subnetSelectorTerms: [{ tags: { x: y } }]
+  securityGroupSelectorTerms: [{ tags: { x: y } }]
+";
+
+/// What is given so far.
+#[derive(Debug)]
+pub(super) struct Given {
+    zones: Vec<String>,
+    /// Manifests by what declares them: a later `pods web` replaces an earlier one.
+    manifests: BTreeMap<String, String>,
+    pub(super) world: Observed,
+}
+
+impl Default for Given {
+    fn default() -> Self {
+        let name = |text: &str| text.to_owned();
+        let cluster = ClusterIdentity {
+            name: name(CLUSTER),
+            region: name(REGION),
+            account: name("111122223333"),
+            uid: name("0f0f"),
+        };
+        Self {
+            zones: ["us-east-1a", "us-east-1b", "us-east-1c"].map(name).into(),
+            manifests: [(name("0 class"), name(NODE_CLASS))].into(),
+            world: Observed::empty(cluster, NOW.parse().expect("a time")),
+        }
+    }
+}
+
+impl Given {
+    /// Takes one more line.
+    pub(super) fn take(&mut self, line: &Line) -> Result<(), String> {
+        match line.word(0)? {
+            "zones" => self.zones = line.words[1..].to_vec(),
+            "pool" => {
+                let name = line.word(1)?;
+                self.manifests.insert(format!("1 pool {name}"), pool(name, line)?);
+            }
+            "pods" => {
+                let (name, count) = (line.word(1)?, line.count(2)?);
+                self.manifests.insert(format!("2 pods {name}"), pods(name, Some(count), line)?);
+            }
+            "daemon" => {
+                let name = line.word(1)?;
+                self.manifests.insert(format!("2 pods {name}"), pods(name, None, line)?);
+            }
+            "manifest" => {
+                let name = format!("3 manifest of line {}", line.number);
+                self.manifests.insert(name, line.body.join("\n"));
+            }
+            "node" => {
+                let (desired, catalog) = (self.desired(), self.catalog());
+                world::add(&mut self.world, line, &desired, &catalog)?;
+            }
+            other => return Err(format!("`{other}` is no word of cases")),
+        }
+        Ok(())
+    }
+
+    pub(super) fn catalog(&self) -> Catalog {
+        static ALL: OnceLock<Catalog> = OnceLock::new();
+        let all = || Catalog::load(&REGION.into(), &[]).expect("the region is embedded");
+        let all = ALL.get_or_init(all);
+        // The whole catalogue takes long, and a price that changes somewhere changes no rule.
+        let chosen = |zone: &str| self.zones.iter().any(|name| name == zone);
+        let mut catalog = all.clone();
+        catalog.types.retain(|name, _| {
+            let family = name.as_str().split('.').next();
+            family.is_some_and(|family| FAMILIES.contains(&family))
+        });
+        catalog.zones.retain(|zone| chosen(zone.name.as_str()));
+        for kind in catalog.types.values_mut() {
+            kind.offerings.retain(|offering| chosen(offering.zone.as_str()));
+        }
+        catalog.types.retain(|_, kind| !kind.offerings.is_empty());
+        catalog
+    }
+
+    pub(super) fn desired(&self) -> Desired {
+        let text = self.manifests.values().fold(String::new(), |mut all, manifest| {
+            write!(all, "---\n{manifest}\n").expect("text grows");
+            all
+        });
+        let file = TreeFile { path: "tree.yaml".into(), content: Ok(text.into_bytes().into()) };
+        read(&Tree { files: vec![file] }, &Fleet::default())
+    }
+
+    /// Plans; the inputs have no errors but those that `expected` names.
+    pub(super) fn plan(&self, expected: &[&Line]) -> Result<Made, String> {
+        let desired = self.desired();
+        let catalog = self.catalog();
+        let made = Made { plan: self.planned(&desired, &catalog), catalog };
+        made.refuse_errors(expected)?;
+        Ok(made)
+    }
+
+    fn planned(&self, desired: &Desired, catalog: &Catalog) -> Plan {
+        let world = BaseWorld {
+            name: "file:world.json".to_owned(),
+            cluster: self.world.cluster.clone(),
+            taken_at: self.world.taken_at,
+            sources: self.world.sources.clone(),
+        };
+        engine::plan(&Inputs {
+            desired,
+            observed: &self.world,
+            catalog,
+            base: Base {
+                path: ".".to_owned(),
+                repository: None,
+                commit: None,
+                tree: "0".repeat(64),
+                dirty: false,
+                world,
+                demand: DemandMode::Live,
+                preconditions: Vec::new(),
+            },
+            at: self.world.taken_at,
+            demand: DemandMode::Live,
+            scope: Scope::default(),
+            settings: Settings::default(),
+        })
+    }
+
+    /// Returns an error where the plan, carried out, leaves something to plan.
+    pub(super) fn settles(&self, made: &Made) -> Result<(), String> {
+        if made.plan.errored {
+            return Ok(());
+        }
+        let desired = self.desired();
+        let after = Self {
+            zones: self.zones.clone(),
+            manifests: self.manifests.clone(),
+            world: world::carried_out(&self.world, &made.plan, &desired),
+        };
+        let again =
+            Made { plan: after.planned(&desired, &made.catalog), catalog: made.catalog.clone() };
+        let totals = again.plan.summary;
+        if (totals.add, totals.change, totals.destroy) == (0, 0, 0) {
+            return Ok(());
+        }
+        Err(again.with_story("carried out, the plan leaves more to plan:"))
+    }
+
+    /// Makes the world what the plan says.
+    pub(super) fn carry_out(&mut self, made: &Made) {
+        self.world = world::carried_out(&self.world, &made.plan, &self.desired());
+    }
+
+    /// Returns zone settings, for messages.
+    pub(super) fn zones(&self) -> Vec<ZoneSetting> {
+        let setting = |name: &String| ZoneSetting { name: name.as_str().into(), id: None };
+        self.zones.iter().map(setting).collect()
+    }
+}
+
+/// Returns `key=value:Effect,…` as taints of YAML.
+fn taints(text: &str) -> Result<String, String> {
+    let one = |taint: &str| {
+        let (pair, effect) = taint.rsplit_once(':').ok_or("write taints as key=value:Effect")?;
+        let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
+        Ok(format!("{{ key: {key:?}, value: {value:?}, effect: {effect} }}"))
+    };
+    let all: Result<Vec<String>, String> = text.split(',').map(one).collect();
+    Ok(format!("[{}]", all?.join(", ")))
+}
+
+fn pool(name: &str, line: &Line) -> Result<String, String> {
+    line.only(&[
+        "types",
+        "zones",
+        "capacity",
+        "weight",
+        "limits",
+        "labels",
+        "taints",
+        "startup-taints",
+        "replicas",
+        "policy",
+        "after",
+        "class",
+    ])?;
+    let mut yaml = format!(
+        "apiVersion: karpenter.sh/v1\nkind: NodePool\nmetadata: {{ name: {name} }}\nspec:\n"
+    );
+    let mut add = |text: String| yaml.push_str(&text);
+    for key in ["weight", "replicas"] {
+        if let Some(value) = line.option(key) {
+            add(format!("  {key}: {value}\n"));
+        }
+    }
+    if let Some(limits) = line.option("limits") {
+        add(format!("  limits: {}\n", mapping(limits)));
+    }
+    let policy = line.option("policy").unwrap_or("WhenEmptyOrUnderutilized");
+    let after = line.option("after").unwrap_or("0s");
+    add(format!("  disruption: {{ consolidationPolicy: {policy}, consolidateAfter: {after} }}\n"));
+    add("  template:\n".to_owned());
+    if let Some(labels) = line.option("labels") {
+        add(format!("    metadata: {{ labels: {} }}\n", mapping(labels)));
+    }
+    let class = line.option("class").unwrap_or("default");
+    add("    spec:\n      expireAfter: Never\n".to_owned());
+    add(format!(
+        "      nodeClassRef: {{ group: karpenter.k8s.aws, kind: EC2NodeClass, name: {class} }}\n"
+    ));
+    for (option, key) in [("taints", "taints"), ("startup-taints", "startupTaints")] {
+        if let Some(text) = line.option(option) {
+            add(format!("      {key}: {}\n", taints(text)?));
+        }
+    }
+    let requirements = requirements(line)?;
+    let none = if requirements.is_empty() { " []" } else { "" };
+    add(format!("      requirements:{none}\n{requirements}"));
+    Ok(yaml)
+}
+
+fn requirements(line: &Line) -> Result<String, String> {
+    let mut all = Vec::new();
+    for (option, key) in [("types", "type"), ("zones", "zone")] {
+        all.extend(line.option(option).map(|values| format!("{key} In {values}")));
+    }
+    match line.option("capacity").unwrap_or("on-demand") {
+        "any" => {}
+        capacity => all.push(format!("capacity In {capacity}")),
+    }
+    all.extend(line.body.iter().cloned());
+    let mut yaml = String::new();
+    for text in &all {
+        let (text, least) = text.split_once(" minValues ").unwrap_or((text, ""));
+        let least = if least.is_empty() { String::new() } else { format!(", minValues: {least}") };
+        writeln!(yaml, "      - {{ {}{least} }}", expression(text)?).expect("text grows");
+    }
+    Ok(yaml)
+}
+
+fn pods(name: &str, count: Option<u32>, line: &Line) -> Result<String, String> {
+    const KNOWN: [&str; 5] = ["kind", "namespace", "labels", "annotations", "priority"];
+    let kind =
+        line.option("kind").unwrap_or(if count.is_some() { "Deployment" } else { "DaemonSet" });
+    let namespace = line.option("namespace").unwrap_or("default");
+    let labels = match line.option("labels") {
+        None => format!("app={name}"),
+        Some(more) => format!("app={name},{more}"),
+    };
+    let labels = mapping(&labels);
+    let group = if kind == "Job" { "batch/v1" } else { "apps/v1" };
+    let mut yaml = format!(
+        "apiVersion: {group}\nkind: {kind}\nmetadata: {{ name: {name}, namespace: {namespace} }}\nspec:\n"
+    );
+    let mut add = |text: String| yaml.push_str(&text);
+    match (kind, count) {
+        ("Job", Some(count)) => add(format!("  parallelism: {count}\n  completions: {count}\n")),
+        (_, Some(count)) => add(format!("  replicas: {count}\n")),
+        (_, None) => {}
+    }
+    if kind != "Job" {
+        add(format!("  selector: {{ matchLabels: {{ app: {name} }} }}\n"));
+    }
+    let annotations = line.option("annotations").map(mapping);
+    let annotations = annotations.map(|map| format!(", annotations: {map}")).unwrap_or_default();
+    add(format!("  template:\n    metadata: {{ labels: {labels}{annotations} }}\n    spec:\n"));
+    if let Some(priority) = line.option("priority") {
+        add(format!("      priority: {priority}\n"));
+    }
+    if kind == "Job" && !line.body.iter().any(|text| text.starts_with("restartPolicy")) {
+        add("      restartPolicy: Never\n".to_owned());
+    }
+    if !line.body.iter().any(|text| text.starts_with("containers:")) {
+        let amounts = line.options.iter().filter(|(key, _)| !KNOWN.contains(&key.as_str()));
+        let of = |(key, value): (&String, &String)| format!("{key:?}: {value:?}");
+        let amounts: Vec<String> = amounts.map(of).collect();
+        let amounts = amounts.join(", ");
+        // What cannot be overcommitted is limited to what is requested.
+        let both = format!("{{ requests: {{ {amounts} }}, limits: {{ {amounts} }} }}");
+        let resources =
+            if amounts.contains('/') { both } else { format!("{{ requests: {{ {amounts} }} }}") };
+        add(format!(
+            "      containers:\n      - {{ name: app, image: app, resources: {resources} }}\n"
+        ));
+    }
+    for text in spec(&line.body)? {
+        add(format!("      {text}\n"));
+    }
+    Ok(yaml)
+}

@@ -1,0 +1,82 @@
+//! Lines of a case: words, `KEY=VALUE` options, and the indented lines below.
+
+use std::collections::BTreeMap;
+
+/// Words with which a line says what is expected.
+const EXPECTATIONS: [&str; 9] =
+    ["launch", "terminate", "place", "leave", "spread", "put", "keep", "cost", "problem"];
+
+/// One line.
+#[derive(Debug, Default)]
+pub(super) struct Line {
+    pub(super) number: usize,
+    pub(super) text: String,
+    pub(super) words: Vec<String>,
+    pub(super) options: BTreeMap<String, String>,
+    /// The indented lines below it, two spaces taken off.
+    pub(super) body: Vec<String>,
+}
+
+/// Reads the lines of a case whose fence stands on line `first`; empty ones are left out.
+pub(super) fn lines(first: usize, text: &str) -> Vec<Line> {
+    let mut lines: Vec<Line> = Vec::new();
+    for (index, text) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
+        match (text.strip_prefix("  "), lines.last_mut()) {
+            (Some(body), Some(line)) => line.body.push(body.to_owned()),
+            _ => lines.push(Line::read(first + 1 + index, text)),
+        }
+    }
+    lines
+}
+
+impl Line {
+    pub(super) fn read(number: usize, text: &str) -> Self {
+        let mut line = Self { number, text: text.to_owned(), ..Self::default() };
+        for word in text.split_whitespace() {
+            match word.split_once('=').filter(|(key, _)| !key.contains('<')) {
+                Some((key, value)) => {
+                    line.options.insert(key.to_owned(), value.to_owned());
+                }
+                None => line.words.push(word.to_owned()),
+            }
+        }
+        line
+    }
+
+    pub(super) fn word(&self, index: usize) -> Result<&str, String> {
+        self.words.get(index).map(String::as_str).ok_or_else(|| format!("has no word {index}"))
+    }
+
+    pub(super) fn count(&self, index: usize) -> Result<u32, String> {
+        let word = self.word(index)?;
+        word.parse().map_err(|_| format!("`{word}` is no count"))
+    }
+
+    pub(super) fn has(&self, word: &str) -> bool {
+        self.words.iter().any(|found| found == word)
+    }
+
+    pub(super) fn option(&self, key: &str) -> Option<&str> {
+        self.options.get(key).map(String::as_str)
+    }
+
+    /// Returns the text after the first ` for `.
+    pub(super) fn reason(&self) -> Option<&str> {
+        self.text.split_once(" for ").map(|(_, reason)| reason)
+    }
+
+    pub(super) fn is_expectation(&self) -> bool {
+        self.words.first().is_some_and(|word| EXPECTATIONS.contains(&word.as_str()))
+    }
+
+    /// Refuses options that mean nothing.
+    pub(super) fn only(&self, known: &[&str]) -> Result<(), String> {
+        let unknown = self.options.keys().find(|key| !known.contains(&key.as_str()));
+        unknown.map_or(Ok(()), |key| Err(format!("option `{key}` means nothing here")))
+    }
+}
+
+/// Reads `a=x,b=y` (or with `:`) into pairs.
+pub(super) fn pairs(text: &str, between: char) -> Vec<(&str, &str)> {
+    text.split(',').map(|pair| pair.split_once(between).unwrap_or((pair, ""))).collect()
+}

@@ -1,0 +1,261 @@
+//! Nodes and pods that run, and the world once a plan is carried out.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use fleetwright::catalog::{CapacityType, Catalog, InstanceType, NodeSettings, allocation};
+use fleetwright::fleet::{Instance, InstanceState, Node, Observed, Pod, PodPhase, tag};
+use fleetwright::ids::{InstanceId, Labels, NodeName, WorkloadId, WorkloadKind};
+use fleetwright::manifest::{Desired, Scale};
+use fleetwright::plan::wire::{NodeState, Plan};
+use fleetwright::pod::{PodTemplate, Taint, TaintEffect};
+use fleetwright::requirement::label;
+use fleetwright::units::{Bytes, MilliCpu, Resources};
+use jiff::SignedDuration;
+
+use super::given::CLUSTER;
+use super::line::{Line, pairs};
+
+/// How old nodes are unless a case says otherwise.
+const AGE_MINUTES: i64 = 60;
+
+/// Adds the node of a line, with the pods that it holds.
+pub(super) fn add(
+    world: &mut Observed,
+    line: &Line,
+    desired: &Desired,
+    catalog: &Catalog,
+) -> Result<(), String> {
+    line.only(&["pool", "capacity", "labels", "taints", "annotations", "holds", "age"])?;
+    let (name, kind, zone) = (line.word(1)?, line.word(2)?, line.word(3)?);
+    let pool = line.option("pool").unwrap_or("default");
+    let is_foreign = line.has("foreign");
+    let declared = desired.pools.get(pool).filter(|_| !is_foreign);
+    let class = declared.and_then(|pool| desired.node_classes.get(pool.node_class.as_ref()?));
+    let settings = declared.zip(class).map(|(pool, class)| NodeSettings::of(pool, class));
+    let capacity_type = match line.option("capacity") {
+        None | Some("on-demand") => CapacityType::OnDemand,
+        Some("spot") => CapacityType::Spot,
+        Some(other) => return Err(format!("`{other}` is no capacity of nodes")),
+    };
+    let found = catalog.get(&kind.into()).ok_or_else(|| format!("there is no type {kind}"))?;
+    let amounts = allocation(found, &settings.unwrap_or_default());
+    let age = line.option("age").map_or(Ok(AGE_MINUTES), str::parse);
+    let born = world.taken_at - SignedDuration::from_mins(age.map_err(|_| "age is in minutes")?);
+    let id = InstanceId::from(format!("i-{name}"));
+    let instance = Instance {
+        id: id.clone(),
+        instance_type: kind.into(),
+        zone: zone.into(),
+        capacity_type,
+        state: InstanceState::Running,
+        launched_at: born,
+        image: class.map(|class| class.image.clone()).unwrap_or_default(),
+        tags: if is_foreign { BTreeMap::new() } else { tags(world, pool) },
+    };
+    let mut labels = labels(line, found, &instance, catalog)?;
+    if !is_foreign {
+        let of_pool = declared.map(|pool| pool.labels.clone()).unwrap_or_default();
+        labels.extend(of_pool.into_iter().chain([label("karpenter.sh/nodepool", pool)]));
+    }
+    labels.extend(line.option("labels").map(labels_of).unwrap_or_default());
+    world.instances.insert(id.clone(), instance);
+    if line.has("joining") {
+        return Ok(());
+    }
+    let mut taints = declared.map(|pool| pool.taints.clone()).unwrap_or_default();
+    taints.extend(line.option("taints").map(taints_of).transpose()?.unwrap_or_default());
+    let annotations = line.option("annotations").map(|text| pairs(text, '=')).unwrap_or_default();
+    let node = Node {
+        name: name.into(),
+        uid: name.into(),
+        instance: Some(id),
+        labels,
+        annotations: annotations.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect(),
+        taints,
+        capacity: amounts.capacity,
+        allocatable: amounts.allocatable,
+        ready: !line.has("not-ready"),
+        unschedulable: line.has("cordoned"),
+        created_at: born,
+    };
+    world.nodes.insert(name.into(), node);
+    hold(world, line, desired)
+}
+
+/// Returns the labels that a node has without its pool.
+fn labels(
+    line: &Line,
+    kind: &InstanceType,
+    instance: &Instance,
+    catalog: &Catalog,
+) -> Result<Labels, String> {
+    let mut labels = kind.labels.clone();
+    labels.extend([
+        label("kubernetes.io/hostname", line.word(1)?),
+        label("topology.kubernetes.io/zone", instance.zone.as_str()),
+        label("topology.kubernetes.io/region", catalog.region.as_str()),
+        label("karpenter.sh/capacity-type", instance.capacity_type.as_str()),
+    ]);
+    Ok(labels)
+}
+
+/// Binds the pods that `holds` names to the node of the line.
+fn hold(world: &mut Observed, line: &Line, desired: &Desired) -> Result<(), String> {
+    let node = line.word(1)?.into();
+    for (owner, count) in line.option("holds").map(|text| pairs(text, ':')).unwrap_or_default() {
+        let count = if count.is_empty() { Ok(1) } else { count.parse::<u32>() };
+        let count = count.map_err(|_| "write holds=NAME:COUNT")?;
+        let of = |id: &&WorkloadId| &*id.name == owner;
+        let owner = desired.workloads.keys().find(of).ok_or(format!("no workload {owner}"))?;
+        for _ in 0..count {
+            bind(world, owner, &desired.workloads[owner].template, &node);
+        }
+    }
+    Ok(())
+}
+
+fn labels_of(text: &str) -> Labels {
+    pairs(text, '=').into_iter().map(|(key, value)| label(key, value)).collect()
+}
+
+fn taints_of(text: &str) -> Result<Vec<Taint>, String> {
+    let one = |taint: &str| {
+        let (pair, effect) = taint.rsplit_once(':')?;
+        let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
+        let effect = match effect {
+            "NoSchedule" => TaintEffect::NoSchedule,
+            "NoExecute" => TaintEffect::NoExecute,
+            "PreferNoSchedule" => TaintEffect::PreferNoSchedule,
+            _ => return None,
+        };
+        Some(Taint { key: key.into(), value: value.into(), effect })
+    };
+    text.split(',').map(|taint| one(taint).ok_or(format!("`{taint}` is no taint"))).collect()
+}
+
+/// Returns the tags of one more instance of ours.
+fn tags(world: &Observed, pool: &str) -> BTreeMap<String, String> {
+    let of_pool = |i: &&Instance| i.tags.get(tag::POOL).is_some_and(|name| name == pool);
+    let key = world.instances.values().filter(of_pool).count().to_string();
+    let tags = [(tag::CLUSTER, CLUSTER), (tag::POOL, pool), (tag::KEY, key.as_str())];
+    tags.map(|(key, value)| (key.to_owned(), value.to_owned())).into()
+}
+
+fn bind(world: &mut Observed, owner: &WorkloadId, template: &Arc<PodTemplate>, node: &NodeName) {
+    let key = owner.to_string();
+    world.templates.insert(key.clone(), template.clone());
+    let number = world.pods.len();
+    world.pods.push(Pod {
+        namespace: owner.namespace.clone(),
+        name: format!("{}-{number}", owner.name).into(),
+        uid: format!("uid-{number}").into(),
+        owner: Some(owner.clone()),
+        template: key,
+        node: Some(node.clone()),
+        phase: PodPhase::Running,
+        created_at: world.taken_at,
+        terminating: false,
+        mirror: false,
+    });
+}
+
+/// Returns the world with the rows of `plan` carried out and every placed pod where it was put.
+pub(super) fn carried_out(world: &Observed, plan: &Plan, desired: &Desired) -> Observed {
+    let mut after = world.clone();
+    let mut at: BTreeMap<&str, NodeName> = BTreeMap::new();
+    for row in &plan.resource_changes {
+        let (before, now) = (&row.change.before, &row.change.after);
+        if let (Some(gone), true) = (before, before != now) {
+            gone.node.as_ref().map(|name| after.nodes.remove(name));
+            gone.instance_id.as_ref().map(|id| after.instances.remove(id));
+        }
+        let name = match now {
+            None => continue,
+            Some(state) if before == now => state.node.clone(),
+            Some(state) => Some(launch(&mut after, state, row.index.as_deref())),
+        };
+        at.extend(name.map(|name| (row.address.as_str(), name)));
+    }
+    after.pods.retain(|pod| {
+        let daemon = pod.owner.as_ref().is_some_and(|o| o.kind == WorkloadKind::DaemonSet);
+        daemon && pod.node.as_ref().is_some_and(|node| after.nodes.contains_key(node))
+    });
+    let known: Vec<(WorkloadId, Arc<PodTemplate>)> = templates(world, desired);
+    for row in &plan.capacity.explain {
+        let Some(node) = at.get(row.address.as_str()) else { continue };
+        for (key, count) in &row.pods {
+            let owner = known.iter().find(|(id, _)| fleetwright::solve::workload_key(id) == *key);
+            let (owner, template) = owner.expect("a planned pod has a workload");
+            for _ in 0..*count {
+                bind(&mut after, owner, template, node);
+            }
+        }
+    }
+    after
+}
+
+/// Returns what each workload's pods are made from.
+fn templates(world: &Observed, desired: &Desired) -> Vec<(WorkloadId, Arc<PodTemplate>)> {
+    let declared = desired.workloads.values().filter(|w| w.scale != Scale::PerNode);
+    let declared = declared.map(|workload| (workload.id.clone(), workload.template.clone()));
+    let live = world
+        .pods
+        .iter()
+        .filter_map(|pod| Some((pod.owner.clone()?, world.templates.get(&pod.template)?.clone())));
+    declared.chain(live).collect()
+}
+
+/// Adds the machine of a row, Ready.
+fn launch(world: &mut Observed, state: &NodeState, index: Option<&str>) -> NodeName {
+    let taken = |n: &usize| world.instances.contains_key(format!("i-new{n}").as_str());
+    let number = (0..=world.instances.len()).find(|n| !taken(n));
+    let number = number.expect("one more than there are is free");
+    let (id, name) = (format!("i-new{number}"), format!("new{number}"));
+    let pool = state.pool.as_ref().map(ToString::to_string).unwrap_or_default();
+    let digest = state.spec_digest.clone().unwrap_or_default();
+    let tags = [
+        (tag::CLUSTER, CLUSTER),
+        (tag::POOL, &pool),
+        (tag::KEY, index.unwrap_or_default()),
+        (tag::SPEC, &digest),
+    ];
+    let instance = Instance {
+        id: id.as_str().into(),
+        instance_type: state.instance_type.clone().expect("a launch has a type"),
+        zone: state.zone.clone().expect("a launch has a zone"),
+        capacity_type: state.capacity_type.expect("a launch has a capacity type"),
+        state: InstanceState::Running,
+        launched_at: world.taken_at,
+        image: state.image.clone().unwrap_or_default(),
+        tags: tags.map(|(key, value)| (key.to_owned(), value.to_owned())).into(),
+    };
+    let mut labels = state.labels.clone();
+    labels.extend([label("kubernetes.io/hostname", &name)]);
+    let node = Node {
+        name: name.as_str().into(),
+        uid: name.as_str().into(),
+        instance: Some(id.as_str().into()),
+        labels,
+        annotations: BTreeMap::new(),
+        taints: state.taints.clone(),
+        capacity: resources(&state.capacity),
+        allocatable: resources(&state.allocatable),
+        ready: true,
+        unschedulable: false,
+        created_at: world.taken_at,
+    };
+    world.instances.insert(id.into(), instance);
+    world.nodes.insert(name.as_str().into(), node);
+    name.into()
+}
+
+fn resources(amount: &fleetwright::plan::wire::Amount) -> Resources {
+    Resources {
+        cpu: MilliCpu(amount.cpu_milli),
+        memory: Bytes(amount.memory_bytes),
+        ephemeral_storage: Bytes(amount.ephemeral_storage_bytes),
+        pods: amount.pods,
+        extended: amount.extended.iter().map(|(k, n)| (k.as_str().into(), *n)).collect(),
+    }
+}
