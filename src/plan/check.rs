@@ -9,6 +9,7 @@
 //! Each file below holds the rules of one concern; a rule of Kubernetes that comes later is one more
 //! file and one more line in [`check`].
 
+mod alternatives;
 mod case;
 mod conditions;
 mod cost;
@@ -18,9 +19,12 @@ mod launches;
 mod limits;
 mod observed;
 mod ownership;
+mod parts;
 mod rows;
+mod state;
 #[cfg(test)]
 mod tests;
+mod together;
 mod totals;
 mod waves;
 
@@ -34,6 +38,7 @@ use crate::manifest::Desired;
 
 use super::wire::Plan;
 use case::Case;
+use state::EndState;
 
 /// What a plan follows from.
 #[derive(Debug, Clone, Copy)]
@@ -74,14 +79,16 @@ impl fmt::Display for Violation {
 #[must_use]
 pub fn check(plan: &Plan, facts: &Facts<'_>) -> Vec<Violation> {
     let case = Case::new(plan, facts);
+    let state = EndState::of(&case);
     let mut verdict = Verdict(Vec::new());
     identity::check(&case, &mut verdict);
     rows::check(&case, &mut verdict);
     observed::check(&case, &mut verdict);
     ownership::check(&case, &mut verdict);
     launches::check(&case, &mut verdict);
+    alternatives::check(&case, &state, &mut verdict);
     limits::check(&case, &mut verdict);
-    fit::check(&case, &mut verdict);
+    fit::check(&case, &state, &mut verdict);
     totals::check(&case, &mut verdict);
     cost::check(&case, &mut verdict);
     waves::check(&case, &mut verdict);

@@ -6,7 +6,7 @@ use super::Facts;
 use crate::catalog::{Allocation, InstanceType, NodeSettings, Offering};
 use crate::demand::PodGroup;
 use crate::fleet::{Instance, InstanceState, Node, Observed, tag};
-use crate::ids::{Address, InstanceId, NodeName, PoolName};
+use crate::ids::{Address, InstanceId, InstanceTypeName, NodeName, PoolName};
 use crate::manifest::{NodeClass, Pool};
 use crate::plan::wire::{Action, Amount, ExplainRow, NodeState, Plan, ResourceChange};
 use crate::solve::workload_key;
@@ -68,12 +68,31 @@ pub(super) struct Row<'a> {
 }
 
 impl Row<'_> {
+    /// Returns how many pods of a workload are planned on the node.
+    pub(super) fn planned(&self, key: &str) -> u32 {
+        self.explain.and_then(|explain| explain.pods.get(key)).copied().unwrap_or(0)
+    }
+
     /// Returns the planned pods of each workload on the node, by workload key.
     pub(super) fn pods(&self) -> impl Iterator<Item = (&str, u32)> {
         let pods = self.explain.into_iter().flat_map(|explain| &explain.pods);
         pods.map(|(key, count)| (key.as_str(), *count))
     }
 }
+
+/// Pods of one workload that run on one node.
+pub(super) struct Running<'c> {
+    /// The key of the workload.
+    pub(super) key: &'c str,
+    pub(super) group: &'c PodGroup,
+    /// How many run on the node.
+    pub(super) pods: u32,
+    /// How many run on all nodes.
+    pub(super) everywhere: u32,
+}
+
+/// What nodes offer, by pool and type.
+type Allocations<'a> = BTreeMap<&'a PoolName, BTreeMap<&'a InstanceTypeName, Allocation>>;
 
 /// A plan under judgement.
 pub(super) struct Case<'a> {
@@ -83,6 +102,12 @@ pub(super) struct Case<'a> {
     pub(super) rows: Vec<Row<'a>>,
     /// The demand's groups, by workload key.
     pub(super) groups: BTreeMap<String, &'a PodGroup>,
+    /// The keys of the demand's groups, and how many pods of each run, in the order of the demand.
+    keys: Vec<(String, u32)>,
+    /// The groups with pods on each node, by their place in the demand.
+    running: BTreeMap<&'a NodeName, Vec<(usize, u32)>>,
+    /// What a node of a pool and type offers.
+    allocations: Allocations<'a>,
     /// Where in `rows` an address is.
     places: BTreeMap<&'a Address, usize>,
     /// The nodes observed, by the instance they run on.
@@ -110,7 +135,17 @@ impl<'a> Case<'a> {
                 instance: instance.and_then(|id| facts.observed.instances.get(id)),
             }
         };
-        let groups = facts.demand.groups.iter();
+        let groups = &facts.demand.groups;
+        let mut running: BTreeMap<&NodeName, Vec<(usize, u32)>> = BTreeMap::new();
+        for (index, group) in groups.iter().enumerate() {
+            for (node, pods) in &group.running {
+                running.entry(node).or_default().push((index, *pods));
+            }
+        }
+        let everywhere = |group: &PodGroup| total(group.running.values(), |pods| *pods);
+        let keys = groups.iter().map(|group| (workload_key(&group.workload), everywhere(group)));
+        let keys: Vec<(String, u32)> = keys.collect();
+        let by_key = keys.iter().zip(groups).map(|((key, _), group)| (key.clone(), group));
         let nodes = facts.observed.nodes.values();
         let mut holders: BTreeMap<_, Vec<_>> = BTreeMap::new();
         for (pool, key, instance) in keyed(facts.observed) {
@@ -121,7 +156,10 @@ impl<'a> Case<'a> {
             plan,
             facts,
             rows: plan.resource_changes.iter().map(row).collect(),
-            groups: groups.map(|group| (workload_key(&group.workload), group)).collect(),
+            groups: by_key.collect(),
+            keys,
+            running,
+            allocations: allocations(plan, facts),
             places: places.map(|(index, address)| (address, index)).collect(),
             nodes: nodes.filter_map(|node| Some((node.instance.as_ref()?, node))).collect(),
             holders,
@@ -163,10 +201,18 @@ impl<'a> Case<'a> {
         node.and_then(|name| group.running.get(name)).copied().unwrap_or(0)
     }
 
-    /// Returns the node class of `pool`; one that a pool states inline has the pool's name.
+    /// Returns the workloads with pods that run on `node`.
+    pub(super) fn running_on(&self, node: &NodeName) -> impl Iterator<Item = Running<'_>> {
+        self.running.get(node).into_iter().flatten().map(|(index, pods)| {
+            let (key, everywhere) = &self.keys[*index];
+            let group = &self.facts.demand.groups[*index];
+            Running { key, group, pods: *pods, everywhere: *everywhere }
+        })
+    }
+
+    /// Returns the node class of `pool`.
     pub(super) fn class(&self, pool: &Pool) -> Option<&'a NodeClass> {
-        let name = pool.node_class.as_ref().map_or(pool.name.as_str(), |name| name.as_str());
-        self.facts.desired.node_classes.get(name)
+        class(self.facts, pool)
     }
 
     /// Returns the pool named, if it is declared.
@@ -180,9 +226,8 @@ impl<'a> Case<'a> {
     }
 
     /// Returns what a node of `pool` and `kind` offers; `None` where the class is not declared.
-    pub(super) fn allocation(&self, pool: &Pool, kind: &InstanceType) -> Option<Allocation> {
-        let class = self.class(pool)?;
-        Some((self.facts.allocation)(kind, &NodeSettings::of(pool, class)))
+    pub(super) fn allocation(&self, pool: &Pool, kind: &InstanceType) -> Option<&Allocation> {
+        self.allocations.get(&pool.name)?.get(&kind.name)
     }
 
     /// Returns how `state` is bought, if the catalogue offers it.
@@ -191,6 +236,37 @@ impl<'a> Case<'a> {
         let same = |o: &&Offering| o.zone == *zone && o.capacity_type == capacity_type;
         self.kind(state)?.offerings.iter().find(same)
     }
+}
+
+/// Returns the node class of `pool`; one that a pool states inline has the pool's name.
+fn class<'a>(facts: &Facts<'a>, pool: &Pool) -> Option<&'a NodeClass> {
+    let name = pool.node_class.as_ref().map_or(pool.name.as_str(), |name| name.as_str());
+    facts.desired.node_classes.get(name)
+}
+
+/// Works out what nodes offer of every pool and type that the plan names together.
+fn allocations<'a>(plan: &'a Plan, facts: &Facts<'a>) -> Allocations<'a> {
+    let changes = plan.resource_changes.iter();
+    let states = changes.clone().flat_map(|row| [&row.change.before, &row.change.after]).flatten();
+    let states = states.filter_map(|state| Some((state.pool.as_ref()?, &state.instance_type)));
+    let pools: BTreeMap<&Address, &PoolName> = changes
+        .filter_map(|row| Some((&row.address, row.change.after.as_ref()?.pool.as_ref()?)))
+        .collect();
+    let others = plan.capacity.alternatives.iter().flat_map(|row| {
+        let pool = pools.get(&row.address).copied();
+        row.offerings.iter().filter_map(move |offering| Some((pool?, &offering.instance_type)))
+    });
+    let states = states.filter_map(|(pool, kind)| Some((pool, kind.as_ref()?)));
+    let named: BTreeSet<(&PoolName, &InstanceTypeName)> = states.chain(others).collect();
+    let mut known = Allocations::new();
+    for (pool, kind) in named {
+        let pool = facts.desired.pools.get(pool);
+        let Some((pool, kind)) = pool.zip(facts.catalog.types.get(kind)) else { continue };
+        let Some(class) = class(facts, pool) else { continue };
+        let allocation = (facts.allocation)(kind, &NodeSettings::of(pool, class));
+        known.entry(&pool.name).or_default().insert(&kind.name, allocation);
+    }
+    known
 }
 
 /// Returns the instances of ours that have a key, with pool and key.

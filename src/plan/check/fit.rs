@@ -1,12 +1,16 @@
 //! Placement: every planned pod can be where the plan puts it, all of them at once.
+//!
+//! Here is what each node and each pod decide alone: labels, taints, names, room. What pods demand
+//! of each other is judged in `together`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::Verdict;
-use super::case::{Case, Row, number, resources};
-use crate::demand::{PodGroup, PodShape};
-use crate::ids::{Address, LabelKey, Labels, NodeName};
-use crate::plan::wire::{NodeState, PlacementRow};
+use super::case::{Case, Row, Running, number, resources};
+use super::state::{Crowd, CrowdKind, EndState, Presence, Site};
+use super::{parts, together};
+use crate::demand::{PodGroup, PodShape, Unsupported};
+use crate::ids::{Address, LabelKey, Labels};
 use crate::pod::{Taint, TaintEffect, untolerated};
 use crate::solve::workload_key;
 use crate::units::Resources;
@@ -21,153 +25,147 @@ const DAEMONS_TOLERATE: [(&str, TaintEffect); 6] = [
     ("node.kubernetes.io/unschedulable", TaintEffect::NoSchedule),
 ];
 
-/// A node as pods see it once the plan is carried out. Startup taints are gone by then.
-pub(super) struct Site<'a> {
+/// A node as admission looks at it, once the plan is carried out. Startup taints are gone by then.
+#[derive(Clone, Copy)]
+pub(super) struct Spot<'a> {
     pub(super) labels: &'a Labels,
     pub(super) taints: &'a [Taint],
-    pub(super) allocatable: Resources,
     /// Its name, where it has one already.
     pub(super) name: Option<&'a str>,
 }
 
-/// The pods of one group on one node.
-struct Share<'a> {
-    group: &'a PodGroup,
-    /// Pods that run there and stay.
-    stay: u32,
-    /// Pods that come.
-    come: u32,
-}
-
-pub(super) fn check(case: &Case<'_>, verdict: &mut Verdict) {
-    let mut expected: BTreeMap<(String, &Address), u32> = BTreeMap::new();
-    let running = running(case);
+pub(super) fn check(case: &Case<'_>, state: &EndState<'_>, verdict: &mut Verdict) {
     for row in &case.rows {
-        let Some(after) = row.after else {
-            let left = row.explain.is_some_and(|explain| !explain.pods.is_empty());
-            if left {
-                verdict.row("fit/gone", row.address, "pods are planned on a node that goes");
-            }
-            continue;
-        };
-        let shares = shares(case, row, &running, verdict);
-        for share in shares.iter().filter(|share| share.come > 0) {
-            expected.insert((workload_key(&share.group.workload), row.address), share.come);
-        }
-        let name = row.before.filter(|_| row.deed.stays()).and_then(|state| state.node.as_ref());
-        let site = Site {
-            labels: &after.labels,
-            taints: &after.taints,
-            allocatable: resources(&after.allocatable),
-            name: name.map(NodeName::as_str),
-        };
-        admission(row, &shares, &site, verdict);
-        room(case, row, &shares, &site, verdict);
+        named(case, row, verdict);
+        stays(case, row, verdict);
     }
-    placements(case, &expected, verdict);
+    for (index, site) in state.sites.iter().enumerate() {
+        for (crowd, _) in state.on(index).filter(|(_, pods)| pods.come > 0) {
+            admission(case, site, crowd, verdict);
+        }
+        room(state, index, verdict);
+    }
+    placements(case, state, verdict);
+    parts::check(case, state, verdict);
+    together::check(case, state, verdict);
 }
 
-/// Returns what runs on each node, by workload key.
-fn running<'a>(case: &Case<'a>) -> BTreeMap<&'a NodeName, Vec<(String, u32)>> {
-    let mut running: BTreeMap<&NodeName, Vec<(String, u32)>> = BTreeMap::new();
-    for group in &case.facts.demand.groups {
-        for (node, pods) in &group.running {
-            running.entry(node).or_default().push((workload_key(&group.workload), *pods));
+/// Holds the pods planned on a row to workloads of the demand, and to a node that is there.
+fn named(case: &Case<'_>, row: &Row<'_>, verdict: &mut Verdict) {
+    if row.after.is_none() {
+        if row.pods().next().is_some() {
+            verdict.row("fit/gone", row.address, "pods are planned on a node that goes");
         }
+        return;
     }
-    running
+    for (key, _) in row.pods().filter(|(key, _)| !case.groups.contains_key(*key)) {
+        verdict.row("fit/workload", row.address, format!("{key} is no workload of the demand"));
+    }
 }
 
-/// Returns the groups with pods on the node, and holds the pods that run there to stay there:
-/// nothing drains a node that is kept. A workload that shrinks may lose its surplus anywhere, and
-/// one whose pods may no longer run here is rolled by whoever delivers it.
-fn shares<'a>(
-    case: &Case<'a>,
-    row: &Row<'a>,
-    running: &BTreeMap<&NodeName, Vec<(String, u32)>>,
-    verdict: &mut Verdict,
-) -> Vec<Share<'a>> {
-    let node = row.before.filter(|_| row.deed.stays()).and_then(|before| before.node.as_ref());
-    let mut shares = Vec::new();
-    for (key, pods) in row.pods() {
-        let Some(group) = case.groups.get(key) else {
-            verdict.row("fit/workload", row.address, format!("{key} is no workload of the demand"));
-            continue;
-        };
-        let running = Case::running(group, node);
-        let stay = running.min(pods);
-        shares.push(Share { group, stay, come: pods - stay });
-    }
-    let planned: BTreeMap<&str, u32> = row.pods().collect();
-    // Where requests were raised, not all that run here fit any more; the rest is rolled elsewhere.
+/// Holds the pods that run on a node to stay there: nothing drains a node that is kept. A workload
+/// that shrinks may lose its surplus anywhere, and one whose pods may no longer run here is rolled
+/// by whoever delivers it. Where requests were raised, not all that run here fit any more; the rest
+/// is rolled elsewhere.
+fn stays(case: &Case<'_>, row: &Row<'_>, verdict: &mut Verdict) {
+    let before = row.before.filter(|_| row.deed.stays() && row.after.is_some());
+    let Some((before, node)) = before.and_then(|b| Some((b, b.node.as_ref()?))) else { return };
     let overdrawn = || {
-        let here = node.and_then(|name| running.get(name)).into_iter().flatten();
-        let asked = here.filter_map(|(key, pods)| {
-            Some(case.groups.get(key.as_str())?.shape.requests.times(i64::from(*pods)))
-        });
+        let asked =
+            case.running_on(node).map(|here| here.group.shape.requests.times(i64::from(here.pods)));
         let asked = asked.fold(Resources::default(), |sum, requests| sum.plus(&requests));
-        row.before.is_some_and(|before| !asked.fits(&resources(&before.allocatable)))
+        !asked.fits(&resources(&before.allocatable))
     };
-    for (key, running) in node.and_then(|name| running.get(name)).into_iter().flatten() {
-        let pods = planned.get(key.as_str()).copied().unwrap_or(0);
-        let Some(group) = case.groups.get(key) else { continue };
-        let surplus = group.running.values().sum::<u32>().saturating_sub(group.counts.planned);
-        let admitted = || row.before.is_none_or(|b| admits_labels(&group.shape, &b.labels));
-        if *running > pods.saturating_add(surplus) && admitted() && !overdrawn() {
-            let fault = format!("{running} pods of {key} run here and stay, {pods} are planned");
+    for Running { key, group, pods: running, everywhere } in case.running_on(node) {
+        let pods = row.planned(key);
+        let surplus = everywhere.saturating_sub(group.counts.planned);
+        let admitted = || group.shape.nodes.any_of.iter().any(|c| c.match_labels(&before.labels));
+        if running > pods.saturating_add(surplus) && admitted() && !overdrawn() {
+            let fault =
+                format!("{running} pods of {key} run on node {node} and stay, {pods} are planned");
             verdict.row("fit/stays", row.address, fault);
         }
     }
-    shares
 }
 
-fn admits_labels(shape: &PodShape, labels: &crate::ids::Labels) -> bool {
-    shape.nodes.any_of.iter().any(|choice| choice.match_labels(labels))
-}
-
-/// Holds the pods that come to a node that admits them.
-fn admission(row: &Row<'_>, shares: &[Share<'_>], site: &Site<'_>, verdict: &mut Verdict) {
-    for share in shares.iter().filter(|share| share.come > 0) {
-        let workload = &share.group.workload;
-        if let Some(feature) = share.group.shape.unsupported.first() {
-            let fault = format!("{workload} uses {}, which nothing here judges", feature.as_str());
-            verdict.row("fit/unsupported", row.address, fault);
-        }
-        if let Some((rule, why)) = refusal(&share.group.shape, site) {
-            verdict.row(rule, row.address, format!("{workload} is not admitted: {why}"));
-        }
-        if row.deed.stays() && row.node.is_some_and(|node| node.unschedulable) {
-            let fault = format!("{workload} is placed on a node that is cordoned");
-            verdict.row("fit/cordoned", row.address, fault);
-        }
+/// Holds a node to admit the pods of `crowd` that come to it.
+fn admission(case: &Case<'_>, site: &Site<'_>, crowd: &Crowd, verdict: &mut Verdict) {
+    let Crowd { name, shape, .. } = crowd;
+    if let Some(feature) = shape.unsupported.iter().find(|feature| !is_judged(**feature)) {
+        let fault =
+            format!("{name} comes here and uses {}, which nothing here judges", feature.as_str());
+        verdict.row("fit/unsupported", site.row.address, fault);
+    }
+    let refused = case.groups.get(name).and_then(|group| refusal_of(group, &site.spot()));
+    if let Some((rule, why)) = refused {
+        verdict.row(
+            rule,
+            site.row.address,
+            format!("{name} comes here and is not admitted: {why}"),
+        );
+    }
+    if site.row.deed.stays() && site.row.node.is_some_and(|node| node.unschedulable) {
+        let fault = format!("{name} comes here, but the node is cordoned");
+        verdict.row("fit/cordoned", site.row.address, fault);
     }
 }
 
-/// Returns the rule by which the node does not admit such a pod, and why.
-pub(super) fn refusal(shape: &PodShape, site: &Site<'_>) -> Option<(&'static str, String)> {
+/// Returns whether the rules between pods judge a feature, whatever the solver can place.
+fn is_judged(feature: Unsupported) -> bool {
+    match feature {
+        Unsupported::TopologySpread
+        | Unsupported::PodAffinity
+        | Unsupported::PodAntiAffinity
+        | Unsupported::HostPorts => true,
+        Unsupported::Volumes
+        | Unsupported::OtherScheduler
+        | Unsupported::SchedulingGates
+        | Unsupported::ResourceClaims
+        | Unsupported::MatchFields
+        | Unsupported::NodeName => false,
+    }
+}
+
+/// Returns the rule by which a node admits no pod of `group`, and why: none of its parts, where its
+/// pods differ.
+pub(super) fn refusal_of(group: &PodGroup, spot: &Spot<'_>) -> Option<(&'static str, String)> {
+    let mut parts = group.parts.iter().map(|part| refusal(&part.shape, spot));
+    match parts.next() {
+        None => refusal(&group.shape, spot),
+        Some(first) => first.filter(|_| parts.all(|refused| refused.is_some())),
+    }
+}
+
+/// Returns the rule by which a node does not admit such a pod, and why.
+pub(super) fn refusal(shape: &PodShape, spot: &Spot<'_>) -> Option<(&'static str, String)> {
     if let Some(name) = shape.nodes.name.as_deref()
-        && site.name != Some(name)
+        && spot.name != Some(name)
     {
         return Some(("fit/node-name", format!("it asks for node {name}")));
     }
-    if !shape.nodes.any_of.iter().any(|choice| choice.match_labels(site.labels)) {
+    let choices = &shape.nodes.any_of;
+    if !choices.iter().any(|choice| choice.match_labels(spot.labels)) {
         let keys: BTreeSet<_> =
-            shape.nodes.any_of.iter().filter_map(|choice| choice.unmatched(site.labels)).collect();
+            choices.iter().filter_map(|choice| choice.unmatched(spot.labels)).collect();
         let keys: Vec<_> = keys.into_iter().map(LabelKey::as_str).collect();
-        return Some(("fit/labels", format!("labels {} do not suit it", keys.join(", "))));
+        let why = match keys.as_slice() {
+            [] => "its node affinity admits no node".to_owned(),
+            keys => format!("label {} of the node does not suit it", keys.join(", ")),
+        };
+        return Some(("fit/labels", why));
     }
-    let taint = untolerated(site.taints, &shape.tolerations)?;
-    Some(("fit/taints", format!("it does not tolerate {}", taint.key)))
+    let Taint { key, value, effect } = untolerated(spot.taints, &shape.tolerations)?;
+    Some(("fit/taints", format!("it does not tolerate the taint {key}={value}:{effect:?}")))
 }
 
-/// Returns what DaemonSet pods take of the node.
-pub(super) fn daemons(case: &Case<'_>, site: &Site<'_>) -> Resources {
-    let stood = |taint: &&Taint| !DAEMONS_TOLERATE.contains(&(taint.key.as_str(), taint.effect));
-    let taints: Vec<Taint> = site.taints.iter().filter(stood).cloned().collect();
-    let site = Site { taints: &taints, allocatable: Resources::default(), ..*site };
-    let daemons = case.facts.demand.daemons.iter().map(|daemon| &daemon.shape);
-    let admitted = daemons.filter(|shape| refusal(shape, &site).is_none());
-    admitted.fold(Resources::default(), |sum, shape| sum.plus(&shape.requests))
+/// Returns whether a DaemonSet with pods of `shape` runs one on the node.
+pub(super) fn runs_daemon(shape: &PodShape, spot: &Spot<'_>) -> bool {
+    let stood = |taint: &Taint| DAEMONS_TOLERATE.contains(&(taint.key.as_str(), taint.effect));
+    if !spot.taints.iter().any(stood) {
+        return refusal(shape, spot).is_none();
+    }
+    let taints: Vec<Taint> = spot.taints.iter().filter(|taint| !stood(taint)).cloned().collect();
+    refusal(shape, &Spot { taints: &taints, ..*spot }).is_none()
 }
 
 /// Holds the node to have room for what comes, beside what stays and its daemons.
@@ -175,72 +173,60 @@ pub(super) fn daemons(case: &Case<'_>, site: &Site<'_>) -> Resources {
 /// A node that is kept may be overdrawn already, by a daemon that grew or a limit that fell: that is
 /// not the plan's doing, and forbids only to add more of what is short. A node to come has room for
 /// everything or is the wrong one.
-fn room(
-    case: &Case<'_>,
-    row: &Row<'_>,
-    shares: &[Share<'_>],
-    site: &Site<'_>,
-    verdict: &mut Verdict,
-) {
-    let sum = |count: fn(&Share<'_>) -> u32| {
-        shares.iter().fold(Resources::default(), |sum, share| {
-            sum.plus(&share.group.shape.requests.times(i64::from(count(share))))
-        })
-    };
-    let daemons = daemons(case, site);
+fn room(state: &EndState<'_>, index: usize, verdict: &mut Verdict) {
+    let Site { row, after, .. } = &state.sites[index];
+    let [mut daemons, mut stay, mut come] = [(); 3].map(|()| Resources::default());
+    for (crowd, Presence { stay: here, come: comes }) in state.on(index) {
+        let requests = &crowd.shape.requests;
+        let sum = if crowd.kind == CrowdKind::Daemon { &mut daemons } else { &mut stay };
+        if here > 0 {
+            *sum = sum.plus(&requests.times(i64::from(here)));
+        }
+        if comes > 0 {
+            come = come.plus(&requests.times(i64::from(comes)));
+        }
+    }
     let stated = row.explain.map(|explain| resources(&explain.daemons)).unwrap_or_default();
     verdict.row_equal("fit/daemons", row.address, ("what daemons take", &stated, &daemons));
-    let (stay, come) = (sum(|share| share.stay), sum(|share| share.come));
-    let free = site.allocatable.minus(&stay).minus(&daemons);
-    let all = stay.plus(&come).plus(&daemons);
-    let short =
-        if row.deed.creates() { all.exceeding(&site.allocatable) } else { come.exceeding(&free) };
+    let allocatable = resources(&after.allocatable);
+    let there = stay.plus(&daemons);
+    let all = there.plus(&come);
+    let short = if row.deed.creates() {
+        all.exceeding(&allocatable)
+    } else {
+        come.exceeding(&allocatable.minus(&there))
+    };
     if !short.is_empty() {
-        let fault = format!("{} do not suffice: {all} of {}", short.join(", "), site.allocatable);
+        let fault = format!(
+            "{} of the node do not suffice: its pods ask for {all}, it has {allocatable}",
+            short.join(", ")
+        );
         verdict.row("fit/resources", row.address, fault);
     }
 }
 
 /// Holds the list of placements to the pods that come.
-fn placements(
-    case: &Case<'_>,
-    expected: &BTreeMap<(String, &Address), u32>,
-    verdict: &mut Verdict,
-) {
-    let key = |row: &PlacementRow| workload_key(&row.workload);
+fn placements(case: &Case<'_>, state: &EndState<'_>, verdict: &mut Verdict) {
+    let mut expected: BTreeMap<(&str, &Address), u32> = BTreeMap::new();
+    for crowd in &state.crowds {
+        for (site, pods) in crowd.on.iter().filter(|(_, pods)| pods.come > 0) {
+            expected.insert((&crowd.name, state.sites[*site].row.address), pods.come);
+        }
+    }
     let rows = &case.plan.capacity.placements;
-    let stated: BTreeMap<(String, &Address), u32> =
-        rows.iter().map(|row| ((key(row), &row.address), row.pods)).collect();
+    let keys: Vec<String> = rows.iter().map(|row| workload_key(&row.workload)).collect();
+    let stated: BTreeMap<(&str, &Address), u32> =
+        keys.iter().zip(rows).map(|(key, row)| ((key.as_str(), &row.address), row.pods)).collect();
     let places: BTreeSet<_> = stated.keys().chain(expected.keys()).collect();
     for place in places {
-        let (stated, holds) = (stated.get(place), expected.get(place));
-        let what = format!("the pods of {} that come", place.0);
-        verdict.row_equal("fit/placements", place.1, (&what, &stated, &holds));
+        let of = |list: &BTreeMap<(&str, &Address), u32>| list.get(place).copied().unwrap_or(0);
+        let (stated, comes) = (of(&stated), of(&expected));
+        if stated != comes || stated == 0 {
+            let fault = format!("{stated} pods of {} are listed to come here, {comes} do", place.0);
+            verdict.row("fit/placements", place.1, fault);
+        }
     }
     if number(rows) != number(&stated) {
         verdict.plan("fit/placements", "a place stands twice in `placements`");
     }
-}
-
-/// Returns why the pods planned for `row` and the daemons would not all fit on `site` in its place.
-pub(super) fn misfit(case: &Case<'_>, row: &Row<'_>, site: &Site<'_>) -> Option<String> {
-    let mut all = daemons(case, site);
-    for (key, pods) in row.pods() {
-        let group = case.groups.get(key)?;
-        if let Some((_, why)) = refusal(&group.shape, site) {
-            return Some(format!("{} is not admitted: {why}", group.workload));
-        }
-        all = all.plus(&group.shape.requests.times(i64::from(pods)));
-    }
-    let short = all.exceeding(&site.allocatable);
-    (!short.is_empty()).then(|| format!("{} do not suffice", short.join(", ")))
-}
-
-/// Returns the site that `state` is for pods that come to it.
-pub(super) fn site_of<'a>(
-    state: &'a NodeState,
-    labels: &'a Labels,
-    allocatable: Resources,
-) -> Site<'a> {
-    Site { labels, taints: &state.taints, allocatable, name: None }
 }

@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::Verdict;
 use super::case::{Case, Row, resources};
-use super::fit::{misfit, site_of};
 use crate::catalog::{InstanceType, Offering};
 use crate::fleet::KEY_LABEL;
 use crate::ids::{LabelValue, Labels, PoolName};
@@ -12,8 +11,6 @@ use crate::manifest::{Generation, Pool};
 use crate::plan::wire::NodeState;
 use crate::pod::Taint;
 use crate::requirement::{LabelSet, Requirements, key, label};
-use crate::solve::Alternative;
-use crate::units::MicroUsd;
 
 pub(super) fn check(case: &Case<'_>, verdict: &mut Verdict) {
     for row in case.rows.iter().filter(|row| row.deed.creates()) {
@@ -35,7 +32,6 @@ pub(super) fn check(case: &Case<'_>, verdict: &mut Verdict) {
         amounts(case, row, (pool, after), kind, verdict);
     }
     keys(case, verdict);
-    alternatives(case, verdict);
 }
 
 fn on_offer(row: &Row<'_>, after: &NodeState, offering: &Offering, verdict: &mut Verdict) {
@@ -109,13 +105,13 @@ fn labels(
     }
 }
 
-fn place_labels(zone: &str, zone_id: &str, capacity_type: &str) -> Labels {
+pub(super) fn place_labels(zone: &str, zone_id: &str, capacity_type: &str) -> Labels {
     [label(key::ZONE, zone), label(key::ZONE_ID, zone_id), label(key::CAPACITY_TYPE, capacity_type)]
         .into()
 }
 
 /// Returns the requirement of `pool` that a node with `labels` does not meet.
-fn unmet(pool: &Pool, labels: &Labels) -> Option<String> {
+pub(super) fn unmet(pool: &Pool, labels: &Labels) -> Option<String> {
     let mut requirements = Requirements::default();
     for requirement in &pool.requirements {
         let values: Vec<&str> = requirement.values.iter().map(LabelValue::as_str).collect();
@@ -164,65 +160,22 @@ fn keys(case: &Case<'_>, verdict: &mut Verdict) {
         taken.entry(pool).or_insert_with(|| case.held_keys(pool)).insert(key);
         comes.push((row, pool, key));
     }
+    let lowest: BTreeMap<&PoolName, u32> =
+        taken.into_iter().map(|(pool, keys)| (pool, lowest_unused(&keys))).collect();
     for (row, pool, key) in comes {
         let number = key.parse::<u32>().ok().filter(|number| number.to_string() == key);
-        let of_pool = taken.get(pool);
-        let used = |n: u32| of_pool.is_some_and(|keys| keys.contains(n.to_string().as_str()));
+        let below = |number: u32| lowest.get(pool).is_some_and(|lowest| number < *lowest);
         // A replacement may keep the key of what it replaces, whatever else has become free.
         let kept = row.before.is_some_and(|before| before.pool.as_ref() == Some(pool));
-        if !kept && !number.is_some_and(|number| (0..number).all(used)) {
+        if !kept && !number.is_some_and(below) {
             verdict.row("launch/key", row.address, format!("{key} is not the lowest unused key"));
         }
     }
 }
 
-/// Holds offerings that may stand in for a launch to what is required of the launch itself.
-fn alternatives(case: &Case<'_>, verdict: &mut Verdict) {
-    for of in &case.plan.capacity.alternatives {
-        let row = case.row(&of.address).filter(|row| row.deed.creates());
-        let Some((row, after)) = row.and_then(|row| Some((row, row.after?))) else {
-            verdict.row("alternatives/row", &of.address, "nothing is launched there");
-            continue;
-        };
-        if !of.offerings.is_sorted_by_key(|offering| offering.hourly) {
-            verdict.row("alternatives/order", &of.address, "they are not cheapest first");
-        }
-        let pool = after.pool.as_ref().and_then(|name| case.pool(name));
-        let Some((pool, kind)) = pool.zip(case.kind(after)) else { continue };
-        for offering in &of.offerings {
-            let what = (offering.instance_type.as_str(), offering.zone.as_str());
-            if let Some((rule, fault)) = unfit(case, row, (pool, after, kind), offering) {
-                verdict.row(rule, &of.address, format!("{} in {}: {fault}", what.0, what.1));
-            }
-        }
-    }
-}
-
-/// Returns the rule that `offering` would break in the place of `row`, and how.
-fn unfit(
-    case: &Case<'_>,
-    row: &Row<'_>,
-    (pool, after, chosen): (&Pool, &NodeState, &InstanceType),
-    offering: &Alternative,
-) -> Option<(&'static str, String)> {
-    let Alternative { instance_type, zone, capacity_type, hourly } = offering;
-    let kind = case.facts.catalog.types.get(instance_type);
-    let same = |o: &&Offering| o.zone == *zone && o.capacity_type == *capacity_type;
-    let Some((kind, sold)) = kind.and_then(|k| Some((k, k.offerings.iter().find(same)?))) else {
-        return Some(("alternatives/offering", "nobody offers it".to_owned()));
-    };
-    if sold.price != Some(*hourly) {
-        let price = sold.price.as_ref().map(MicroUsd::to_string).unwrap_or_default();
-        return Some(("alternatives/price", format!("it costs {price}, not {hourly}")));
-    }
-    let mut labels = after.labels.clone();
-    labels.retain(|key, _| !chosen.labels.contains_key(key));
-    labels.extend(kind.labels.clone());
-    labels.extend(place_labels(zone.as_str(), sold.zone_id.as_str(), capacity_type.as_str()));
-    if let Some(fault) = unmet(pool, &labels) {
-        return Some(("alternatives/requirements", fault));
-    }
-    let allocation = case.allocation(pool, kind)?;
-    misfit(case, row, &site_of(after, &labels, allocation.allocatable))
-        .map(|fault| ("alternatives/fit", fault))
+/// Returns the lowest number that is none of `keys`; below it all are used.
+fn lowest_unused(keys: &BTreeSet<&str>) -> u32 {
+    let numbers = 0..=u32::MAX;
+    let mut unused = numbers.filter(|number| !keys.contains(number.to_string().as_str()));
+    unused.next().unwrap_or(u32::MAX)
 }

@@ -36,6 +36,9 @@ pub(super) fn check(case: &Case<'_>, verdict: &mut Verdict) {
             continue;
         };
         let Some((pool, total)) = case.pool(pool).zip(totals.get(pool)) else { continue };
+        if pool.limits.resources.is_empty() {
+            continue;
+        }
         let others = total.minus(&capacity(row));
         for offering in &of.offerings {
             stand_in(case, (pool, row, &others), offering, verdict);

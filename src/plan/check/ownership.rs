@@ -63,11 +63,10 @@ fn pinned(case: &Case<'_>, row: &Row<'_>, verdict: &mut Verdict) {
             format!("{} forbids to disrupt it", node.name),
         );
     }
-    for group in case.groups.values().filter(|group| group.shape.pinned) {
-        if Case::running(group, Some(&node.name)) > 0 {
-            let fault = format!("a pod of {} runs there and may not be moved", group.workload);
-            verdict.row("ownership/pinned", row.address, fault);
-        }
+    for here in case.running_on(&node.name).filter(|here| here.group.shape.pinned) {
+        let fault =
+            format!("a pod of {} runs on node {} and may not be moved", here.key, node.name);
+        verdict.row("ownership/pinned", row.address, fault);
     }
 }
 

@@ -430,7 +430,7 @@ const FIT: &[Defect] = &[
         shape(i, "batch", |shape| shape.nodes.name = Some("n0".to_owned()));
     }),
     ("fit/unsupported", "pods with a feature that nothing judges", |_, i| {
-        shape(i, "batch", |shape| shape.unsupported.push(Unsupported::TopologySpread));
+        shape(i, "batch", |shape| shape.unsupported.push(Unsupported::SchedulingGates));
     }),
     ("fit/cordoned", "pods on a node that is cordoned", |p, i| {
         i.observed.nodes.get_mut("n0").unwrap().unschedulable = true;

@@ -1,0 +1,239 @@
+//! Offerings that may stand in for a launch: each is held to what is required of the launch itself.
+//!
+//! Rules between pods tie pods to a value of a topology key: their own rules, and the rules of
+//! others that are about them. What stands in for their node must keep that value. Several launches
+//! may fall back at once, so that another value could not be judged one launch at a time.
+//!
+//! Launches of one pool that differ in their key alone get the same answers, which are kept.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::Verdict;
+use super::case::{Case, Row};
+use super::fit::{Spot, refusal_of, runs_daemon};
+use super::launches::{place_labels, unmet};
+use super::parts::admitted;
+use super::state::{Crowd, CrowdKind, EndState};
+use super::together::{first_clash, ties};
+use crate::catalog::{CapacityType, Offering};
+use crate::demand::{NodeChoice, PodGroup};
+use crate::fleet::KEY_LABEL;
+use crate::ids::{Address, InstanceTypeName, LabelKey, LabelValue, Labels, PoolName, ZoneName};
+use crate::plan::wire::NodeState;
+use crate::pod::{Taint, Toleration};
+use crate::solve::Alternative;
+use crate::units::{MicroUsd, Resources};
+
+/// The rule that an offering breaks, and how.
+type Fault = (&'static str, String);
+
+/// An offering as its alternative states it.
+type Stated<'a> = (&'a InstanceTypeName, &'a ZoneName, CapacityType, MicroUsd);
+
+/// What launches that get the same answers have in common.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct Template<'a> {
+    pool: &'a PoolName,
+    kind: &'a InstanceTypeName,
+    labels: Vec<(&'a LabelKey, &'a LabelValue)>,
+    taints: &'a [Taint],
+}
+
+/// The node that would come instead.
+struct StandIn<'a> {
+    labels: Labels,
+    allocatable: &'a Resources,
+    /// The crowds of its DaemonSet pods, and what they take.
+    daemons: Vec<usize>,
+    daemons_take: Resources,
+    /// Why pods of a wish are not admitted, as far as it was asked.
+    refusals: BTreeMap<usize, Option<String>>,
+}
+
+/// The answers given so far.
+struct Answers<'a> {
+    case: &'a Case<'a>,
+    state: &'a EndState<'a>,
+    /// The keys that each crowd is tied to.
+    ties: Vec<BTreeSet<&'a LabelKey>>,
+    /// The wish of each crowd: equal for those that the same nodes admit.
+    wishes: Vec<usize>,
+    /// Whether some pod chooses its node by the node's key.
+    keyed: bool,
+    sites: BTreeMap<&'a Address, usize>,
+    templates: BTreeMap<Template<'a>, usize>,
+    stand_ins: BTreeMap<(usize, Stated<'a>), Result<StandIn<'a>, Fault>>,
+}
+
+pub(super) fn check(case: &Case<'_>, state: &EndState<'_>, verdict: &mut Verdict) {
+    let mut answers = Answers::new(case, state);
+    for of in &case.plan.capacity.alternatives {
+        let row = case.row(&of.address).filter(|row| row.deed.creates());
+        let Some((row, after)) = row.and_then(|row| Some((row, row.after?))) else {
+            verdict.row("alternatives/row", &of.address, "nothing is launched there");
+            continue;
+        };
+        if !of.offerings.is_sorted_by_key(|offering| offering.hourly) {
+            verdict.row("alternatives/order", &of.address, "they are not cheapest first");
+        }
+        for offering in &of.offerings {
+            let what = (offering.instance_type.as_str(), offering.zone.as_str());
+            if let Some((rule, fault)) = answers.unfit(row, after, offering) {
+                verdict.row(rule, &of.address, format!("{} in {}: {fault}", what.0, what.1));
+            }
+        }
+    }
+}
+
+impl<'a> Answers<'a> {
+    fn new(case: &'a Case<'a>, state: &'a EndState<'a>) -> Self {
+        let sites = state.sites.iter().enumerate().map(|(index, site)| (site.row.address, index));
+        let choices = state.crowds.iter().flat_map(|crowd| &crowd.shape.nodes.any_of);
+        let parts = case.groups.values().flat_map(|group| &group.parts);
+        let mut choices = choices.chain(parts.flat_map(|part| &part.shape.nodes.any_of));
+        Self {
+            case,
+            state,
+            ties: ties(case, state),
+            wishes: wishes(case, &state.crowds),
+            keyed: choices.any(|choice| choice.get(KEY_LABEL).is_some()),
+            sites: sites.collect(),
+            templates: BTreeMap::new(),
+            stand_ins: BTreeMap::new(),
+        }
+    }
+
+    /// Returns the rule that `offering` would break in the place of `row`, and how.
+    fn unfit(
+        &mut self,
+        row: &'a Row<'a>,
+        after: &'a NodeState,
+        offering: &'a Alternative,
+    ) -> Option<Fault> {
+        let site = *self.sites.get(row.address)?;
+        let template = self.template(after)?;
+        let Alternative { instance_type, zone, capacity_type, hourly } = offering;
+        let place = (template, (instance_type, zone, *capacity_type, *hourly));
+        if !self.stand_ins.contains_key(&place) {
+            let stand_in = self.stand_in(after, offering)?;
+            self.stand_ins.insert(place, stand_in);
+        }
+        let Self { case, state, ties, wishes, stand_ins, .. } = self;
+        let stand_in = match stand_ins.get_mut(&place)? {
+            Ok(stand_in) => stand_in,
+            Err(fault) => return Some(fault.clone()),
+        };
+        let here = || state.by_site[site].iter().copied();
+        let held = |key: &&&LabelKey| stand_in.labels.get(**key) != after.labels.get(**key);
+        if let Some(key) = here().flat_map(|crowd| &ties[crowd]).find(held) {
+            let fault = format!("rules between pods tie those on the node to its {key}");
+            return Some(("alternatives/topology", fault));
+        }
+        let placed = || here().filter(|crowd| state.crowds[*crowd].kind == CrowdKind::Placed);
+        let mut all = stand_in.daemons_take.clone();
+        for crowd in placed() {
+            let Crowd { name, shape, on, .. } = &state.crowds[crowd];
+            let group = case.groups.get(name)?;
+            if let Some(why) = stand_in.refusal(wishes[crowd], group, after) {
+                return Some(("alternatives/fit", format!("{name} is not admitted: {why}")));
+            }
+            let pods = on.get(&site).map_or(0, |pods| pods.all());
+            all = all.plus(&shape.requests.times(i64::from(pods)));
+        }
+        let short = all.exceeding(stand_in.allocatable);
+        if !short.is_empty() {
+            let fault = format!("{} do not suffice for the pods of the node", short.join(", "));
+            return Some(("alternatives/fit", fault));
+        }
+        let pods = placed().chain(stand_in.daemons.iter().copied());
+        let pods: Vec<&Crowd> = pods.map(|crowd| &state.crowds[crowd]).collect();
+        let (one, other, port) = first_clash(&pods)?;
+        let fault = format!("pods of {} and {} would bind host port {port}", one.name, other.name);
+        Some(("alternatives/fit", fault))
+    }
+
+    fn template(&mut self, after: &'a NodeState) -> Option<usize> {
+        let labels = after.labels.iter();
+        let labels = labels.filter(|(key, _)| self.keyed || key.as_str() != KEY_LABEL);
+        let template = Template {
+            pool: after.pool.as_ref()?,
+            kind: after.instance_type.as_ref()?,
+            labels: labels.collect(),
+            taints: &after.taints,
+        };
+        let next = self.templates.len();
+        Some(*self.templates.entry(template).or_insert(next))
+    }
+
+    /// Returns the node that `offering` makes; `None` where the launch itself cannot be judged.
+    fn stand_in(
+        &self,
+        after: &NodeState,
+        offering: &Alternative,
+    ) -> Option<Result<StandIn<'a>, Fault>> {
+        let case = self.case;
+        let pool = case.pool(after.pool.as_ref()?)?;
+        let chosen = case.kind(after)?;
+        let Alternative { instance_type, zone, capacity_type, hourly } = offering;
+        let kind = case.facts.catalog.types.get(instance_type);
+        let same = |o: &&Offering| o.zone == *zone && o.capacity_type == *capacity_type;
+        let Some((kind, sold)) = kind.and_then(|k| Some((k, k.offerings.iter().find(same)?)))
+        else {
+            return Some(Err(("alternatives/offering", "nobody offers it".to_owned())));
+        };
+        if sold.price != Some(*hourly) {
+            let price = sold.price.as_ref().map(MicroUsd::to_string);
+            let price = price.unwrap_or_else(|| "an unknown price".to_owned());
+            let fault = format!("it costs {price}, not {hourly}");
+            return Some(Err(("alternatives/price", fault)));
+        }
+        let mut labels = after.labels.clone();
+        labels.retain(|key, _| !chosen.labels.contains_key(key));
+        labels.extend(kind.labels.clone());
+        labels.extend(place_labels(zone.as_str(), sold.zone_id.as_str(), capacity_type.as_str()));
+        if let Some(fault) = unmet(pool, &labels) {
+            return Some(Err(("alternatives/requirements", fault)));
+        }
+        let allocatable = &case.allocation(pool, kind)?.allocatable;
+        let spot = Spot { labels: &labels, taints: &after.taints, name: None };
+        let crowds = self.state.crowds.iter().enumerate();
+        let runs =
+            |crowd: &Crowd| crowd.kind == CrowdKind::Daemon && runs_daemon(&crowd.shape, &spot);
+        let daemons: Vec<usize> =
+            crowds.filter(|(_, crowd)| runs(crowd)).map(|(index, _)| index).collect();
+        let take = daemons.iter().map(|crowd| &self.state.crowds[*crowd].shape.requests);
+        let daemons_take = take.fold(Resources::default(), |sum, requests| sum.plus(requests));
+        let refusals = BTreeMap::new();
+        Some(Ok(StandIn { labels, allocatable, daemons, daemons_take, refusals }))
+    }
+}
+
+impl StandIn<'_> {
+    /// Returns why the node would not admit pods of `group`, whose wish is `wish`, that the launch
+    /// `after` admits.
+    fn refusal(&mut self, wish: usize, group: &PodGroup, after: &NodeState) -> Option<String> {
+        if let Some(known) = self.refusals.get(&wish) {
+            return known.clone();
+        }
+        let spot = Spot { labels: &self.labels, taints: &after.taints, name: None };
+        let launch = Spot { labels: &after.labels, ..spot };
+        let lost = || admitted(group, &launch).difference(&admitted(group, &spot)).next().copied();
+        let refusal = refusal_of(group, &spot).map(|(_, why)| why);
+        let refusal = refusal
+            .or_else(|| lost().map(|_| "its volumes bind some of its pods elsewhere".to_owned()));
+        self.refusals.insert(wish, refusal.clone());
+        refusal
+    }
+}
+
+/// Numbers the wishes of crowds; a workload whose pods differ has one of its own.
+fn wishes(case: &Case<'_>, crowds: &[Crowd]) -> Vec<usize> {
+    let mut known: BTreeMap<(&NodeChoice, &[Toleration]), usize> = BTreeMap::new();
+    let mut wishes = Vec::new();
+    for (index, crowd) in crowds.iter().enumerate() {
+        let differ = case.groups.get(&crowd.name).is_some_and(|group| !group.parts.is_empty());
+        let wish = (&crowd.shape.nodes, crowd.shape.tolerations.as_slice());
+        wishes.push(if differ { index } else { *known.entry(wish).or_insert(index) });
+    }
+    wishes
+}
