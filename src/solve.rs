@@ -13,6 +13,7 @@ mod drift;
 mod exchange;
 mod layout;
 mod limits;
+mod market;
 mod model;
 mod offer;
 mod pack;
@@ -20,6 +21,7 @@ mod parts;
 mod rehearse;
 mod settle;
 mod standing;
+mod survey;
 mod target;
 #[cfg(test)]
 mod tests;

@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::Budget;
 use crate::demand::PodShape;
 use crate::ids::{LabelKey, LabelValue, Labels, Namespace, WorkloadId};
 use crate::pod::{PodAffinityTerm, Selector, TopologySpread};
@@ -70,26 +69,6 @@ impl Selection {
         Some(Self { namespaces: [shape.namespace.clone()].into(), by_namespace: None, labels })
     }
 
-    /// Compiles the pods of a disruption budget; one without expressions has none.
-    pub(super) fn of_budget(budget: &Budget) -> Option<Self> {
-        let labels = requirements(&budget.selector);
-        let namespaces = [budget.namespace.clone()].into();
-        let any = !labels.is_unconstrained();
-        any.then_some(Self { namespaces, by_namespace: None, labels })
-    }
-
-    fn anchor(&self) -> Anchor {
-        let only = |(key, set): (&LabelKey, &LabelSet)| {
-            let [value] = set.values().finite(1)?.try_into().ok()?;
-            (!set.allows_absence()).then(|| Anchor::Label(key.clone(), value))
-        };
-        let home = || {
-            let only = self.by_namespace.is_none() && self.namespaces.len() == 1;
-            self.namespaces.first().filter(|_| only).cloned().map(Anchor::Home)
-        };
-        self.labels.iter().find_map(only).or_else(home).unwrap_or(Anchor::Pod)
-    }
-
     pub(super) fn matches(&self, shape: &PodShape, namespaces: &NamespaceLabels) -> bool {
         let inside = self.namespaces.contains(&shape.namespace)
             || self.by_namespace.as_ref().is_some_and(|s| namespaces.satisfy(&shape.namespace, s));
@@ -130,40 +109,16 @@ impl PodSet {
         }
     }
 
-    /// Returns what all pods in the set have in common, as narrow as is easily known.
-    pub(super) fn anchor(&self) -> Anchor {
+    /// Returns the only namespace whose pods can be in the set, where there is just one.
+    pub(super) fn home(&self) -> Option<&Namespace> {
         match self {
             Self::Selected(selections) => {
-                let anchors = selections.iter().map(Selection::anchor);
-                anchors.min().unwrap_or(Anchor::Pod)
+                let first = selections.first()?;
+                let only = first.by_namespace.is_none() && first.namespaces.len() == 1;
+                first.namespaces.first().filter(|_| only)
             }
-            Self::Siblings(workload, _) => Anchor::Owner(workload.clone()),
+            Self::Siblings(workload, _) => Some(&workload.namespace),
         }
-    }
-}
-
-/// What pods of a set have in common: sets and pods find each other by it, so that not every pod
-/// has to be held against every set. The narrowest come first.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Anchor {
-    /// Their workload.
-    Owner(WorkloadId),
-    /// A label with its value.
-    Label(LabelKey, LabelValue),
-    /// Their namespace.
-    Home(Namespace),
-    /// Nothing.
-    Pod,
-}
-
-impl Anchor {
-    /// Returns the anchors of every set that a pod may be in.
-    pub(super) fn of_pod(shape: &PodShape, owner: Option<&WorkloadId>) -> Vec<Self> {
-        let labels =
-            shape.labels.iter().map(|(key, value)| Self::Label(key.clone(), value.clone()));
-        let owner = owner.cloned().map(Self::Owner);
-        let rest = [Self::Home(shape.namespace.clone()), Self::Pod];
-        labels.chain(owner).chain(rest).collect()
     }
 }
 

@@ -1,95 +1,79 @@
 //! A bound below the hourly price of every fleet that holds given pods.
 //!
-//! Linear-programming duality: give every resource of every column a price such that a whole node
-//! costs no more than the column does; then no fleet is cheaper than the sum, over all pods, of the
-//! least that a pod's requests cost on any column that takes it. Every choice of prices gives a
-//! valid bound; here a node's price is split over its resources in the same proportion everywhere,
-//! and the best of a grid of proportions is taken. Nodes that stay whatever they cost are paid in
-//! full and may hold as much as they have room for: what that is worth at these prices is taken off.
+//! The best of several, each proven in integers: for a handful of pods the cheapest fleet itself;
+//! the price of nodes for pods that keep apart from each other; and what pods are worth at prices
+//! at which no node holds more than it costs (`market`). Nodes that stay whatever they cost are paid
+//! for elsewhere and may hold as much as they have room for. Rules that only narrow where pods may
+//! go can be left out: a bound without them is lower and stays true.
 
+use super::market::Market;
+use super::market::exact::cheapest;
+use super::market::generate::{Effort, Pricing};
 use super::model::{Bin, Model};
+use super::survey::{Single, Survey};
 use crate::units::MicroUsd;
 
-/// Steps of the grid from 0 to all.
-const STEPS: i64 = 10;
-
-/// Classes up to which every step of the grid is tried.
-const FINE_CLASSES_MAX: usize = 400;
-
-/// Binary digits of fraction that unit prices are kept with; they are rounded down.
-const FRACTION: u32 = 40;
-
-/// Unit prices of one column: micro-USD with [`FRACTION`] binary digits per unit, by resource.
-type UnitPrices = Vec<i128>;
+/// How much is done for a bound; what it costs is measured by `cargo bench --bench bound`.
+const EFFORT: Effort = Effort { cut_rounds: 80, rounds: 60, steps: 2_000, steps_total: 400_000 };
 
 /// Returns a bound on the price of holding `placed` pods (by class), of which the `fixed` bins,
 /// already paid for, may take as many as they can.
 pub(super) fn lower_bound(model: &Model, placed: &[u32], fixed: &[&Bin]) -> MicroUsd {
-    let columns: Vec<UnitPrices> =
-        model.undominated.iter().map(|c| unit_prices(model, *c)).collect();
-    let value = |split: [i64; 4]| {
-        let worth = worth_at(model, &columns, split);
-        let all: i128 = worth.iter().zip(placed).map(|(worth, n)| worth * i128::from(*n)).sum();
-        all - fixed.iter().map(|bin| absorbed(model, &worth, placed, bin)).sum::<i128>()
-    };
-    // Many classes make the sum smooth: a coarser grid finds nearly the same bound.
-    let step = if model.classes.len() > FINE_CLASSES_MAX { 2 } else { 1 };
-    let coarse = move |split: &[i64; 4]| split.iter().all(|tenths| tenths % step == 0);
-    let best = proportions().filter(coarse).map(value).max().unwrap_or(0).max(0);
-    MicroUsd(i64::try_from(best >> FRACTION).unwrap_or(i64::MAX))
+    let singles: Vec<Single> =
+        fixed.iter().map(|bin| Single { price: MicroUsd::ZERO, bin }).collect();
+    let survey = Survey::of(model, placed, &model.undominated, &singles, &[]);
+    MicroUsd(bound(&survey.market, &survey.wanted))
 }
 
-/// Ways to split a price over cpu, memory, ephemeral storage and pods, in tenths.
-fn proportions() -> impl Iterator<Item = [i64; 4]> {
-    (0..=STEPS).flat_map(|cpu| {
-        (0..=STEPS - cpu).flat_map(move |memory| {
-            let rest = STEPS - cpu - memory;
-            let both = [[cpu, memory, 0, rest], [cpu, memory, rest, 0]];
-            both.into_iter().take(if rest == 0 { 1 } else { 2 })
-        })
-    })
+/// Returns the bound in micro-USD per hour.
+fn bound(market: &Market, wanted: &[u32]) -> i64 {
+    if let Some(cheapest) = cheapest(market, wanted) {
+        return cheapest.price;
+    }
+    let mut pricing = Pricing::of(market, wanted, EFFORT);
+    pricing.price_cut();
+    if pricing.whole_pods_may_prove_more() {
+        pricing.price_whole();
+    }
+    pricing.best().bound.max(apart(market, wanted))
 }
 
-fn unit_prices(model: &Model, column: usize) -> UnitPrices {
-    let column = &model.columns[column];
-    let price = i128::from(column.price.0) << FRACTION;
-    column
-        .room
-        .iter()
-        .take(4)
-        .map(|room| price / (i128::from((*room).max(1)) * i128::from(STEPS)))
-        .collect()
-}
-
-/// What a pod of each class is worth at these prices.
-fn worth_at(model: &Model, columns: &[UnitPrices], split: [i64; 4]) -> Vec<i128> {
-    let weighted: Vec<[i128; 4]> = columns
-        .iter()
-        .map(|prices| std::array::from_fn(|d| prices[d] * i128::from(split[d])))
-        .collect();
-    let class_worth = |(index, class): (usize, &super::model::Class)| {
-        let cost = |prices: &[i128; 4]| -> i128 {
-            prices.iter().zip(&class.ask).map(|(price, asked)| price * i128::from(*asked)).sum()
-        };
-        let taken = model.undominated.iter().zip(&weighted);
-        let taken = taken.filter(|(column, _)| model.columns[**column].takes[index]);
-        taken.map(|(_, prices)| cost(prices)).min().unwrap_or(0)
-    };
-    model.classes.iter().enumerate().map(class_worth).collect()
-}
-
-/// The most that pods on `bin` can be worth: over each resource, its room times the highest worth
-/// per unit of any class; the least of these holds.
-fn absorbed(model: &Model, worth: &[i128], placed: &[u32], bin: &Bin) -> i128 {
-    let taken = |class: &usize| bin.takes[*class] && placed[*class] > 0;
-    let all: i128 = (0..worth.len()).filter(taken).map(|c| worth[c] * i128::from(placed[c])).sum();
-    let by_resource = bin.room.iter().enumerate().filter_map(|(d, room)| {
-        let asks = (0..worth.len()).filter(taken).map(|class| (class, model.classes[class].ask[d]));
-        // A class that asks for nothing of it is not limited by it.
-        let per_unit =
-            asks.map(|(class, ask)| (ask > 0).then(|| worth[class] / i128::from(ask) + 1));
-        let highest = per_unit.collect::<Option<Vec<_>>>()?.into_iter().max()?;
-        highest.checked_mul(i128::from((*room).max(0)))
+/// The price of nodes for pods that keep apart: of each class alone, and of those under one cap.
+///
+/// Nodes that hold at most so many of them each cost at least what the dearest of their pods needs;
+/// that is least if the dearest share nodes, and those first that cost nothing here.
+fn apart(market: &Market, wanted: &[u32]) -> i64 {
+    let needs: Vec<i64> = (0..wanted.len()).map(|class| cheapest_kind(market, class)).collect();
+    let alone = (0..wanted.len())
+        .filter(|class| wanted[*class] > 0)
+        .filter(|class| !market.singles.iter().any(|single| single.takes[*class]))
+        .map(|class| needs[class]);
+    let under_cap = market.caps.iter().filter(|cap| cap.most > 0).map(|cap| {
+        let mut members: Vec<(i64, u32)> =
+            cap.members.iter().map(|class| (needs[*class], wanted[*class])).collect();
+        members.sort_unstable_by(|a, b| b.cmp(a));
+        let hosts = |single: &&super::market::Kind| cap.members.iter().any(|c| single.takes[*c]);
+        let hosted = market.singles.iter().filter(hosts).count();
+        let mut free = u64::try_from(hosted).unwrap_or(u64::MAX).saturating_mul(cap.most.into());
+        let mut price = 0_i64;
+        for (need, count) in members {
+            // `free` is the room on nodes that are there or were opened for dearer pods.
+            let beyond = u64::from(count).saturating_sub(free);
+            let nodes = beyond.div_ceil(cap.most.into());
+            free = (free + nodes * u64::from(cap.most)).saturating_sub(count.into());
+            let nodes = i64::try_from(nodes).unwrap_or(i64::MAX);
+            price = price.saturating_add(need.saturating_mul(nodes));
+        }
+        price
     });
-    by_resource.min().unwrap_or(all).min(all)
+    alone.chain(under_cap).max().unwrap_or(0)
 }
+
+/// The price of the cheapest node that a pod of `class` may run on.
+fn cheapest_kind(market: &Market, class: usize) -> i64 {
+    let taking = market.kinds.iter().filter(|kind| kind.takes[class]);
+    taking.map(|kind| kind.price).min().unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests;

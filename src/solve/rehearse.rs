@@ -372,12 +372,12 @@ impl<'a> Stage<'a> {
         let tries = queue.len().saturating_mul(scene.place_of.len());
         self.work.set(self.work.get().saturating_add(u64::try_from(tries).unwrap_or(u64::MAX)));
         for group in queue {
-            match scheduler.try_schedule(scene.classes[group], None) {
-                Some(node) => {
+            match scheduler.schedule(scene.classes[group], None) {
+                Ok(node) => {
                     let place = scene.place_of[&node].clone();
                     *placements.entry(group).or_default().entry(place).or_insert(0) += 1;
                 }
-                None => *left.entry(group).or_insert(0) += 1,
+                Err(_) => *left.entry(group).or_insert(0) += 1,
             }
         }
         Performance { placements, left }

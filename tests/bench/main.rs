@@ -7,9 +7,6 @@
 
 #![expect(clippy::print_stdout, reason = "a benchmark prints its table")]
 
-mod diverse;
-mod scheduler;
-
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -87,8 +84,6 @@ fn main() -> anyhow::Result<()> {
     for tree in trees {
         row(&tree)?;
     }
-    println!();
-    scheduler::rows();
     Ok(())
 }
 
