@@ -12,6 +12,7 @@
 //!
 //! ```text
 //! zones NAME…                     the zones of the cluster (default: us-east-1a, b and c)
+//! types NAME…                     the instance types there are (default: some common families)
 //! pool NAME KEY=VALUE…            a NodePool; indented below it its requirements, one a line
 //! pods NAME COUNT KEY=VALUE…      a Deployment; indented below it more of the pod's `spec`
 //! daemon NAME KEY=VALUE…          a DaemonSet
@@ -67,9 +68,14 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-use given::Given;
+pub(crate) use expect::Made;
+pub(crate) use given::Given;
+pub(crate) use line::lines;
+pub(crate) use page::Page;
+pub(crate) use world::resources;
+
 use line::Line;
-use page::{Case, Page, Source};
+use page::{Case, Source};
 
 /// The lists that sections name, with the number of their entries.
 const LISTS: [(&str, u32); 2] = [("Karpenter", 68), ("Autoscalers", 40)];
@@ -94,7 +100,7 @@ fn pages() -> Vec<Page> {
 fn play(case: &Case) -> Result<(), String> {
     let mut given = Given::default();
     let mut plan = None;
-    let lines = line::lines(case.line, &case.text);
+    let lines = lines(case.line, &case.text);
     for (index, line) in lines.iter().enumerate() {
         let at = |why: String| format!("line {}: `{}`\n{why}", line.number, line.text);
         if line.is_expectation() {

@@ -10,6 +10,7 @@ mod conformance;
 mod golden;
 mod layers;
 mod order;
+mod proof;
 mod saved;
 mod script;
 mod scripts;

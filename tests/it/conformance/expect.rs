@@ -14,14 +14,14 @@ use super::rules::key;
 
 /// A plan, and the catalogue that it was made with.
 #[derive(Debug)]
-pub(super) struct Made {
-    pub(super) plan: Plan,
-    pub(super) catalog: Catalog,
+pub(crate) struct Made {
+    pub(crate) plan: Plan,
+    pub(crate) catalog: Catalog,
 }
 
 impl Made {
     /// Refuses inputs with errors that no line names, and plans that the judge refuses.
-    pub(super) fn refuse_errors(&self, expected: &[&Line]) -> Result<(), String> {
+    pub(crate) fn refuse_errors(&self, expected: &[&Line]) -> Result<(), String> {
         let named = |message: &str| {
             expected.iter().any(|line| {
                 line.text.strip_prefix("problem ").is_some_and(|text| message.contains(text))
@@ -34,7 +34,7 @@ impl Made {
     }
 
     /// Returns `why` with the rows of the plan below it.
-    pub(super) fn with_story(&self, why: &str) -> String {
+    pub(crate) fn with_story(&self, why: &str) -> String {
         let mut text = format!("{why}\n");
         for (row, actions, state) in self.rows() {
             let pods = self.pods_at(row);
@@ -127,7 +127,7 @@ fn name_of(state: &NodeState) -> String {
 }
 
 /// Holds a plan to what goes without saying: nothing is left out or removed unless a line says so.
-pub(super) fn defaults(made: &Made, lines: &[&Line]) -> Result<(), String> {
+pub(crate) fn defaults(made: &Made, lines: &[&Line]) -> Result<(), String> {
     let says = |word: &'static str| lines.iter().filter(move |line| line.words[0] == word);
     let named = |name: &str| says("leave").any(|line| line.words.get(1).is_some_and(|n| n == name));
     for row in &made.plan.capacity.unschedulable {
@@ -143,7 +143,7 @@ pub(super) fn defaults(made: &Made, lines: &[&Line]) -> Result<(), String> {
 }
 
 /// Holds a plan to one line.
-pub(super) fn holds(line: &Line, made: &Made, given: &Given) -> Result<(), String> {
+pub(crate) fn holds(line: &Line, made: &Made, given: &Given) -> Result<(), String> {
     match line.word(0)? {
         "launch" => launch(line, made, given),
         "terminate" => terminate(line, made),
@@ -198,7 +198,7 @@ fn launch(line: &Line, made: &Made, given: &Given) -> Result<(), String> {
 }
 
 /// Holds the number of launches to the sum of the `launch` lines of a step.
-pub(super) fn launch_total(made: &Made, lines: &[&Line]) -> Result<(), String> {
+pub(crate) fn launch_total(made: &Made, lines: &[&Line]) -> Result<(), String> {
     let launches = lines.iter().filter(|line| line.words[0] == "launch");
     let counts: Vec<u32> = launches.filter_map(|line| line.count(1).ok()).collect();
     if counts.is_empty() {

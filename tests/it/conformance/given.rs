@@ -18,11 +18,11 @@ use super::rules::{expression, mapping, spec};
 use super::world;
 
 /// When every case is planned.
-pub(super) const NOW: &str = "2026-11-01T12:00:00Z";
+pub(crate) const NOW: &str = "2026-11-01T12:00:00Z";
 
 /// The region and cluster of every case.
 const REGION: &str = "us-east-1";
-pub(super) const CLUSTER: &str = "conformance";
+pub(crate) const CLUSTER: &str = "conformance";
 
 /// The families of types that cases use.
 const FAMILIES: [&str; 6] = ["c5", "g4dn", "m5", "m6g", "r5", "t3"];
@@ -40,11 +40,15 @@ spec:
 
 /// What is given so far.
 #[derive(Debug)]
-pub(super) struct Given {
+pub(crate) struct Given {
     zones: Vec<String>,
+    /// The instance types there are; where none is named, those of [`FAMILIES`].
+    types: Vec<String>,
     /// Manifests by what declares them: a later `pods web` replaces an earlier one.
     manifests: BTreeMap<String, String>,
-    pub(super) world: Observed,
+    /// Whether the manifests are read in the opposite order.
+    is_reversed: bool,
+    pub(crate) world: Observed,
 }
 
 impl Default for Given {
@@ -58,7 +62,9 @@ impl Default for Given {
         };
         Self {
             zones: ["us-east-1a", "us-east-1b", "us-east-1c"].map(name).into(),
+            types: Vec::new(),
             manifests: [(name("0 class"), name(NODE_CLASS))].into(),
+            is_reversed: false,
             world: Observed::empty(cluster, NOW.parse().expect("a time")),
         }
     }
@@ -66,9 +72,10 @@ impl Default for Given {
 
 impl Given {
     /// Takes one more line.
-    pub(super) fn take(&mut self, line: &Line) -> Result<(), String> {
+    pub(crate) fn take(&mut self, line: &Line) -> Result<(), String> {
         match line.word(0)? {
             "zones" => self.zones = line.words[1..].to_vec(),
+            "types" => self.types = line.words[1..].to_vec(),
             "pool" => {
                 let name = line.word(1)?;
                 self.manifests.insert(format!("1 pool {name}"), pool(name, line)?);
@@ -94,27 +101,38 @@ impl Given {
         Ok(())
     }
 
-    pub(super) fn catalog(&self) -> Catalog {
+    pub(crate) fn catalog(&self) -> Catalog {
         static ALL: OnceLock<Catalog> = OnceLock::new();
-        let all = || Catalog::load(&REGION.into(), &[]).expect("the region is embedded");
-        let all = ALL.get_or_init(all);
-        // The whole catalogue takes long, and a price that changes somewhere changes no rule.
-        let chosen = |zone: &str| self.zones.iter().any(|name| name == zone);
-        let mut catalog = all.clone();
-        catalog.types.retain(|name, _| {
-            let family = name.as_str().split('.').next();
-            family.is_some_and(|family| FAMILIES.contains(&family))
+        let all = ALL.get_or_init(|| {
+            let mut all = Catalog::load(&REGION.into(), &[]).expect("the region is embedded");
+            // The whole catalogue takes long, and a price that changes somewhere changes no rule.
+            let family = |name: &str| name.split('.').next().unwrap_or_default().to_owned();
+            all.types.retain(|name, _| FAMILIES.contains(&family(name.as_str()).as_str()));
+            all
         });
-        catalog.zones.retain(|zone| chosen(zone.name.as_str()));
-        for kind in catalog.types.values_mut() {
-            kind.offerings.retain(|offering| chosen(offering.zone.as_str()));
+        let chosen = |list: &[String], name: &str| list.iter().any(|chosen| chosen == name);
+        let types = all.types.iter();
+        let types =
+            types.filter(|(name, _)| self.types.is_empty() || chosen(&self.types, name.as_str()));
+        let mut types: BTreeMap<_, _> =
+            types.map(|(name, kind)| (name.clone(), kind.clone())).collect();
+        for kind in types.values_mut() {
+            kind.offerings.retain(|offering| chosen(&self.zones, offering.zone.as_str()));
         }
-        catalog.types.retain(|_, kind| !kind.offerings.is_empty());
-        catalog
+        types.retain(|_, kind| !kind.offerings.is_empty());
+        let mut zones = all.zones.clone();
+        zones.retain(|zone| chosen(&self.zones, zone.name.as_str()));
+        let Catalog { region, prices, warnings, .. } = all;
+        let (region, prices, warnings) = (region.clone(), prices.clone(), warnings.clone());
+        Catalog { region, zones, types, prices, warnings }
     }
 
-    pub(super) fn desired(&self) -> Desired {
-        let text = self.manifests.values().fold(String::new(), |mut all, manifest| {
+    pub(crate) fn desired(&self) -> Desired {
+        let mut manifests: Vec<&String> = self.manifests.values().collect();
+        if self.is_reversed {
+            manifests.reverse();
+        }
+        let text = manifests.into_iter().fold(String::new(), |mut all, manifest| {
             write!(all, "---\n{manifest}\n").expect("text grows");
             all
         });
@@ -122,8 +140,22 @@ impl Given {
         read(&Tree { files: vec![file] }, &Fleet::default())
     }
 
+    /// Returns the same with another world.
+    pub(crate) fn in_world(&self, world: Observed) -> Self {
+        let Self { zones, types, manifests, is_reversed, world: _ } = self;
+        let (zones, types) = (zones.clone(), types.clone());
+        Self { zones, types, manifests: manifests.clone(), is_reversed: *is_reversed, world }
+    }
+
+    /// Returns the same with documents and rows of the world in the opposite order.
+    pub(crate) fn reversed(&self) -> Self {
+        let mut world = self.world.clone();
+        world.pods.reverse();
+        Self { is_reversed: !self.is_reversed, ..self.in_world(world) }
+    }
+
     /// Plans; the inputs have no errors but those that `expected` names.
-    pub(super) fn plan(&self, expected: &[&Line]) -> Result<Made, String> {
+    pub(crate) fn plan(&self, expected: &[&Line]) -> Result<Made, String> {
         let desired = self.desired();
         let catalog = self.catalog();
         let made = Made { plan: self.planned(&desired, &catalog), catalog };
@@ -160,16 +192,12 @@ impl Given {
     }
 
     /// Returns an error where the plan, carried out, leaves something to plan.
-    pub(super) fn settles(&self, made: &Made) -> Result<(), String> {
+    pub(crate) fn settles(&self, made: &Made) -> Result<(), String> {
         if made.plan.errored {
             return Ok(());
         }
         let desired = self.desired();
-        let after = Self {
-            zones: self.zones.clone(),
-            manifests: self.manifests.clone(),
-            world: world::carried_out(&self.world, &made.plan, &desired),
-        };
+        let after = self.in_world(world::carried_out(&self.world, &made.plan, &desired));
         let again =
             Made { plan: after.planned(&desired, &made.catalog), catalog: made.catalog.clone() };
         let totals = again.plan.summary;
@@ -180,12 +208,12 @@ impl Given {
     }
 
     /// Makes the world what the plan says.
-    pub(super) fn carry_out(&mut self, made: &Made) {
+    pub(crate) fn carry_out(&mut self, made: &Made) {
         self.world = world::carried_out(&self.world, &made.plan, &self.desired());
     }
 
     /// Returns zone settings, for messages.
-    pub(super) fn zones(&self) -> Vec<ZoneSetting> {
+    pub(crate) fn zones(&self) -> Vec<ZoneSetting> {
         let setting = |name: &String| ZoneSetting { name: name.as_str().into(), id: None };
         self.zones.iter().map(setting).collect()
     }

@@ -8,17 +8,17 @@ const EXPECTATIONS: [&str; 9] =
 
 /// One line.
 #[derive(Debug, Default)]
-pub(super) struct Line {
-    pub(super) number: usize,
-    pub(super) text: String,
-    pub(super) words: Vec<String>,
-    pub(super) options: BTreeMap<String, String>,
+pub(crate) struct Line {
+    pub(crate) number: usize,
+    pub(crate) text: String,
+    pub(crate) words: Vec<String>,
+    pub(crate) options: BTreeMap<String, String>,
     /// The indented lines below it, two spaces taken off.
-    pub(super) body: Vec<String>,
+    pub(crate) body: Vec<String>,
 }
 
 /// Reads the lines of a case whose fence stands on line `first`; empty ones are left out.
-pub(super) fn lines(first: usize, text: &str) -> Vec<Line> {
+pub(crate) fn lines(first: usize, text: &str) -> Vec<Line> {
     let mut lines: Vec<Line> = Vec::new();
     for (index, text) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
         match (text.strip_prefix("  "), lines.last_mut()) {
@@ -30,7 +30,7 @@ pub(super) fn lines(first: usize, text: &str) -> Vec<Line> {
 }
 
 impl Line {
-    pub(super) fn read(number: usize, text: &str) -> Self {
+    pub(crate) fn read(number: usize, text: &str) -> Self {
         let mut line = Self { number, text: text.to_owned(), ..Self::default() };
         for word in text.split_whitespace() {
             match word.split_once('=').filter(|(key, _)| !key.contains('<')) {
@@ -43,40 +43,40 @@ impl Line {
         line
     }
 
-    pub(super) fn word(&self, index: usize) -> Result<&str, String> {
+    pub(crate) fn word(&self, index: usize) -> Result<&str, String> {
         self.words.get(index).map(String::as_str).ok_or_else(|| format!("has no word {index}"))
     }
 
-    pub(super) fn count(&self, index: usize) -> Result<u32, String> {
+    pub(crate) fn count(&self, index: usize) -> Result<u32, String> {
         let word = self.word(index)?;
         word.parse().map_err(|_| format!("`{word}` is no count"))
     }
 
-    pub(super) fn has(&self, word: &str) -> bool {
+    pub(crate) fn has(&self, word: &str) -> bool {
         self.words.iter().any(|found| found == word)
     }
 
-    pub(super) fn option(&self, key: &str) -> Option<&str> {
+    pub(crate) fn option(&self, key: &str) -> Option<&str> {
         self.options.get(key).map(String::as_str)
     }
 
     /// Returns the text after the first ` for `.
-    pub(super) fn reason(&self) -> Option<&str> {
+    pub(crate) fn reason(&self) -> Option<&str> {
         self.text.split_once(" for ").map(|(_, reason)| reason)
     }
 
-    pub(super) fn is_expectation(&self) -> bool {
+    pub(crate) fn is_expectation(&self) -> bool {
         self.words.first().is_some_and(|word| EXPECTATIONS.contains(&word.as_str()))
     }
 
     /// Refuses options that mean nothing.
-    pub(super) fn only(&self, known: &[&str]) -> Result<(), String> {
+    pub(crate) fn only(&self, known: &[&str]) -> Result<(), String> {
         let unknown = self.options.keys().find(|key| !known.contains(&key.as_str()));
         unknown.map_or(Ok(()), |key| Err(format!("option `{key}` means nothing here")))
     }
 }
 
 /// Reads `a=x,b=y` (or with `:`) into pairs.
-pub(super) fn pairs(text: &str, between: char) -> Vec<(&str, &str)> {
+pub(crate) fn pairs(text: &str, between: char) -> Vec<(&str, &str)> {
     text.split(',').map(|pair| pair.split_once(between).unwrap_or((pair, ""))).collect()
 }

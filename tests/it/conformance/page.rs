@@ -2,35 +2,35 @@
 
 /// A page.
 #[derive(Debug, Default)]
-pub(super) struct Page {
-    pub(super) name: String,
-    pub(super) sections: Vec<Section>,
+pub(crate) struct Page {
+    pub(crate) name: String,
+    pub(crate) sections: Vec<Section>,
     /// Rows of its table, by line.
-    pub(super) rows: Vec<(usize, Source)>,
+    pub(crate) rows: Vec<(usize, Source)>,
 }
 
 /// A rule.
 #[derive(Debug)]
-pub(super) struct Section {
-    pub(super) line: usize,
-    pub(super) title: String,
-    pub(super) sources: Vec<Source>,
-    pub(super) cases: Vec<Case>,
+pub(crate) struct Section {
+    pub(crate) line: usize,
+    pub(crate) title: String,
+    pub(crate) sources: Vec<Source>,
+    pub(crate) cases: Vec<Case>,
 }
 
 /// An example of a rule.
 #[derive(Debug)]
-pub(super) struct Case {
+pub(crate) struct Case {
     /// The line of its fence.
-    pub(super) line: usize,
-    pub(super) text: String,
+    pub(crate) line: usize,
+    pub(crate) text: String,
 }
 
 /// An entry of one of the lists.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Source {
-    pub(super) list: String,
-    pub(super) number: u32,
+pub(crate) struct Source {
+    pub(crate) list: String,
+    pub(crate) number: u32,
 }
 
 impl Source {
@@ -48,7 +48,7 @@ fn sources(line: &str) -> Option<Vec<Source>> {
 }
 
 impl Page {
-    pub(super) fn read(name: &str, text: &str) -> Self {
+    pub(crate) fn read(name: &str, text: &str) -> Self {
         let mut page = Self { name: name.to_owned(), ..Self::default() };
         let mut open: Option<Case> = None;
         for (index, line) in text.lines().enumerate() {

@@ -7,7 +7,7 @@ use fleetwright::catalog::{CapacityType, Catalog, InstanceType, NodeSettings, al
 use fleetwright::fleet::{Instance, InstanceState, Node, Observed, Pod, PodPhase, tag};
 use fleetwright::ids::{InstanceId, Labels, NodeName, WorkloadId, WorkloadKind};
 use fleetwright::manifest::{Desired, Scale};
-use fleetwright::plan::wire::{NodeState, Plan};
+use fleetwright::plan::wire::{Amount, NodeState, Plan};
 use fleetwright::pod::{PodTemplate, Taint, TaintEffect};
 use fleetwright::requirement::label;
 use fleetwright::units::{Bytes, MilliCpu, Resources};
@@ -250,7 +250,8 @@ fn launch(world: &mut Observed, state: &NodeState, index: Option<&str>) -> NodeN
     name.into()
 }
 
-fn resources(amount: &fleetwright::plan::wire::Amount) -> Resources {
+/// Returns amounts of the wire form as resources.
+pub(crate) fn resources(amount: &Amount) -> Resources {
     Resources {
         cpu: MilliCpu(amount.cpu_milli),
         memory: Bytes(amount.memory_bytes),

@@ -1,0 +1,95 @@
+//! Plans of trees and worlds drawn by lot, held against brute force.
+//!
+//! What is drawn is a case of [`conformance`](crate::conformance): a tree that breaks a law is shrunk
+//! and printed as one, to be read, and kept in `proof/kept.md`, whose cases are tried first. Brute
+//! force takes single steps with the scheduler's model, which `schedule` holds to its own oracle, and
+//! knows nothing of how plans are found. Every plan passes the judge as well.
+//!
+//! `PROOF_CASES` sets how many trees are drawn, `PROOF_SEED` which ones.
+
+mod draw;
+mod stage;
+mod steps;
+
+use std::fs;
+use std::path::Path;
+
+use proptest::strategy::Strategy;
+use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestError, TestRng, TestRunner};
+
+use crate::conformance::Page;
+use draw::tree;
+use stage::Stage;
+
+/// Trees drawn unless the environment says otherwise.
+const CASES: u32 = 1_000;
+
+/// Threads that share them: some tests run beside this one.
+const THREADS: u32 = 2;
+
+fn setting(name: &str, default: u32) -> u32 {
+    std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
+}
+
+/// A law that plans keep, and its name.
+type Law = (&'static str, fn(&Stage) -> Result<(), String>);
+
+const LAWS: [Law; 2] = [
+    ("single placements lead where the plan has the pods", Stage::is_reached_by_single_steps),
+    ("the order of documents decides nothing", Stage::does_not_depend_on_order),
+];
+
+/// Plans a case and holds the plan to the laws.
+fn judge(text: &str) -> Result<(), String> {
+    let Some(stage) = Stage::of(text)? else { return Ok(()) };
+    let mut laws = LAWS.iter();
+    laws.try_for_each(|(name, law)| law(&stage).map_err(|why| format!("{name}: {why}")))
+}
+
+fn draw_some(cases: u32, seed: u32, thread: u32) -> Option<String> {
+    let config =
+        Config { cases, failure_persistence: None, max_shrink_iters: 2_000, ..Config::default() };
+    let mut bytes = [0; 32];
+    bytes[..4].copy_from_slice(&seed.to_le_bytes());
+    bytes[4..8].copy_from_slice(&thread.to_le_bytes());
+    let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &bytes);
+    let mut runner = TestRunner::new_with_rng(config, rng);
+    let trees = tree().prop_map(|tree| tree.to_string());
+    let tried = runner.run(&trees, |text| judge(&text).map_err(TestCaseError::fail));
+    match tried {
+        Ok(()) => None,
+        Err(TestError::Fail(why, text)) => {
+            Some(format!("PROOF_SEED={seed}: {why}\n\n```case\n{text}```\n"))
+        }
+        Err(TestError::Abort(why)) => Some(format!("PROOF_SEED={seed}: {why}")),
+    }
+}
+
+/// Returns the kept cases, with their lines.
+fn kept() -> Vec<(usize, String)> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/proof/kept.md");
+    let text = fs::read_to_string(path).expect("the page is readable");
+    let page = Page::read("kept.md", &text);
+    let cases = page.sections.into_iter().flat_map(|section| section.cases);
+    cases.map(|case| (case.line, case.text)).collect()
+}
+
+#[test]
+fn plans_of_kept_trees_keep_their_laws() {
+    let broken = |(line, text): (usize, String)| {
+        judge(&text).err().map(|why| format!("proof/kept.md:{line}: {why}"))
+    };
+    let broken: Vec<String> = kept().into_iter().filter_map(broken).collect();
+    assert!(broken.is_empty(), "{}", broken.join("\n"));
+}
+
+#[test]
+fn plans_of_drawn_trees_keep_their_laws() {
+    let (cases, seed) = (setting("PROOF_CASES", CASES), setting("PROOF_SEED", 1));
+    let found: Vec<String> = std::thread::scope(|scope| {
+        let one = |thread| scope.spawn(move || draw_some(cases / THREADS, seed, thread));
+        let threads: Vec<_> = (0..THREADS).map(one).collect();
+        threads.into_iter().filter_map(|thread| thread.join().expect("no panic")).collect()
+    });
+    assert!(found.is_empty(), "{}", found.join("\n"));
+}
