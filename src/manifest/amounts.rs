@@ -1,7 +1,6 @@
 //! Amounts of resources: requests, limits, overhead.
 
 use super::decode::{Field, nearest, shorten};
-use super::model::Severity;
 use crate::pod::{Amounts, ContainerResources};
 use crate::units::{Quantity, ResourceName};
 
@@ -46,7 +45,7 @@ pub(super) fn container_resources(field: &Field<'_>) -> ContainerResources {
     let requests = read(map.get("requests")).unwrap_or_default();
     let limits = read(map.get("limits")).unwrap_or_default();
     map.ignore(&["claims"]);
-    map.finish(Severity::Warning);
+    map.finish_exact();
     check_limits(field, &requests, &limits);
     ContainerResources { requests, limits }
 }

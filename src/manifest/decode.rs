@@ -24,6 +24,7 @@ use super::pool::Expiry;
 use super::yaml::{Entry, Node, Scalar, Value, resolve};
 use crate::ids::Origin;
 use crate::units::Quantity;
+use words::slip_of;
 
 /// The problems found so far.
 #[derive(Debug, Default)]
@@ -413,17 +414,37 @@ impl<'a> Map<'a> {
 
     /// Notes every key that was neither asked for nor ignored.
     pub(super) fn finish(&self, severity: Severity) {
-        let known = self.known.borrow();
-        for entry in self.entries.iter().filter(|entry| !known.contains(&&*entry.key)) {
-            let path = self.field.path.to_string();
-            let place = if path.is_empty() { String::new() } else { format!(" in `{path}`") };
-            let hint = nearest(&entry.key, &known).map_or_else(
-                || "remove it, or see which fields this version of the API has".to_owned(),
-                |name| format!("did you mean `{name}`?"),
-            );
-            let message = format!("unknown field `{}`{place}", shorten(&entry.key));
-            self.field.scope.note(severity, entry.line, message, Some(hint));
+        for entry in self.unknown() {
+            self.note_unknown(entry, severity);
         }
+    }
+
+    /// Notes every key that was neither asked for nor ignored: as an error where it is a slip of the
+    /// pen for one that was, since what it was meant to say is then missing, else as a warning.
+    pub(super) fn finish_exact(&self) {
+        for entry in self.unknown() {
+            let slip = slip_of(&entry.key, &self.known.borrow()).is_some();
+            if slip {
+                self.field.scope.failed.borrow_mut().push(self.at(entry).path.to_string());
+            }
+            self.note_unknown(entry, if slip { Severity::Error } else { Severity::Warning });
+        }
+    }
+
+    fn unknown(&self) -> impl Iterator<Item = &'a Entry<'a>> {
+        let known = self.known.borrow().clone();
+        self.entries.iter().filter(move |entry| !known.contains(&&*entry.key))
+    }
+
+    fn note_unknown(&self, entry: &Entry<'_>, severity: Severity) {
+        let path = self.field.path.to_string();
+        let place = if path.is_empty() { String::new() } else { format!(" in `{path}`") };
+        let hint = nearest(&entry.key, &self.known.borrow()).map_or_else(
+            || "remove it, or see which fields this version of the API has".to_owned(),
+            |name| format!("did you mean `{name}`?"),
+        );
+        let message = format!("unknown field `{}`{place}", shorten(&entry.key));
+        self.field.scope.note(severity, entry.line, message, Some(hint));
     }
 }
 

@@ -137,7 +137,7 @@ fn pod_spec(map: &Map<'_>) -> PodSpec {
         field.error("lists no container", None);
     }
     map.ignore(POD_IRRELEVANT);
-    map.finish(Severity::Warning);
+    map.finish_exact();
     spec
 }
 
@@ -159,7 +159,7 @@ fn container(map: &Map<'_>, host_network: bool) -> Container {
     let restart = map.get("restartPolicy").and_then(|f| f.text());
     let host_ports = host_ports(map.get("ports").as_ref(), host_network);
     map.ignore(CONTAINER_IRRELEVANT);
-    map.finish(Severity::Warning);
+    map.finish_exact();
     Container { name, resources, sidecar: restart.as_deref() == Some("Always"), host_ports }
 }
 

@@ -104,7 +104,7 @@ fn scaled(kind: WorkloadKind, spec: &Map<'_>) -> Option<(Scale, PodTemplate)> {
         | WorkloadKind::Pod => Some((Scale::Replicas(count(spec, "replicas")), template(spec))),
     };
     spec.ignore(if kind == WorkloadKind::Job { JOB_IRRELEVANT } else { IRRELEVANT });
-    spec.finish(Severity::Warning);
+    spec.finish_exact();
     read
 }
 
@@ -145,7 +145,7 @@ fn cron_job(spec: &Map<'_>) -> Option<(Scale, PodTemplate)> {
         let spec = spec.map()?;
         let read = job(&spec);
         spec.ignore(JOB_IRRELEVANT);
-        spec.finish(Severity::Warning);
+        spec.finish_exact();
         Some(read)
     };
     let job = spec.need("jobTemplate").and_then(of_job);

@@ -30,6 +30,15 @@ pub(in super::super) fn nearest<'n>(text: &str, names: &[&'n str]) -> Option<&'n
     (near * 3 <= longer.max(3)).then_some(name)
 }
 
+/// Most characters by which a slip of the pen differs from the word that was meant.
+const SLIP_MAX: usize = 2;
+
+/// Returns the name that `text` is a slip of the pen for.
+pub(in super::super) fn slip_of<'n>(text: &str, names: &[&'n str]) -> Option<&'n str> {
+    let near = nearest(text, names)?;
+    (edits(&text.to_lowercase(), &near.to_lowercase()) <= SLIP_MAX).then_some(near)
+}
+
 /// Returns how many characters must be put in, taken out, replaced or swapped with their neighbour
 /// to make `b` of `a`.
 fn edits(a: &str, b: &str) -> usize {
@@ -69,6 +78,20 @@ mod tests {
             assert_eq!(nearest(text, &names), expected, "{text}");
         }
         assert_eq!(nearest("a", &[]), None);
+    }
+
+    #[test]
+    fn a_slip_differs_by_two_characters_at_most() {
+        let names = ["replicas", "revisionHistoryLimit", "os"];
+        for (text, expected) in [
+            ("replcas", Some("replicas")),
+            ("Replicas", Some("replicas")),
+            ("relpica", Some("replicas")),
+            ("revisionHistoriesLimit", None),
+            ("ip", None),
+        ] {
+            assert_eq!(slip_of(text, &names), expected, "{text}");
+        }
     }
 
     #[test]

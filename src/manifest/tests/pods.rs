@@ -285,6 +285,7 @@ fn a_pod_of_which_a_part_cannot_be_read_is_unresolved_never_planned_without_it()
         ),
         ("  topologySpreadConstraints: 3", "spec.topologySpreadConstraints"),
         ("  nodeSelector: {a: 3}", "spec.nodeSelector.a"),
+        ("  tolerationz: []", "spec.tolerationz"),
     ] {
         let desired = read_text(&pod(rest));
         assert!(!desired.problems.is_empty(), "{rest}");
@@ -292,7 +293,7 @@ fn a_pod_of_which_a_part_cannot_be_read_is_unresolved_never_planned_without_it()
         let expected = format!("a.yaml:1: Pod default/p: its `{field}` could not be read");
         assert_eq!(unresolved(&desired), [expected], "{rest}");
     }
-    let unknown = read_text(&pod("  tolerationz: []"));
+    let unknown = read_text(&pod("  flavour: []"));
     assert_eq!((unknown.workloads.len(), unknown.problems.len()), (1, 1), "a warning only");
 }
 

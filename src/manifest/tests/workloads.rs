@@ -95,16 +95,38 @@ fn what_the_api_server_refuses_is_an_error() {
 }
 
 #[test]
-fn a_field_that_is_not_known_is_a_warning_with_the_nearest_name() {
-    let text = format!(
-        "apiVersion: apps/v1\nkind: Deployment\nmetadata: {{name: x}}\nspec:\n  replica: 3\n  \
-         {TEMPLATE}\n"
-    );
-    assert_eq!(
-        problem(&text),
-        "warning a.yaml:5: Deployment default/x: unknown field `replica` in `spec`; did you mean \
-         `replicas`?"
-    );
+fn a_slip_in_the_name_of_a_field_is_an_error_and_an_unknown_field_a_warning() {
+    for (spec, template, expected) in [
+        (
+            "replcas: 3",
+            "",
+            "error a.yaml:5: {}: unknown field `replcas` in `spec`; did you mean `replicas`?",
+        ),
+        (
+            "replicas: 3",
+            "nodeSelectr: {a: b}",
+            "error a.yaml:6: {}: unknown field `nodeSelectr` in `spec.template.spec`; did you mean \
+             `nodeSelector`?",
+        ),
+        (
+            "flavour: 3",
+            "",
+            "warning a.yaml:5: {}: unknown field `flavour` in `spec`; remove it, or see which fields \
+             this version of the API has",
+        ),
+    ] {
+        let text = format!(
+            "apiVersion: apps/v1\nkind: Deployment\nmetadata: {{name: x}}\nspec:\n  {spec}\n  \
+             template: {{spec: {{containers: [{{name: c}}], {template}}}}}\n"
+        );
+        assert_eq!(problem(&text), expected.replace("{}", "Deployment default/x"));
+        let desired = read_text(&text);
+        let known = expected.starts_with("warning");
+        assert_eq!(desired.workloads.len(), usize::from(known), "what is not known is not planned");
+        assert_eq!(desired.unresolved.len(), usize::from(!known), "and not forgotten");
+    }
+    let slip = pod("").replace("{name: c}", "{name: c, resource: {requests: {cpu: 1}}}");
+    assert!(problem(&slip).contains("unknown field `resource` in `spec.containers[0]`"));
 }
 
 #[test]
