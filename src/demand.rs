@@ -5,14 +5,16 @@
 //! prices or plans. Invariant: every workload of the repository and every live pod that keeps its
 //! room is in the result exactly once, as a group, as a daemon, or as unresolved.
 
+mod admission;
 mod build;
+mod live;
 mod requests;
 mod shape;
 
 pub use requests::to_resources;
 pub use shape::{
     NodeChoice, PodShape, ShapeContext, Unsupported, forbids_disruption, is_pinned, label_set,
-    shape_of,
+    live_requests, shape_of,
 };
 
 use std::collections::BTreeMap;

@@ -19,7 +19,7 @@ use crate::catalog::CapacityType;
 use crate::ids::{
     InstanceId, InstanceTypeName, Labels, Namespace, NodeName, Region, Uid, WorkloadId, ZoneName,
 };
-use crate::pod::{PodTemplate, Taint};
+use crate::pod::{Amounts, PodTemplate, Taint};
 use crate::storage::Storage;
 use crate::units::Resources;
 
@@ -71,7 +71,8 @@ pub struct Observed {
     /// Workloads whose pods are here, by `namespace/kind/name`.
     #[serde(default)]
     pub workloads: Vec<LiveWorkload>,
-    /// Pod templates that pods refer to, by a key of the file's own.
+    /// Pod templates that pods and workloads refer to, by a key of the file's own. A template holds
+    /// the name of a node only where the pod was made with it, not where a scheduler bound it.
     #[serde(default)]
     pub templates: BTreeMap<String, Arc<PodTemplate>>,
     /// Pods, by namespace and name.
@@ -214,6 +215,10 @@ pub struct LiveWorkload {
     /// is on its way out. False where nobody knows: then its pods keep their room.
     #[serde(default)]
     pub delivered: bool,
+    /// Key, in [`Observed::templates`], of the template that its controller makes pods from, where
+    /// it was read: pods that ask for more were changed on their way in, or resized since.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub template: Option<String>,
 }
 
 /// A pod.
@@ -243,6 +248,11 @@ pub struct Pod {
     /// Whether the kubelet made it from a file of the node (mirror pod).
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub mirror: bool,
+    /// Requests that the kubelet granted or gave, by container, of a pod that is or was resized in
+    /// place: the larger of the status' `allocatedResources` and `resources`. Empty where they are
+    /// those of the template.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub granted: BTreeMap<String, Amounts>,
 }
 
 impl Pod {
@@ -294,6 +304,11 @@ impl Observed {
         for pod in &mut self.pods {
             if let Some(key) = keys.get(&pod.template) {
                 pod.template.clone_from(key);
+            }
+        }
+        for workload in &mut self.workloads {
+            if let Some(key) = workload.template.as_ref().and_then(|key| keys.get(key)) {
+                workload.template = Some(key.clone());
             }
         }
         let templates = std::mem::take(&mut self.templates);

@@ -27,6 +27,7 @@ mod fleet;
 mod karpenter;
 mod labels;
 mod layout;
+mod limits;
 mod meta;
 mod model;
 mod placeholder;
@@ -47,8 +48,9 @@ pub use fleet::{
     read_fleet,
 };
 pub use model::{
-    AutoscalerRef, CronSchedule, Desired, DisruptionBudget, LimitRangeItem, Problem, RuntimeClass,
-    Scale, Severity, Skipped, Tree, TreeFile, Unresolved, VolumeClaim, Workload,
+    AutoscalerRef, CronSchedule, Desired, DisruptionBudget, LimitRangeItem, LimitScope, Problem,
+    QuotaScope, ResourceQuota, RuntimeClass, Scale, Severity, Skipped, Tree, TreeFile, Unresolved,
+    VolumeClaim, Workload,
 };
 pub use pool::{
     AmiFamily, Budget, Consolidation, Expiry, Generation, KubeletSettings, NodeClass, Pool,

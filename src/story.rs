@@ -163,6 +163,7 @@ impl Story {
             created_at: self.observed.taken_at,
             terminating: false,
             mirror: false,
+            granted: [].into(),
         });
     }
 

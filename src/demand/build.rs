@@ -1,14 +1,15 @@
 //! From what is declared and what runs to groups of pods.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use super::admission;
+use super::live::LivePods;
 use super::shape::{ShapeContext, shape_of};
 use super::{Counts, Daemon, Decider, Demand, DemandMode, PodGroup, PodShape};
-use crate::fleet::{Observed, Pod, PodPhase};
-use crate::ids::{NodeName, WorkloadId, WorkloadKind};
+use crate::fleet::Observed;
+use crate::ids::{WorkloadId, WorkloadKind};
 use crate::manifest::{AutoscalerRef, Desired, Problem, Scale, Severity, Unresolved, Workload};
-use crate::pod::PodTemplate;
 
 /// Most pods of one workload; Kubernetes clusters hold at most some 150,000 pods in all.
 const PODS_MAX: u32 = 1_000_000;
@@ -19,11 +20,15 @@ impl Demand {
     #[must_use]
     pub fn build(desired: &Desired, observed: &Observed, mode: DemandMode) -> Self {
         let context = ShapeContext::of(desired);
-        let live = LivePods::of(observed);
+        let live = LivePods::of(observed, &context);
         let declared = Declared { autoscalers: &desired.autoscalers, live: &live, mode };
         let mut demand = Self { unresolved: desired.unresolved.clone(), ..Self::default() };
         for workload in desired.workloads.values() {
-            let shape = Arc::new(shape_of(&workload.id.namespace, &workload.template, &context));
+            demand.problems.extend(admission::refusals(workload, desired));
+            let stated = shape_of(&workload.id.namespace, &workload.template, &context);
+            let (shape, changed) = live.grown(workload, stated);
+            demand.problems.extend(changed);
+            let shape = Arc::new(shape);
             if workload.scale == Scale::PerNode {
                 let origin = Some(workload.origin.clone());
                 demand.daemons.push(Daemon { workload: workload.id.clone(), origin, shape });
@@ -36,9 +41,11 @@ impl Demand {
                 demand.groups.push(group);
             }
         }
-        demand.add_live_only(desired, observed, &live, &context);
+        demand.add_live_only(desired, observed, &live);
         demand.groups.sort_by(|a, b| a.workload.cmp(&b.workload));
         demand.daemons.sort_by(|a, b| a.workload.cmp(&b.workload));
+        let over_quota = admission::over_quota(&demand, desired);
+        demand.problems.extend(over_quota);
         demand
     }
 
@@ -56,18 +63,12 @@ impl Demand {
         self.unresolved.push(Unresolved { origin, object, reason });
     }
 
-    fn add_live_only(
-        &mut self,
-        desired: &Desired,
-        observed: &Observed,
-        live: &LivePods,
-        context: &ShapeContext,
-    ) {
+    fn add_live_only(&mut self, desired: &Desired, observed: &Observed, live: &LivePods) {
         let delivered: BTreeSet<&WorkloadId> =
             observed.workloads.iter().filter(|w| w.delivered).map(|w| &w.id).collect();
         for (id, pods) in live.by_owner.iter().filter(|(id, _)| !desired.workloads.contains_key(id))
         {
-            let Some(shape) = live_shape(id, pods, observed, context) else { continue };
+            let Some(shape) = live.shape(id, pods) else { continue };
             let removed = delivered.contains(id);
             if id.kind == WorkloadKind::DaemonSet {
                 if !removed {
@@ -133,75 +134,6 @@ impl Declared<'_> {
         let (workload, origin) = (workload.id.clone(), Some(workload.origin.clone()));
         PodGroup { workload, origin, shape, counts, decided_by, running, parts: Vec::new() }
     }
-}
-
-/// Active pods by the workload at the top of their owners; a pod without one is its own workload.
-struct LivePods<'a> {
-    by_owner: BTreeMap<WorkloadId, Vec<&'a Pod>>,
-    /// Pods that are done: those that succeeded, and bare pods that ended in any way.
-    finished: BTreeMap<WorkloadId, u32>,
-}
-
-impl<'a> LivePods<'a> {
-    fn of(observed: &'a Observed) -> Self {
-        let mut by_owner: BTreeMap<WorkloadId, Vec<&Pod>> = BTreeMap::new();
-        let mut finished: BTreeMap<WorkloadId, u32> = BTreeMap::new();
-        for pod in observed.pods.iter().filter(|pod| !pod.mirror) {
-            let itself = || WorkloadId {
-                namespace: pod.namespace.clone(),
-                name: pod.name.clone(),
-                kind: WorkloadKind::Pod,
-            };
-            let owner = pod.owner.clone().unwrap_or_else(itself);
-            let ended = pod.phase == PodPhase::Succeeded
-                || pod.phase == PodPhase::Failed && owner.kind == WorkloadKind::Pod;
-            if pod.is_active() {
-                by_owner.entry(owner).or_default().push(pod);
-            } else if ended {
-                *finished.entry(owner).or_insert(0) += 1;
-            }
-        }
-        Self { by_owner, finished }
-    }
-
-    /// Returns how many pods of a workload are active, bound or not.
-    fn active(&self, id: &WorkloadId) -> u32 {
-        self.by_owner.get(id).map_or(0, |pods| u32::try_from(pods.len()).unwrap_or(u32::MAX))
-    }
-
-    /// Returns how many pods of a workload are done and will not be made again.
-    fn finished(&self, id: &WorkloadId) -> u32 {
-        self.finished.get(id).copied().unwrap_or(0)
-    }
-
-    fn running(&self, id: &WorkloadId) -> BTreeMap<NodeName, u32> {
-        let mut counts = BTreeMap::new();
-        let bound = self.by_owner.get(id).into_iter().flatten().filter_map(|pod| pod.node.as_ref());
-        for node in bound {
-            *counts.entry(node.clone()).or_insert(0) += 1;
-        }
-        counts
-    }
-}
-
-/// Returns one shape for all live pods of a workload: that of the youngest, asking for the most
-/// that any of them asks for, since several templates may run side by side.
-fn live_shape(
-    id: &WorkloadId,
-    pods: &[&Pod],
-    observed: &Observed,
-    context: &ShapeContext,
-) -> Option<Arc<PodShape>> {
-    let nothing = Arc::new(PodTemplate::default());
-    let shape = |pod: &&Pod| {
-        let template = observed.templates.get(&pod.template).unwrap_or(&nothing);
-        shape_of(&pod.namespace, template, context)
-    };
-    let youngest = pods.iter().max_by_key(|pod| (pod.created_at, &pod.name))?;
-    let most = pods.iter().map(|pod| shape(pod).requests);
-    let requests = most.reduce(|a, b| a.at_least(&b))?;
-    let pinned = id.kind == WorkloadKind::Pod || pods.iter().any(|pod| shape(pod).pinned);
-    Some(Arc::new(PodShape { requests, pinned, ..shape(youngest) }))
 }
 
 fn declared_counts(scale: &Scale, running: u32) -> (Counts, Decider) {

@@ -1,50 +1,70 @@
 //! What a pod asks for in sum: containers, init containers, sidecars, overhead, defaults.
+//!
+//! The order is that of the API server: a container's own limits stand for requests that it does
+//! not state, then the pod as a whole gets what it states or what follows from its containers, then
+//! the `LimitRanger` fills what is still open. Sums are kept by name, so that "asks for nothing" and
+//! "asks for zero" stay apart.
+
+use std::collections::BTreeMap;
 
 use crate::manifest::LimitRangeItem;
 use crate::pod::{Amounts, Container, ContainerResources, PodSpec};
 use crate::units::{Bytes, MilliCpu, ResourceName, Resources};
 
+/// What the kubelet granted to the containers of a running pod, by container.
+pub(super) type Granted = BTreeMap<String, Amounts>;
+
+/// What decides a pod's requests beside its specification.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Surroundings<'a> {
+    /// What the pod costs beyond its containers.
+    pub overhead: &'a Amounts,
+    /// Items of the namespace's limit ranges.
+    pub limits: &'a [LimitRangeItem],
+    /// What a running pod was granted, where that may differ from what its specification says.
+    pub granted: &'a Granted,
+}
+
 /// Returns the requests of one pod, with `pods` = 1.
 ///
 /// The larger of two sums counts: what runs together (containers and sidecars), and the highest
 /// point of the start (each init container on top of the sidecars started before it). Pod-level
-/// requests replace the sum for the resources they name; overhead comes on top.
+/// requests replace the sum for the resources they name; overhead comes on top. Of a running pod
+/// that is or was resized in place, each container counts with the larger of what it asks for and
+/// what it was granted.
 /// Source: `k8s.io/component-helpers/resource`, `PodRequests`.
 #[must_use]
-pub(super) fn pod_requests(
-    spec: &PodSpec,
-    overhead: &Amounts,
-    limits: &[LimitRangeItem],
-) -> Resources {
-    let of = |container: &Container| effective_requests(&container.resources, limits);
-    let mut sidecars = Resources::default();
-    let mut start_peak = Resources::default();
-    for container in &spec.init_containers {
-        let requests = of(container);
-        if container.sidecar {
-            sidecars = sidecars.plus(&requests);
-            start_peak = start_peak.at_least(&sidecars);
-        } else {
-            start_peak = start_peak.at_least(&sidecars.plus(&requests));
+pub(super) fn pod_requests(spec: &PodSpec, around: &Surroundings) -> Resources {
+    let of_container = |container: &Container| {
+        let mut requests = admitted(&container.resources, around.limits).requests;
+        if let Some(granted) = around.granted.get(&container.name) {
+            combine(&mut requests, granted, i64::max);
         }
-    }
-    let together = spec.containers.iter().fold(sidecars, |sum, c| sum.plus(&of(c)));
-    let mut requests = together.at_least(&start_peak);
+        requests
+    };
+    let mut requests = aggregate(spec, of_container);
     if let Some(pod_level) = &spec.resources {
-        requests = override_with(requests, &pod_level_requests(pod_level));
+        requests.extend(pod_level_requests(pod_level, spec));
     }
-    let mut total = requests.plus(&to_resources(overhead));
+    combine(&mut requests, around.overhead, i64::saturating_add);
+    let mut total = to_resources(&requests);
     total.pods = 1;
     total
+}
+
+/// Returns the limits of one pod by name; a resource that any container leaves unlimited has none.
+pub(super) fn pod_limits(spec: &PodSpec, limits: &[LimitRangeItem]) -> Amounts {
+    let mut sum = aggregate(spec, |container| admitted(&container.resources, limits).limits);
+    if let Some(pod_level) = &spec.resources {
+        sum.extend(pod_level.limits.clone());
+    }
+    sum
 }
 
 /// Converts amounts by name into a vector; `cpu` is in thousandths already.
 #[must_use]
 pub fn to_resources(amounts: &Amounts) -> Resources {
-    override_with(Resources::default(), amounts)
-}
-
-fn override_with(mut resources: Resources, amounts: &Amounts) -> Resources {
+    let mut resources = Resources::default();
     for (name, amount) in amounts {
         match name.as_str() {
             "cpu" => resources.cpu = MilliCpu(*amount),
@@ -60,113 +80,90 @@ fn override_with(mut resources: Resources, amounts: &Amounts) -> Resources {
     resources
 }
 
-/// Requests as they are once the API server and the `LimitRanger` have filled what is not stated:
-/// from the container's own limit, then from the namespace's default request, then from its
-/// default limit.
-fn effective_requests(stated: &ContainerResources, limits: &[LimitRangeItem]) -> Resources {
-    let mut requests = stated.requests.clone();
-    let mut fill = |defaults: &Amounts| {
-        for (name, amount) in defaults {
-            requests.entry(name.clone()).or_insert(*amount);
+/// Returns what the pod needs at its highest point, given what each container needs.
+pub(super) fn aggregate(spec: &PodSpec, of: impl Fn(&Container) -> Amounts) -> Amounts {
+    let (mut sidecars, mut start_peak) = (Amounts::new(), Amounts::new());
+    for container in &spec.init_containers {
+        let mut at_start = sidecars.clone();
+        combine(&mut at_start, &of(container), i64::saturating_add);
+        if container.sidecar {
+            sidecars.clone_from(&at_start);
         }
-    };
-    fill(&stated.limits);
-    for item in limits {
-        fill(&item.default_request);
-        fill(&item.default_limit);
+        combine(&mut start_peak, &at_start, i64::max);
     }
-    to_resources(&requests)
+    let mut together = sidecars;
+    for container in &spec.containers {
+        combine(&mut together, &of(container), i64::saturating_add);
+    }
+    combine(&mut together, &start_peak, i64::max);
+    together
 }
 
-/// Pod-level requests; a limit without a request stands for it. Only CPU, memory and huge pages
-/// may be stated for a pod as a whole.
-fn pod_level_requests(stated: &ContainerResources) -> Amounts {
+/// Brings `other` into `sum`, name by name.
+pub(super) fn combine(sum: &mut Amounts, other: &Amounts, of: fn(i64, i64) -> i64) {
+    for (name, amount) in other {
+        let held = sum.entry(name.clone()).or_insert(0);
+        *held = of(*held, *amount);
+    }
+}
+
+/// Returns requests and limits as they are once the API server and the `LimitRanger` have filled
+/// what is not stated: a request from the container's own limit, then both from the defaults of the
+/// namespace.
+pub(super) fn admitted(
+    stated: &ContainerResources,
+    limits: &[LimitRangeItem],
+) -> ContainerResources {
+    let mut filled = ContainerResources { requests: own_requests(stated), ..stated.clone() };
+    let fill = |amounts: &mut Amounts, defaults: &Amounts| {
+        for (name, amount) in defaults {
+            amounts.entry(name.clone()).or_insert(*amount);
+        }
+    };
+    for item in limits {
+        fill(&mut filled.requests, &item.default_request);
+        fill(&mut filled.limits, &item.default_limit);
+    }
+    filled
+}
+
+/// Returns a container's requests, its limits standing for those that it does not state.
+pub(super) fn own_requests(stated: &ContainerResources) -> Amounts {
     let mut requests = stated.requests.clone();
     for (name, amount) in &stated.limits {
         requests.entry(name.clone()).or_insert(*amount);
     }
-    let allowed = |name: &ResourceName| {
-        matches!(name.as_str(), "cpu" | "memory") || name.as_str().starts_with("hugepages-")
-    };
-    requests.retain(|name, _| allowed(name));
     requests
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn container(cpu: i64) -> Container {
-        let requests = [("cpu".into(), cpu)].into();
-        Container {
-            resources: ContainerResources { requests, ..ContainerResources::default() },
-            ..Container::default()
+/// Returns what the pod as a whole requests, by the names that count instead of the sum.
+///
+/// Where it states limits, a request that it leaves open is what its containers request; where they
+/// request none of the resource, or it cannot be overcommitted, it is the limit.
+/// Source: `k8s.io/kubernetes/pkg/apis/core/v1`, `defaultPodRequests`.
+fn pod_level_requests(stated: &ContainerResources, spec: &PodSpec) -> Amounts {
+    let mut requests = stated.requests.clone();
+    if !stated.limits.is_empty() {
+        let of_containers = aggregate(spec, |container| own_requests(&container.resources));
+        for (name, amount) in of_containers {
+            if !name.as_str().starts_with(HUGE_PAGES) {
+                requests.entry(name).or_insert(amount);
+            }
+        }
+        for (name, amount) in &stated.limits {
+            requests.entry(name.clone()).or_insert(*amount);
         }
     }
-
-    fn sidecar(cpu: i64) -> Container {
-        Container { sidecar: true, ..container(cpu) }
-    }
-
-    fn cpu_of(init: Vec<Container>, containers: Vec<Container>) -> i64 {
-        let spec = PodSpec { init_containers: init, containers, ..PodSpec::default() };
-        pod_requests(&spec, &Amounts::default(), &[]).cpu.0
-    }
-
-    #[test]
-    fn the_higher_of_start_and_run_counts() {
-        for (rule, init, containers, expected) in [
-            ("containers add up", vec![], vec![container(1), container(2)], 3),
-            ("an init container runs alone", vec![container(3)], vec![container(1)], 3),
-            ("init containers run one by one", vec![container(2), container(3)], vec![], 3),
-            (
-                "a sidecar before an init container",
-                vec![sidecar(1), container(3)],
-                vec![container(1)],
-                4,
-            ),
-            ("a sidecar after it", vec![container(3), sidecar(1)], vec![container(1)], 3),
-            ("sidecars stay while containers run", vec![sidecar(1)], vec![container(2)], 3),
-        ] {
-            assert_eq!(cpu_of(init, containers), expected, "{rule}");
-        }
-    }
-
-    #[test]
-    fn what_is_not_stated_comes_from_limits_then_from_the_namespace() {
-        let namespace = [LimitRangeItem {
-            default_request: [("cpu".into(), 50)].into(),
-            default_limit: [("cpu".into(), 500), ("memory".into(), 7)].into(),
-        }];
-        let of = |requests: &[(&str, i64)], limits: &[(&str, i64)]| {
-            let amounts = |list: &[(&str, i64)]| {
-                list.iter().map(|(name, n)| (ResourceName::from(*name), *n)).collect()
-            };
-            let stated =
-                ContainerResources { requests: amounts(requests), limits: amounts(limits) };
-            let resources = effective_requests(&stated, &namespace);
-            (resources.cpu.0, resources.memory.0)
-        };
-        assert_eq!(of(&[("cpu", 10)], &[("cpu", 20)]), (10, 7));
-        assert_eq!(of(&[], &[("cpu", 20)]), (20, 7));
-        assert_eq!(of(&[], &[]), (50, 7));
-        assert_eq!(of(&[("cpu", 0)], &[]), (0, 7), "a stated zero is stated");
-    }
-
-    #[test]
-    fn overhead_comes_on_top_and_pod_level_requests_replace_the_sum() {
-        let pod_level = ContainerResources {
-            requests: [("cpu".into(), 900), ("nvidia.com/gpu".into(), 4)].into(),
-            ..ContainerResources::default()
-        };
-        let spec = PodSpec {
-            containers: vec![container(100)],
-            resources: Some(pod_level),
-            ..PodSpec::default()
-        };
-        let overhead = [("cpu".into(), 25)].into();
-        let requests = pod_requests(&spec, &overhead, &[]);
-        assert_eq!((requests.cpu.0, requests.pods), (925, 1));
-        assert!(requests.extended.is_empty(), "extended resources belong to containers");
-    }
+    requests.retain(|name, _| is_pod_level(name));
+    requests
 }
+
+const HUGE_PAGES: &str = "hugepages-";
+
+/// Returns whether a resource may be stated for a pod as a whole: CPU, memory and huge pages alone.
+pub(super) fn is_pod_level(name: &ResourceName) -> bool {
+    matches!(name.as_str(), "cpu" | "memory") || name.as_str().starts_with(HUGE_PAGES)
+}
+
+#[cfg(test)]
+mod tests;

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use super::requests::pod_requests;
+use super::requests::{Granted, Surroundings, pod_requests};
+use crate::fleet::Pod;
 use crate::ids::{LabelValue, Labels, Namespace};
 use crate::manifest::{Desired, LimitRangeItem, RuntimeClass};
 use crate::pod::{
@@ -118,6 +119,19 @@ impl<'a> ShapeContext<'a> {
         }
     }
 
+    fn runtime(&self, spec: &PodSpec) -> Option<&'a RuntimeClass> {
+        spec.runtime_class_name.as_ref().and_then(|name| self.runtime_classes.get(name))
+    }
+
+    fn requests(&self, namespace: &Namespace, spec: &PodSpec, granted: &Granted) -> Resources {
+        let overhead = match self.runtime(spec) {
+            Some(class) if spec.overhead.is_empty() => &class.overhead,
+            _ => &spec.overhead,
+        };
+        let limits = self.limit_ranges.get(namespace).map_or(&[][..], Vec::as_slice);
+        pod_requests(spec, &Surroundings { overhead, limits, granted })
+    }
+
     fn priority(&self, spec: &PodSpec) -> i32 {
         let named = |name: &String| match name.as_str() {
             "system-node-critical" => Some(2_000_001_000),
@@ -132,22 +146,24 @@ impl<'a> ShapeContext<'a> {
     }
 }
 
+/// Returns the requests of a live pod of `template`: with what the kubelet granted it, where that
+/// is more than the template says.
+#[must_use]
+pub fn live_requests(pod: &Pod, template: &PodTemplate, context: &ShapeContext) -> Resources {
+    context.requests(&pod.namespace, &template.spec, &pod.granted)
+}
+
 /// Returns what a pod of `template` in `namespace` asks for.
 #[must_use]
 pub fn shape_of(namespace: &Namespace, template: &PodTemplate, context: &ShapeContext) -> PodShape {
     let spec = &template.spec;
-    let runtime = spec.runtime_class_name.as_ref().and_then(|n| context.runtime_classes.get(n));
-    let overhead = match runtime {
-        Some(class) if spec.overhead.is_empty() => &class.overhead,
-        _ => &spec.overhead,
-    };
-    let limits = context.limit_ranges.get(namespace).map_or(&[][..], Vec::as_slice);
+    let runtime = context.runtime(spec);
     let mut tolerations = spec.tolerations.clone();
     tolerations.extend(runtime.iter().flat_map(|class| class.tolerations.clone()));
     PodShape {
         namespace: namespace.clone(),
         labels: template.labels.clone(),
-        requests: pod_requests(spec, overhead, limits),
+        requests: context.requests(namespace, spec, &Granted::new()),
         nodes: node_choice(spec, runtime),
         tolerations,
         host_ports: host_ports(spec),

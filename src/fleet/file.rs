@@ -6,7 +6,7 @@ use serde::Deserialize;
 use sha2::{Digest as _, Sha256};
 use thiserror::Error;
 
-use super::{FORMAT_VERSION, Observed};
+use super::{FORMAT_VERSION, LiveWorkload, Observed};
 use crate::pod::PodTemplate;
 
 /// Bytes of the hash that a template's key keeps: 64 bits tell apart more templates than a cluster
@@ -116,6 +116,13 @@ fn contradictions(world: &Observed) -> Vec<String> {
             ));
         }
     }
+    for LiveWorkload { id, template, .. } in &world.workloads {
+        if let Some(template) = template.as_ref().filter(|t| !world.templates.contains_key(*t)) {
+            problems.push(format!(
+                "workload `{id}` has the template `{template}`, which is not among `templates`"
+            ));
+        }
+    }
     problems
 }
 
@@ -142,6 +149,7 @@ mod tests {
                 created_at: at,
                 terminating: false,
                 mirror: false,
+                granted: [].into(),
             });
         }
         world

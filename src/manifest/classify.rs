@@ -14,6 +14,7 @@ pub(super) enum Object {
     PriorityClass,
     RuntimeClass,
     LimitRange,
+    ResourceQuota,
     DisruptionBudget,
     StorageClass,
     PersistentVolume,
@@ -32,6 +33,7 @@ impl Object {
         match self {
             Self::Workload(_)
             | Self::LimitRange
+            | Self::ResourceQuota
             | Self::DisruptionBudget
             | Self::PersistentVolumeClaim
             | Self::Autoscaler(..) => Place::Namespaced,
@@ -82,7 +84,7 @@ const fn served(
     Served { kind, group, versions, object }
 }
 
-const SERVED: [Served; 25] = [
+const SERVED: [Served; 26] = [
     served("apps", &["v1", "v1beta2", "v1beta1"], "Deployment", |_| deployment()),
     served("extensions", &["v1beta1"], "Deployment", |_| deployment()),
     served("apps", &["v1", "v1beta2", "v1beta1"], "StatefulSet", |_| {
@@ -102,6 +104,7 @@ const SERVED: [Served; 25] = [
     served("", &["v1"], "Pod", |_| Object::Workload(WorkloadKind::Pod)),
     served("", &["v1"], "Namespace", |_| Object::Namespace),
     served("", &["v1"], "LimitRange", |_| Object::LimitRange),
+    served("", &["v1"], "ResourceQuota", |_| Object::ResourceQuota),
     served("", &["v1"], "PersistentVolume", |_| Object::PersistentVolume),
     served("", &["v1"], "PersistentVolumeClaim", |_| Object::PersistentVolumeClaim),
     served("scheduling.k8s.io", &["v1", "v1beta1", "v1alpha1"], "PriorityClass", |_| {

@@ -1,16 +1,22 @@
 //! Objects that change what pods ask for, or how they may be moved: namespaces, priority and
-//! runtime classes, limit ranges, disruption budgets.
+//! runtime classes, disruption budgets.
 
 use super::amounts::amounts;
 use super::collect::{Collected, Named};
 use super::decode::{Field, Map};
 use super::labels::{Of, labels, selector};
 use super::meta::Meta;
-use super::model::{DisruptionBudget, LimitRangeItem, RuntimeClass, Severity};
+use super::model::{DisruptionBudget, RuntimeClass, Severity};
 use super::podspec::tolerations;
 use crate::ids::Labels;
 
-fn named<'a>(sort: &'static str, name: &str, meta: &Meta, root: &'a Map<'a>) -> Named<'a> {
+/// Returns the name of an object among its sort.
+pub(super) fn named<'a>(
+    sort: &'static str,
+    name: &str,
+    meta: &Meta,
+    root: &'a Map<'a>,
+) -> Named<'a> {
     let origin = meta.origin.clone();
     Named { sort, name: name.to_owned(), scope: root.field.scope, origin }
 }
@@ -58,39 +64,6 @@ fn read_runtime_class(map: &Map<'_>) -> RuntimeClass {
         class.tolerations = tolerations(scheduling.get("tolerations"));
     }
     class
-}
-
-/// Reads the container items of a `LimitRange`.
-pub(super) fn limit_range(meta: Meta, root: &Map<'_>, into: &mut Collected) {
-    let Some(spec) = root.need("spec") else { return };
-    let Some(spec) = spec.map() else { return };
-    let Some(limits) = spec.need("limits") else { return };
-    let items: Vec<LimitRangeItem> =
-        limits.items().filter_map(|item| limit_range_item(&item.map()?)).collect();
-    let named = named("LimitRange", &format!("{}/{}", meta.namespace, meta.name), &meta, root);
-    let entry = ((meta.namespace, meta.name), items);
-    into.insert(named, |all| &mut all.limit_ranges, entry, Vec::eq);
-}
-
-/// Reads one item, with the defaults that the API server derives; `None` if it is not for
-/// containers.
-fn limit_range_item(map: &Map<'_>) -> Option<LimitRangeItem> {
-    let kind = map.need("type")?.text()?;
-    if kind != "Container" {
-        return None;
-    }
-    let read = |key| map.get(key).map(|field| amounts(&field)).unwrap_or_default();
-    let (max, min) = (read("max"), read("min"));
-    let (mut limit, mut request) = (read("default"), read("defaultRequest"));
-    map.ignore(&["maxLimitRequestRatio"]);
-    map.finish(Severity::Warning);
-    for (name, amount) in max {
-        limit.entry(name).or_insert(amount);
-    }
-    for (name, amount) in limit.iter().chain(&min) {
-        request.entry(name.clone()).or_insert(*amount);
-    }
-    Some(LimitRangeItem { default_request: request, default_limit: limit })
 }
 
 /// Reads a `PodDisruptionBudget`.

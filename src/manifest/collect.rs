@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 
 use super::decode::Scope;
-use super::model::{Desired, DisruptionBudget, LimitRangeItem, Severity, Skipped, Unresolved};
+use super::model::{
+    Desired, DisruptionBudget, LimitRangeItem, ResourceQuota, Severity, Skipped, Unresolved,
+};
 use crate::ids::{Namespace, Origin};
 
 /// What was read so far, and where each object was defined.
@@ -12,6 +14,8 @@ pub(super) struct Collected {
     pub(super) desired: Desired,
     /// Items of limit ranges, by namespace and name of the range.
     pub(super) limit_ranges: BTreeMap<(Namespace, String), Vec<LimitRangeItem>>,
+    /// Quotas, by namespace and name.
+    pub(super) quotas: BTreeMap<(Namespace, String), ResourceQuota>,
     /// Disruption budgets, by namespace and name.
     pub(super) budgets: BTreeMap<(Namespace, String), DisruptionBudget>,
     /// Where each object was defined, by sort and name.
@@ -57,10 +61,11 @@ impl Collected {
 
     /// Returns what was read, in its final order.
     pub(super) fn into_desired(self) -> Desired {
-        let Self { mut desired, limit_ranges, budgets, places: _ } = self;
+        let Self { mut desired, limit_ranges, quotas, budgets, places: _ } = self;
         for ((namespace, _), items) in limit_ranges {
             desired.limit_ranges.entry(namespace).or_default().extend(items);
         }
+        desired.quotas = quotas.into_values().collect();
         desired.disruption_budgets = budgets.into_values().collect();
         desired.autoscalers.sort();
         desired.unresolved.sort();

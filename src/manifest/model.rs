@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::pool::{NodeClass, Pool};
 use crate::ids::{Labels, Namespace, NodeClassName, Origin, PoolName, WorkloadId};
 use crate::pod::{Amounts, PodTemplate, Selector, Toleration};
+use crate::requirement::Operator;
 use crate::storage::{Claim, PersistentVolume, StorageClass};
 
 /// The files of a repository at one moment, already read: what `manifest` works on.
@@ -88,6 +89,8 @@ pub struct Desired {
     pub runtime_classes: BTreeMap<String, RuntimeClass>,
     /// Limit ranges, by namespace.
     pub limit_ranges: BTreeMap<Namespace, Vec<LimitRangeItem>>,
+    /// Quotas, by namespace and name.
+    pub quotas: Vec<ResourceQuota>,
     /// Disruption budgets.
     pub disruption_budgets: Vec<DisruptionBudget>,
     /// Storage classes, by name.
@@ -157,13 +160,62 @@ pub struct CronSchedule {
     pub overlaps: bool,
 }
 
-/// A container item of a `LimitRange`.
+/// What an item of a `LimitRange` is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum LimitScope {
+    /// Each container.
+    #[default]
+    Container,
+    /// All containers of a pod together.
+    Pod,
+}
+
+/// An item of a `LimitRange` for containers or pods.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct LimitRangeItem {
+    /// Name of the limit range.
+    pub range: String,
+    /// What it is about.
+    pub scope: LimitScope,
     /// Requests given to containers that state none.
     pub default_request: Amounts,
     /// Limits given to containers that state none.
     pub default_limit: Amounts,
+    /// Least request and limit.
+    pub min: Amounts,
+    /// Most request and limit.
+    pub max: Amounts,
+    /// Most that a limit may be, in thousandths of the request.
+    pub max_ratio: Amounts,
+}
+
+/// A `ResourceQuota`: what all pods of a namespace may ask for together.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ResourceQuota {
+    /// Namespace.
+    pub namespace: Namespace,
+    /// Name.
+    pub name: String,
+    /// File and line.
+    pub origin: Origin,
+    /// Amounts by the quota's own keys (`requests.cpu`, `pods`): CPU in thousandths, others in whole
+    /// units. Keys that count other objects than pods are left out.
+    pub hard: Amounts,
+    /// The pods it counts: those of which every scope holds.
+    pub scopes: Vec<QuotaScope>,
+}
+
+/// A condition on the pods that a quota counts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum QuotaScope {
+    /// Pods that request and limit neither CPU nor memory.
+    BestEffort,
+    /// Pods that request or limit CPU or memory.
+    NotBestEffort,
+    /// Pods whose priority class name is in the state that the expression asks for.
+    PriorityClass(Operator, Vec<String>),
+    /// A condition that is not told from what is kept of a pod, by its name.
+    Unknown(String),
 }
 
 /// A `RuntimeClass`.

@@ -13,7 +13,7 @@ use super::meta::{Meta, Place, meta, shown};
 use super::model::{Desired, Problem, Severity, Tree, TreeFile};
 use super::placeholder::{self, Vars};
 use super::yaml::{self, Document, Fault, Loaded, Node, Value};
-use super::{autoscaler, cluster, karpenter, references, storage, workload};
+use super::{autoscaler, cluster, karpenter, limits, references, storage, workload};
 use crate::ids::Origin;
 
 /// Reads every manifest of `tree` that the sources of `fleet` name.
@@ -355,7 +355,8 @@ fn read_object(object: Object, meta: Meta, root: &Map<'_>, into: &mut Collected)
         Object::Namespace => cluster::namespace(meta, root, into),
         Object::PriorityClass => cluster::priority_class(meta, root, into),
         Object::RuntimeClass => cluster::runtime_class(meta, root, into),
-        Object::LimitRange => cluster::limit_range(meta, root, into),
+        Object::LimitRange => limits::limit_range(meta, root, into),
+        Object::ResourceQuota => limits::resource_quota(meta, root, into),
         Object::DisruptionBudget => cluster::disruption_budget(meta, root, into),
         Object::StorageClass => storage::storage_class(meta, root, into),
         Object::PersistentVolume => storage::volume(meta, root, into),

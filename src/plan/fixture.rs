@@ -280,7 +280,8 @@ fn observed() -> Observed {
     world.nodes.insert(foreign.name.clone(), foreign);
     let pods = [("a", "n0"), ("b", "n0"), ("c", "n1"), ("d", "n2")];
     world.pods = pods.iter().map(|(name, node)| pod(name, node)).collect();
-    world.workloads = vec![LiveWorkload { id: workload("api"), replicas: 4, delivered: true }];
+    world.workloads =
+        vec![LiveWorkload { id: workload("api"), replicas: 4, delivered: true, template: None }];
     world
 }
 
@@ -331,6 +332,7 @@ fn pod(name: &str, node: &str) -> Pod {
         created_at: at(-50),
         terminating: false,
         mirror: false,
+        granted: [].into(),
     }
 }
 

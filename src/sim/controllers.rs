@@ -174,6 +174,7 @@ impl State {
             created_at: self.now,
             terminating: false,
             mirror: false,
+            granted: [].into(),
         };
         let key = key_of(&pod);
         self.pods.insert(pod);

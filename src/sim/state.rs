@@ -284,6 +284,7 @@ impl State {
             id: id.clone(),
             replicas: controller.replicas,
             delivered: controller.delivered,
+            template: controller.template.clone(),
         };
         self.controllers.iter().map(live).collect()
     }

@@ -8,7 +8,7 @@ use super::drift;
 use super::offer::{Offer, admits_daemon};
 use super::target::{BlockReason, KeepReason, RetireReason};
 use crate::catalog::{Allocation, Catalog, NodeSettings, Offering, allocation};
-use crate::demand::{Demand, ShapeContext, forbids_disruption, shape_of};
+use crate::demand::{Demand, ShapeContext, forbids_disruption, live_requests};
 use crate::fleet::{Instance, Node, Observed, Pod, SCALE_DOWN_DISABLED_ANNOTATION, tag};
 use crate::ids::{Labels, NodeName, PoolName, WorkloadKind};
 use crate::manifest::{Consolidation, Desired, Expiry, Pool};
@@ -336,7 +336,7 @@ fn fixed_requests(
             continue;
         }
         let Some(template) = observed.templates.get(&pod.template) else { continue };
-        let requests = shape_of(&pod.namespace, template, &context).requests;
+        let requests = live_requests(pod, template, &context);
         let sum = fixed.entry(node.name.clone()).or_default();
         *sum = sum.plus(&requests);
     }

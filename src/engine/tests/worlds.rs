@@ -86,6 +86,7 @@ fn bind(story: &mut Story, owner: &WorkloadId, node: &NodeName, template: &Arc<P
         created_at: story.observed.taken_at,
         terminating: false,
         mirror: false,
+        granted: [].into(),
     });
 }
 
@@ -262,7 +263,12 @@ fn a_daemon_that_git_dropped_does_not_disturb_the_node_it_runs_on() {
     settle(&mut story);
     assert_eq!(changes(&whole(&story)), (0, 0));
     story.desired.workloads.remove(&daemon);
-    story.observed.workloads.push(LiveWorkload { id: daemon, replicas: 1, delivered: true });
+    story.observed.workloads.push(LiveWorkload {
+        id: daemon,
+        replicas: 1,
+        delivered: true,
+        template: None,
+    });
     assert_eq!(changes(&whole(&story)), (0, 0));
 }
 

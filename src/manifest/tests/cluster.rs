@@ -54,7 +54,9 @@ metadata: {name: a, namespace: web}
 spec: {limits: [{type: Container, defaultRequest: {cpu: 100m}, min: {cpu: 50m}}]}
 ",
     );
-    let [first, second] = &desired.limit_ranges["web"][..] else { panic!("two items") };
+    let [first, of_pods, second] = &desired.limit_ranges["web"][..] else { panic!("three items") };
+    assert_eq!((of_pods.scope, of_pods.max["cpu"], &*of_pods.range), (LimitScope::Pod, 9_000, "b"));
+    assert!(of_pods.default_limit.is_empty() && of_pods.default_request.is_empty());
     assert_eq!(first.default_request["cpu"], 100, "ranges are ordered by name");
     assert!(first.default_limit.is_empty());
     assert_eq!((second.default_limit["cpu"], second.default_limit["memory"]), (2_000, 4 << 20));

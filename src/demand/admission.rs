@@ -1,0 +1,315 @@
+//! Pods that the API server would refuse, or that a quota leaves no room for.
+//!
+//! A refused pod never runs, so planning room for it would be planning for nothing, and planning
+//! without it would hide the slip: either way somebody has to look. This module knows the
+//! `LimitRanger` and quotas as far as they are about pods. It changes nothing in the demand.
+
+use std::collections::BTreeMap;
+
+use super::requests::{admitted, aggregate, is_pod_level, own_requests, pod_limits};
+use super::{Demand, PodGroup};
+use crate::ids::{Namespace, WorkloadId};
+use crate::manifest::{
+    Desired, LimitRangeItem, LimitScope, Problem, QuotaScope, ResourceQuota, Severity, Workload,
+};
+use crate::pod::{Amounts, Container, ContainerResources, PodSpec};
+use crate::requirement::Operator;
+use crate::units::{Bytes, MilliCpu, ResourceName, Resources};
+
+/// Returns an error for each rule by which the API server would refuse the pods of `workload`.
+pub(super) fn refusals(workload: &Workload, desired: &Desired) -> Vec<Problem> {
+    let items = desired.limit_ranges.get(&workload.id.namespace).map_or(&[][..], Vec::as_slice);
+    let mut refusals = Refusals { items, found: Vec::new() };
+    refusals.pod(&workload.template.spec);
+    let problem = |Refusal { message, hint }: Refusal| Problem {
+        origin: workload.origin.clone(),
+        severity: Severity::Error,
+        object: format!("{} {}", workload.id.kind, workload.id),
+        message: format!("the API server refuses its pods: {message}"),
+        hint: Some(hint),
+    };
+    refusals.found.into_iter().map(problem).collect()
+}
+
+struct Refusal {
+    message: String,
+    hint: String,
+}
+
+/// Requests and limits of a container, or of all containers of a pod.
+struct Part<'a> {
+    /// Name in messages.
+    name: &'a str,
+    requests: &'a Amounts,
+    limits: &'a Amounts,
+}
+
+struct Refusals<'a> {
+    items: &'a [LimitRangeItem],
+    found: Vec<Refusal>,
+}
+
+impl Refusals<'_> {
+    fn refuse(&mut self, message: String, hint: &str) {
+        self.found.push(Refusal { message, hint: hint.to_owned() });
+    }
+
+    fn pod(&mut self, spec: &PodSpec) {
+        let items = self.items;
+        for container in spec.init_containers.iter().chain(&spec.containers) {
+            self.container(container);
+        }
+        self.pod_level(spec);
+        let requests = |c: &Container| admitted(&c.resources, items).requests;
+        let (requests, limits) = (aggregate(spec, requests), pod_limits(spec, items));
+        let whole = Part { name: "the pod", requests: &requests, limits: &limits };
+        for item in items.iter().filter(|item| item.scope == LimitScope::Pod) {
+            self.item(item, &whole);
+        }
+    }
+
+    fn container(&mut self, container: &Container) {
+        let items = self.items;
+        let ContainerResources { requests, limits } = admitted(&container.resources, items);
+        for (name, request) in &requests {
+            // A limit that the container states itself was held against its request when it was
+            // read; this one comes from the namespace.
+            let given = limits.get(name).filter(|_| !container.resources.limits.contains_key(name));
+            if let Some(limit) = given.filter(|limit| request > *limit) {
+                let (asked, limit) = (show(name, *request), show(name, *limit));
+                self.refuse(
+                    format!(
+                        "container {} requests {asked} of {name}, more than the limit of {limit} \
+                         that a LimitRange gives it",
+                        container.name
+                    ),
+                    "give the container a limit of its own, or lower the request",
+                );
+            }
+        }
+        let name = format!("container {}", container.name);
+        let part = Part { name: &name, requests: &requests, limits: &limits };
+        for item in items.iter().filter(|item| item.scope == LimitScope::Container) {
+            self.item(item, &part);
+        }
+    }
+
+    /// What a pod states as a whole covers what its containers request.
+    fn pod_level(&mut self, spec: &PodSpec) {
+        let Some(stated) = &spec.resources else { return };
+        let sum = aggregate(spec, |container| own_requests(&container.resources));
+        for (name, asked) in sum.iter().filter(|(name, _)| is_pod_level(name)) {
+            let limit = stated.limits.get(name).map(|limit| ("limit", *limit));
+            let request = stated.requests.get(name).map(|request| ("request", *request));
+            if let Some((what, amount)) = request.or(limit).filter(|(_, amount)| asked > amount) {
+                let (asked, amount) = (show(name, *asked), show(name, amount));
+                self.refuse(
+                    format!(
+                        "its pod-level {what} of {amount} of {name} is below the {asked} that its \
+                         containers request"
+                    ),
+                    "raise what the pod states as a whole, or lower its containers",
+                );
+            }
+        }
+        for name in stated.requests.keys().chain(stated.limits.keys()).filter(|n| !is_pod_level(n))
+        {
+            self.refuse(
+                format!("{name} is stated for the pod as a whole"),
+                "state it for a container: pods have cpu, memory and hugepages alone",
+            );
+        }
+    }
+
+    /// Source: `k8s.io/kubernetes/plugin/pkg/admission/limitranger`, `PodValidateLimitFunc`.
+    fn item(&mut self, item: &LimitRangeItem, part: &Part<'_>) {
+        let Part { name: who, requests, limits } = part;
+        for (name, least) in &item.min {
+            let below = |amount: Option<&i64>| amount.is_some_and(|amount| amount < least);
+            let short = if !requests.contains_key(name) {
+                "requests none".to_owned()
+            } else if below(requests.get(name)) {
+                format!("requests {}", show(name, requests[name]))
+            } else if below(limits.get(name)) {
+                format!("is limited to {}", show(name, limits[name]))
+            } else {
+                continue;
+            };
+            let least = show(name, *least);
+            let message = format!(
+                "LimitRange {} asks for at least {least} of {name}, and {who} {short}",
+                item.range
+            );
+            self.refuse(message, "raise the request, or lower the minimum");
+        }
+        for (name, most) in &item.max {
+            let above = |amount: Option<&i64>| amount.is_some_and(|amount| amount > most);
+            let excess = if !limits.contains_key(name) {
+                "has no limit".to_owned()
+            } else if above(limits.get(name)) {
+                format!("is limited to {}", show(name, limits[name]))
+            } else if above(requests.get(name)) {
+                format!("requests {}", show(name, requests[name]))
+            } else {
+                continue;
+            };
+            let most = show(name, *most);
+            let message = format!(
+                "LimitRange {} allows at most {most} of {name}, and {who} {excess}",
+                item.range
+            );
+            self.refuse(message, "lower the limit, or raise the maximum");
+        }
+        self.ratio(item, part);
+    }
+
+    fn ratio(&mut self, item: &LimitRangeItem, part: &Part<'_>) {
+        let Part { name: who, requests, limits } = part;
+        for (name, most) in &item.max_ratio {
+            let amount = |of: &Amounts| of.get(name).copied().filter(|amount| *amount != 0);
+            let fault = match (amount(requests), amount(limits)) {
+                (Some(request), Some(limit))
+                    if i128::from(limit) * 1000 > i128::from(request) * i128::from(*most) =>
+                {
+                    let (limit, request) = (show(name, limit), show(name, request));
+                    format!("is limited to {limit} and requests {request}")
+                }
+                (Some(_), Some(_)) => continue,
+                (None, _) => "requests none".to_owned(),
+                (_, None) => "has no limit".to_owned(),
+            };
+            let most = MilliCpu(*most);
+            let message = format!(
+                "LimitRange {} allows a limit of at most {most} times the request of {name}, and \
+                 {who} {fault}",
+                item.range
+            );
+            self.refuse(message, "bring request and limit closer together");
+        }
+    }
+}
+
+/// Returns an amount as Kubernetes writes it.
+pub(super) fn show(name: &ResourceName, amount: i64) -> String {
+    match name.as_str() {
+        "cpu" => MilliCpu(amount).to_string(),
+        "memory" | "ephemeral-storage" => Bytes(amount).to_string(),
+        other if other.starts_with("hugepages-") => Bytes(amount).to_string(),
+        _ => amount.to_string(),
+    }
+}
+
+/// Returns a warning for each quota that the planned pods of its namespace exceed, and for each that
+/// cannot be held against them.
+///
+/// It is no error: which pods are refused depends on the order in which they come, and the rest runs.
+/// Pods of DaemonSets are left out, since their number follows from the fleet.
+pub(super) fn over_quota(demand: &Demand, desired: &Desired) -> Vec<Problem> {
+    let mut problems = Vec::new();
+    for quota in &desired.quotas {
+        let warning = |message: String, hint: &str| Problem {
+            origin: quota.origin.clone(),
+            severity: Severity::Warning,
+            object: format!("ResourceQuota {}/{}", quota.namespace, quota.name),
+            message,
+            hint: Some(hint.to_owned()),
+        };
+        let unknown = quota.scopes.iter().find_map(|scope| match scope {
+            QuotaScope::Unknown(name) => Some(name),
+            QuotaScope::BestEffort | QuotaScope::NotBestEffort | QuotaScope::PriorityClass(..) => {
+                None
+            }
+        });
+        if let Some(scope) = unknown {
+            let message = format!("is not held against the plan: scope {scope} is not understood");
+            problems.push(warning(message, "see that the pods it counts stay within it"));
+            continue;
+        }
+        let used = usage(quota, demand, desired);
+        for (key, most) in &quota.hard {
+            let asked = used.get(key.as_str()).copied().unwrap_or(0);
+            if asked > *most {
+                let resource: ResourceName = resource_of(key.as_str()).into();
+                let (asked, most) = (show(&resource, asked), show(&resource, *most));
+                let message = format!(
+                    "allows {key} of {most}, and the planned pods of namespace {} come to {asked}: \
+                     the API server will refuse some of them",
+                    quota.namespace
+                );
+                problems.push(warning(message, "raise the quota, or plan fewer or smaller pods"));
+            }
+        }
+    }
+    problems
+}
+
+/// Returns the resource that a key of a quota is about.
+fn resource_of(key: &str) -> &str {
+    key.strip_prefix("requests.").or_else(|| key.strip_prefix("limits.")).unwrap_or(key)
+}
+
+/// Returns what the planned pods of the quota's namespace come to, by the keys of quotas.
+fn usage(quota: &ResourceQuota, demand: &Demand, desired: &Desired) -> BTreeMap<String, i64> {
+    let mut used: BTreeMap<String, i64> = BTreeMap::new();
+    let groups = demand.groups.iter().filter(|group| group.shape.namespace == quota.namespace);
+    for group in groups.filter(|group| group.counts.planned > 0) {
+        let spec = desired.workloads.get(&group.workload).map(|workload| &workload.template.spec);
+        let limits = limits_of(&group.workload, spec, desired);
+        if !quota.scopes.iter().all(|scope| counts(scope, group, spec, &limits)) {
+            continue;
+        }
+        let mut add = |key: String, amount: i64| {
+            let held = used.entry(key).or_insert(0);
+            *held = held.saturating_add(amount.saturating_mul(i64::from(group.counts.planned)));
+        };
+        add("pods".to_owned(), 1);
+        add("count/pods".to_owned(), 1);
+        for (name, amount) in requests_by_name(&group.shape.requests) {
+            add(format!("requests.{name}"), amount);
+            add(name, amount);
+        }
+        for (name, amount) in limits {
+            add(format!("limits.{name}"), amount);
+        }
+    }
+    used
+}
+
+fn limits_of(workload: &WorkloadId, spec: Option<&PodSpec>, desired: &Desired) -> Amounts {
+    let items = |namespace: &Namespace| desired.limit_ranges.get(namespace);
+    let items = items(&workload.namespace).map_or(&[][..], Vec::as_slice);
+    spec.map(|spec| pod_limits(spec, items)).unwrap_or_default()
+}
+
+fn requests_by_name(requests: &Resources) -> BTreeMap<String, i64> {
+    let Resources { cpu, memory, ephemeral_storage, pods: _, extended } = requests;
+    let plain = [("cpu", cpu.0), ("memory", memory.0), ("ephemeral-storage", ephemeral_storage.0)];
+    let plain = plain.into_iter().map(|(name, amount)| (name.to_owned(), amount));
+    plain.chain(extended.iter().map(|(name, amount)| (name.to_string(), *amount))).collect()
+}
+
+/// Returns whether a quota with this scope counts the pods of `group`.
+fn counts(scope: &QuotaScope, group: &PodGroup, spec: Option<&PodSpec>, limits: &Amounts) -> bool {
+    let requests = &group.shape.requests;
+    let best_effort = requests.cpu.0 == 0
+        && requests.memory.0 == 0
+        && ["cpu", "memory"].iter().all(|name| limits.get(*name).is_none_or(|limit| *limit == 0));
+    match scope {
+        QuotaScope::BestEffort => best_effort,
+        QuotaScope::NotBestEffort => !best_effort,
+        QuotaScope::PriorityClass(operator, values) => {
+            let class = spec.and_then(|spec| spec.priority_class_name.as_ref());
+            match operator {
+                Operator::In => class.is_some_and(|class| values.contains(class)),
+                Operator::NotIn => class.is_none_or(|class| !values.contains(class)),
+                Operator::Exists => class.is_some(),
+                Operator::DoesNotExist => class.is_none(),
+                Operator::Gt | Operator::Lt | Operator::Gte | Operator::Lte => false,
+            }
+        }
+        QuotaScope::Unknown(_) => false,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,168 @@
+use super::*;
+use crate::manifest::LimitScope;
+
+fn amounts(list: &[(&str, i64)]) -> Amounts {
+    list.iter().map(|(name, amount)| (ResourceName::from(*name), *amount)).collect()
+}
+
+fn resources(requests: &[(&str, i64)], limits: &[(&str, i64)]) -> ContainerResources {
+    ContainerResources { requests: amounts(requests), limits: amounts(limits) }
+}
+
+fn container(cpu: i64) -> Container {
+    Container { resources: resources(&[("cpu", cpu)], &[]), ..Container::default() }
+}
+
+fn sidecar(cpu: i64) -> Container {
+    Container { sidecar: true, ..container(cpu) }
+}
+
+fn with_defaults() -> [LimitRangeItem; 1] {
+    [LimitRangeItem {
+        default_request: amounts(&[("cpu", 50)]),
+        default_limit: amounts(&[("cpu", 500), ("memory", 7)]),
+        ..LimitRangeItem::default()
+    }]
+}
+
+fn requests(spec: &PodSpec) -> Resources {
+    let (overhead, granted) = (Amounts::new(), Granted::new());
+    pod_requests(spec, &Surroundings { overhead: &overhead, limits: &[], granted: &granted })
+}
+
+#[test]
+fn the_higher_of_start_and_run_counts() {
+    for (rule, init, containers, expected) in [
+        ("containers add up", vec![], vec![container(1), container(2)], 3),
+        ("an init container runs alone", vec![container(3)], vec![container(1)], 3),
+        ("init containers run one by one", vec![container(2), container(3)], vec![], 3),
+        ("case 11: a sidecar before it", vec![sidecar(1), container(3)], vec![container(1)], 4),
+        ("case 11: a sidecar after it", vec![container(3), sidecar(1)], vec![container(1)], 3),
+        ("sidecars stay while containers run", vec![sidecar(1)], vec![container(2)], 3),
+        (
+            "sidecars add up as they start",
+            vec![sidecar(1), container(2), sidecar(2), container(2)],
+            vec![container(1)],
+            5,
+        ),
+    ] {
+        let spec = PodSpec { init_containers: init, containers, ..PodSpec::default() };
+        assert_eq!(requests(&spec).cpu.0, expected, "{rule}");
+    }
+}
+
+#[test]
+fn what_is_not_stated_comes_from_limits_then_from_the_namespace() {
+    for (rule, asks, limits, expected) in [
+        ("a request is a request", &[("cpu", 10)][..], &[("cpu", 20)][..], (10, 0)),
+        ("case 13: a limit alone is the request", &[], &[("cpu", 20)], (20, 0)),
+        ("defaults fill the rest", &[], &[], (50, 0)),
+        ("a stated zero is stated", &[("cpu", 0)], &[], (0, 0)),
+        ("each resource by itself", &[("memory", 3)], &[("cpu", 20)], (20, 3)),
+    ] {
+        let filled = admitted(&resources(asks, limits), &with_defaults());
+        let of = |name: &str| filled.requests.get(name).copied().unwrap_or(0);
+        assert_eq!((of("cpu"), of("memory")), expected, "{rule}");
+        assert_eq!(filled.limits["memory"], 7, "{rule}: limits are filled too");
+    }
+}
+
+#[test]
+fn a_limit_range_for_pods_gives_no_defaults() {
+    let item = LimitRangeItem {
+        scope: LimitScope::Pod,
+        max: amounts(&[("cpu", 500)]),
+        ..LimitRangeItem::default()
+    };
+    assert_eq!(admitted(&resources(&[], &[]), &[item]), ContainerResources::default());
+}
+
+#[test]
+fn what_the_pod_states_as_a_whole_counts_instead_of_the_sum() {
+    let gi = 1 << 30;
+    for (rule, whole, expected) in [
+        ("a request of the pod", resources(&[("cpu", 900)], &[]), (900, 5, 0)),
+        (
+            "case 12: a limit of the pod, where its containers request none",
+            resources(&[], &[("memory", gi)]),
+            (100, 5, 0),
+        ),
+        (
+            "a limit of the pod does not stand for what its containers request",
+            resources(&[], &[("cpu", 2000)]),
+            (100, 5, 0),
+        ),
+        (
+            "huge pages cannot be overcommitted: the limit counts",
+            resources(&[], &[("hugepages-2Mi", gi)]),
+            (100, 5, gi),
+        ),
+        (
+            "other resources belong to containers",
+            resources(&[("cpu", 900), ("nvidia.com/gpu", 4)], &[]),
+            (900, 5, 0),
+        ),
+    ] {
+        let mut one = container(100);
+        one.resources.requests.extend(amounts(&[("memory", 5)]));
+        let spec = PodSpec { containers: vec![one], resources: Some(whole), ..PodSpec::default() };
+        let Resources { cpu, memory, extended, .. } = requests(&spec);
+        let huge = extended.get("hugepages-2Mi").copied().unwrap_or(0);
+        assert_eq!((cpu.0, memory.0, huge), expected, "{rule}");
+        assert!(!extended.contains_key("nvidia.com/gpu"), "{rule}");
+    }
+    let resources = Some(resources(&[], &[("memory", gi)]));
+    let spec = PodSpec { containers: vec![container(1)], resources, ..PodSpec::default() };
+    assert_eq!(requests(&spec).memory.0, gi, "no container requests memory");
+}
+
+#[test]
+fn case_12_overhead_comes_on_top_of_everything() {
+    let spec = PodSpec {
+        init_containers: vec![container(300)],
+        containers: vec![container(100)],
+        ..PodSpec::default()
+    };
+    let (overhead, granted) = (amounts(&[("cpu", 25), ("example.com/x", 1)]), Granted::new());
+    let around = Surroundings { overhead: &overhead, limits: &[], granted: &granted };
+    let found = pod_requests(&spec, &around);
+    assert_eq!((found.cpu.0, found.pods), (325, 1));
+    assert_eq!(found.extended(&"example.com/x".into()), 1);
+}
+
+#[test]
+fn case_20_of_what_is_asked_and_what_was_granted_the_larger_counts() {
+    let app = Container { name: "app".into(), ..container(500) };
+    let spec = PodSpec { containers: vec![app, container(100)], ..PodSpec::default() };
+    for (rule, granted, expected) in [
+        ("nothing granted yet", 0, 600),
+        ("it shrinks, and the kubelet has not let go", 800, 900),
+        ("it grows, and the kubelet has not granted it", 300, 600),
+    ] {
+        let granted: Granted = [("app".to_owned(), amounts(&[("cpu", granted)]))].into();
+        let overhead = Amounts::new();
+        let around = Surroundings { overhead: &overhead, limits: &[], granted: &granted };
+        assert_eq!(pod_requests(&spec, &around).cpu.0, expected, "{rule}");
+    }
+}
+
+#[test]
+fn every_kind_of_resource_is_added_up() {
+    let one = resources(
+        &[
+            ("ephemeral-storage", 10),
+            ("hugepages-2Mi", 4 << 20),
+            ("nvidia.com/gpu", 1),
+            ("aws.amazon.com/neuron", 2),
+            ("vpc.amazonaws.com/efa", 0),
+        ],
+        &[],
+    );
+    let one = Container { resources: one, ..Container::default() };
+    let spec = PodSpec { containers: vec![one.clone(), one], ..PodSpec::default() };
+    let found = requests(&spec);
+    assert_eq!((found.ephemeral_storage.0, found.cpu.0), (20, 0));
+    let extended =
+        amounts(&[("hugepages-2Mi", 8 << 20), ("nvidia.com/gpu", 2), ("aws.amazon.com/neuron", 4)]);
+    assert_eq!(found.extended, extended, "an amount of zero asks for nothing");
+}
