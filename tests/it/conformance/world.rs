@@ -157,6 +157,7 @@ fn bind(world: &mut Observed, owner: &WorkloadId, template: &Arc<PodTemplate>, n
         created_at: world.taken_at,
         terminating: false,
         mirror: false,
+        granted: [].into(),
     });
 }
 
