@@ -8,14 +8,16 @@
 //!
 //! Refuses to know manifests, prices, instance types and time. What it leaves out, and callers
 //! have to say: rules of volumes ([`Scheduler::ignores_volumes`]), image locality (images on nodes
-//! are unknown; every node scores 0), room held for nominated pods of others, pod disruption
-//! budgets in preemption, dynamic resources, scheduling gates. A pod without requests scores as if
-//! it asked for 100m and 200Mi; upstream does so for each container, which a [`PodShape`] no longer
-//! shows. A Service that selects the pods of a Job or bare pods would make them spread by default;
-//! Services are not known here.
+//! are unknown; every node scores 0), dynamic resources, scheduling gates, batches of equal pods
+//! that share one round of scores (a pod that fills its node, such as one of 1.36's batches, is
+//! scored anew here). A pod without requests scores as if it asked for 100m and 200Mi; upstream
+//! does so for each container, which a [`PodShape`] no longer shows. A Service that selects the
+//! pods of a Job or bare pods would make them spread by default; Services are not known here.
 //!
 //! Invariant: every count that filters and scores read is kept up with each pod that comes or
-//! goes, so that trying a node never looks at the pods of other nodes.
+//! goes, so that trying a node never looks at the pods of other nodes. What a node by itself says
+//! of a pod is kept until the node changes. Both are checked against a plain model that counts
+//! anew for each pod: the choices are the same, one by one.
 //!
 //! ```
 //! use std::collections::BTreeMap;
@@ -53,20 +55,26 @@
 mod choose;
 mod class;
 mod filter;
+mod ground;
 mod load;
+mod local;
+mod nominate;
 mod order;
 mod place;
 mod pods;
 mod preempt;
 mod queue;
+mod rules;
 mod score;
 mod spread;
 #[cfg(test)]
 mod tests;
 mod topology;
 
+pub use class::DefaultSpread;
 pub use filter::{Unfit, UnfitReason};
-pub use preempt::Preemption;
+pub use pods::{NamespaceLabels, Selection};
+pub use preempt::{Budget, Preemption};
 pub use queue::{PendingPod, queue_order};
 pub use score::Balance;
 
@@ -77,18 +85,17 @@ use rand::SeedableRng;
 use rand_pcg::Pcg64;
 
 use crate::demand::PodShape;
-use crate::ids::{Labels, Namespace, NodeName, WorkloadId};
+use crate::ids::{Labels, Namespace, NodeName};
 use crate::pod::{Taint, VolumeSource};
-use crate::units::{ResourceName, Resources};
+use crate::units::Resources;
 
-use class::Class;
+use ground::Ground;
 use load::{Bound, Load};
-use order::NodeOrder;
-use place::View;
-use pods::{NamespaceLabels, PodSet};
-use score::ResourceScores;
-use spread::Spread;
-use topology::{Carriers, Step, Tally, Topology};
+use local::Rows;
+use rules::Rules;
+use score::Finds;
+use spread::Counter;
+use topology::{Carriers, Step, Tally, slot};
 
 /// A node as the scheduler sees it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -115,40 +122,35 @@ pub struct ClassIndex(usize);
 
 /// Nodes, the pods bound to them, and everything the next decision depends on.
 ///
-/// Cloning gives an independent scheduler in the same state.
+/// Cloning gives an independent scheduler in the same state, and is cheap: nodes and rules are
+/// shared until one of the two changes them.
 #[derive(Debug, Clone)]
 pub struct Scheduler {
-    nodes: Vec<ScheduleNode>,
-    /// Whether a node is still there; its index is never given to another.
-    present: Vec<bool>,
-    by_name: BTreeMap<NodeName, usize>,
+    ground: Arc<Ground>,
+    rules: Arc<Rules>,
     loads: Vec<Load>,
-    columns: Vec<ResourceName>,
-    order: NodeOrder,
-    namespaces: NamespaceLabels,
-    classes: Vec<Class>,
-    class_index: BTreeMap<(Arc<PodShape>, Option<WorkloadId>), usize>,
-    views: Vec<View>,
-    sets: Vec<SetCounts>,
-    set_index: BTreeMap<PodSet, usize>,
-    topologies: Vec<Topology>,
+    /// Rises with every change of a node; never 0.
+    versions: Vec<u32>,
+    /// The pods of each set on each node; nodes beyond the end have none.
+    on_node: Vec<Vec<u32>>,
+    /// The bound pods of each class.
+    pods_of: Vec<u32>,
     tallies: Vec<Tally>,
     carriers: Vec<Carriers>,
-    spreads: Vec<Spread>,
-    resource_scores: Vec<ResourceScores>,
+    counters: Vec<Counter>,
+    nominations: Vec<(usize, usize)>,
+    budgets: Vec<Budget>,
+    rows: Rows,
+    finds: Finds,
+    /// Rises with everything that may make room where there was none.
+    eased: u64,
+    /// What that was when a class found no node.
+    hopeless: Vec<Option<u64>>,
     balance: Balance,
+    /// Where the next search begins.
+    start: usize,
     bound: u64,
     rng: Pcg64,
-}
-
-/// The pods of a set on each node, and who wants to hear of them.
-#[derive(Debug, Clone)]
-struct SetCounts {
-    set: PodSet,
-    on_node: Vec<usize>,
-    tallies: Vec<usize>,
-    carriers: Vec<usize>,
-    spreads: Vec<usize>,
 }
 
 impl Scheduler {
@@ -162,31 +164,27 @@ impl Scheduler {
         seed: u64,
     ) -> Self {
         let mut scheduler = Self {
-            nodes: Vec::new(),
-            present: Vec::new(),
-            by_name: BTreeMap::new(),
+            ground: Arc::default(),
+            rules: Arc::new(Rules::new(NamespaceLabels::new(namespaces))),
             loads: Vec::new(),
-            columns: Vec::new(),
-            order: NodeOrder::default(),
-            namespaces: NamespaceLabels::new(namespaces),
-            classes: Vec::new(),
-            class_index: BTreeMap::new(),
-            views: Vec::new(),
-            sets: Vec::new(),
-            set_index: BTreeMap::new(),
-            topologies: Vec::new(),
+            versions: Vec::new(),
+            on_node: Vec::new(),
+            pods_of: Vec::new(),
             tallies: Vec::new(),
             carriers: Vec::new(),
-            spreads: Vec::new(),
-            resource_scores: Vec::new(),
+            counters: Vec::new(),
+            nominations: Vec::new(),
+            budgets: Vec::new(),
+            rows: Rows::default(),
+            finds: Finds::default(),
+            eased: 0,
+            hopeless: Vec::new(),
             balance: Balance::default(),
+            start: 0,
             bound: 0,
             rng: Pcg64::seed_from_u64(seed),
         };
-        for node in nodes {
-            scheduler.enlist(node);
-        }
-        scheduler.order.interleave();
+        scheduler.add_nodes(nodes);
         scheduler
     }
 
@@ -194,21 +192,36 @@ impl Scheduler {
     #[must_use]
     pub fn with_balance(mut self, balance: Balance) -> Self {
         self.balance = balance;
-        self.resource_scores.iter_mut().for_each(ResourceScores::forget);
+        self.rows.forget();
+        self
+    }
+
+    /// Returns the scheduler with another rule for pods that ask for no spreading; it holds for
+    /// classes made known from now on.
+    #[must_use]
+    pub fn with_default_spread(mut self, spread: DefaultSpread) -> Self {
+        Arc::make_mut(&mut self.rules).default_spread = spread;
+        self
+    }
+
+    /// Returns the scheduler with disruption budgets, which preemption prefers not to break.
+    #[must_use]
+    pub fn with_budgets(mut self, budgets: Vec<Budget>) -> Self {
+        self.budgets = budgets;
         self
     }
 
     /// Adds a node, without pods; a node of that name that is there already is returned as it is.
     pub fn add_node(&mut self, node: ScheduleNode) -> NodeIndex {
         let index = self.enlist(node);
-        self.order.interleave();
+        Arc::make_mut(&mut self.ground).order.interleave();
         index
     }
 
     /// Adds nodes, without pods, in their order; quicker than one by one.
     pub fn add_nodes(&mut self, nodes: impl IntoIterator<Item = ScheduleNode>) -> Vec<NodeIndex> {
         let added = nodes.into_iter().map(|node| self.enlist(node)).collect();
-        self.order.interleave();
+        Arc::make_mut(&mut self.ground).order.interleave();
         added
     }
 
@@ -221,10 +234,8 @@ impl Scheduler {
             orphans.push(ClassIndex(bound.class));
         }
         orphans.reverse();
-        if std::mem::replace(&mut self.present[index], false) {
-            self.by_name.remove(&self.nodes[index].name);
-            self.order.remove(index);
-            self.order.interleave();
+        if self.ground.present[index] {
+            Arc::make_mut(&mut self.ground).remove(index);
             self.recount(index);
         }
         orphans
@@ -233,29 +244,26 @@ impl Scheduler {
     /// Cordons a node, or lifts the cordon.
     pub fn set_unschedulable(&mut self, node: NodeIndex, unschedulable: bool) {
         let NodeIndex(index) = node;
-        self.nodes[index].unschedulable = unschedulable;
-        for view in &mut self.views {
-            view.judge(index, &self.nodes[index]);
-        }
+        Arc::make_mut(&mut self.ground).set_unschedulable(index, unschedulable);
         self.recount(index);
     }
 
     /// Returns the node of that name.
     #[must_use]
     pub fn node(&self, name: &NodeName) -> Option<NodeIndex> {
-        self.by_name.get(name).copied().map(NodeIndex)
+        self.ground.by_name.get(name).copied().map(NodeIndex)
     }
 
     /// Returns the nodes that are there, in the order in which they were added.
     pub fn nodes(&self) -> impl Iterator<Item = NodeIndex> {
-        let here = |index: &usize| self.present[*index];
-        (0..self.nodes.len()).filter(here).map(NodeIndex)
+        let here = |index: &usize| self.ground.present[*index];
+        (0..self.loads.len()).filter(here).map(NodeIndex)
     }
 
     /// Returns the name of a node.
     #[must_use]
     pub fn name(&self, node: NodeIndex) -> &NodeName {
-        &self.nodes[node.0].name
+        &self.ground.nodes[node.0].name
     }
 
     /// Returns the pods bound to a node, the longest bound first.
@@ -266,7 +274,7 @@ impl Scheduler {
     /// Returns the shape of a class.
     #[must_use]
     pub fn shape(&self, class: ClassIndex) -> &Arc<PodShape> {
-        &self.classes[class.0].shape
+        &self.rules.classes[class.0].shape
     }
 
     /// Returns whether pods of this class have volumes whose rules are not modelled: binding,
@@ -301,15 +309,30 @@ impl Scheduler {
     /// Finds a node for a pod and binds the pod to it: filters, scores, chooses.
     ///
     /// # Errors
-    /// When no node fits: how many nodes each reason ruled out.
+    /// When no node fits: how many nodes each reason ruled out. Where the reasons do not matter,
+    /// [`Scheduler::try_schedule`] does not work them out.
     pub fn schedule(
         &mut self,
         class: ClassIndex,
         nominated: Option<NodeIndex>,
     ) -> Result<NodeIndex, Unfit> {
-        let node = self.choose(class.0, nominated)?;
-        self.bind(class, NodeIndex(node));
-        Ok(NodeIndex(node))
+        self.try_schedule(class, nominated).ok_or_else(|| self.explain(class.0))
+    }
+
+    /// Finds a node for a pod and binds the pod to it; `None` when no node fits.
+    pub fn try_schedule(
+        &mut self,
+        class: ClassIndex,
+        nominated: Option<NodeIndex>,
+    ) -> Option<NodeIndex> {
+        // A pod's own nomination holds nothing against it, and ends either way.
+        let nominated = nominated.map(|node| {
+            self.withdraw(class, node);
+            node.0
+        });
+        let node = NodeIndex(self.choose(class.0, nominated)?);
+        self.bind(class, node);
+        Some(node)
     }
 
     /// Returns whether a pod of this class may run on `node` now.
@@ -322,52 +345,67 @@ impl Scheduler {
     }
 
     fn enlist(&mut self, node: ScheduleNode) -> NodeIndex {
-        if let Some(index) = self.by_name.get(&node.name) {
+        if let Some(index) = self.ground.by_name.get(&node.name) {
             return NodeIndex(*index);
         }
-        let index = self.nodes.len();
-        self.by_name.insert(node.name.clone(), index);
-        self.order.add(index, &node.labels);
-        self.loads.push(Load::new(&node.allocatable, &self.columns));
-        self.topologies.iter_mut().for_each(|topology| topology.push(&node.labels));
-        self.views.iter_mut().for_each(|view| view.judge(index, &node));
-        self.sets.iter_mut().for_each(|set| set.on_node.push(0));
-        self.nodes.push(node);
-        self.present.push(true);
-        self.recount(index);
-        NodeIndex(index)
+        self.loads.push(Load::new(&node.allocatable, &self.rules.columns));
+        self.versions.push(1);
+        self.eased += 1;
+        NodeIndex(Arc::make_mut(&mut self.ground).add(node))
+    }
+
+    /// Judges anew for which spread constraints `node` counts, after it changed.
+    fn recount(&mut self, node: usize) {
+        self.versions[node] += 1;
+        self.eased += 1;
+        for (counting, step) in Arc::make_mut(&mut self.ground).recount(node) {
+            for (counter, (set, arena)) in self.counters.iter_mut().zip(&self.rules.counters) {
+                let arena = &self.ground.arenas[*arena];
+                let domain = self.ground.topologies[arena.topology].domain(node);
+                if let Some(domain) = domain.filter(|_| arena.counting == counting) {
+                    let pods = self.on_node[*set].get(node).copied().unwrap_or(0);
+                    (0..pods).for_each(|_| counter.step(domain, step));
+                }
+            }
+        }
     }
 
     fn place(&mut self, node: usize, bound: Bound) {
-        let class = &self.classes[bound.class];
-        self.loads[node].place(bound, &class.request, &class.ports);
+        let local = &self.rules.locals[self.rules.classes[bound.class].local];
+        self.loads[node].place(bound, &local.request, &local.ports);
         self.tell(node, bound.class, Step::Bind);
     }
 
     fn lift(&mut self, node: usize, bound: Bound) {
-        let class = &self.classes[bound.class];
-        self.loads[node].lift(bound, &class.request, &class.ports);
+        let local = &self.rules.locals[self.rules.classes[bound.class].local];
+        self.loads[node].lift(bound, &local.request, &local.ports);
+        self.eased += 1;
         self.tell(node, bound.class, Step::Unbind);
     }
 
     /// Keeps every count that a pod of this class on this node is part of.
     fn tell(&mut self, node: usize, class: usize, step: Step) {
-        let class = &self.classes[class];
+        let Self { rules, ground, on_node, tallies, carriers, counters, .. } = self;
+        self.versions[node] += 1;
+        step.count(&mut self.pods_of[class]);
+        let class = &rules.classes[class];
         for set in &class.member_of {
-            let set = &mut self.sets[*set];
-            step.count(&mut set.on_node[node]);
-            for tally in &set.tallies {
-                let tally = &mut self.tallies[*tally];
-                tally.step(self.topologies[tally.topology].domain(node), step);
+            let listeners = &rules.sets[*set];
+            step.count(slot(&mut on_node[*set], node));
+            for tally in &listeners.tallies {
+                let tally = &mut tallies[*tally];
+                tally.step(ground.topologies[tally.topology].domain(node), step);
             }
-            for spread in &set.spreads {
-                let spread = &mut self.spreads[*spread];
-                spread.step(node, self.topologies[spread.topology].domain(node), step);
+            for counter in &listeners.counters {
+                let (_, arena) = rules.counters[*counter];
+                if let Some(domain) = ground.counted_domain(arena, node) {
+                    counters[*counter].step(domain, step);
+                }
             }
         }
-        for (carriers, role) in &class.carries {
-            let carriers = &mut self.carriers[*carriers];
-            carriers.step(self.topologies[carriers.topology].domain(node), *role, step);
+        for (index, role) in &class.carries {
+            let carriers = &mut carriers[*index];
+            carriers.step(ground.topologies[carriers.topology].domain(node), *role, step);
         }
     }
 }

@@ -5,12 +5,14 @@
 //! Invariants: same inputs, same target; "cannot be placed" is an answer with its reasons, not an
 //! error; work is counted, never timed.
 
+mod allot;
 mod assemble;
 mod bound;
 mod consolidate;
 mod converge;
 mod drift;
 mod exchange;
+mod fill;
 mod layout;
 mod limits;
 mod market;
@@ -19,7 +21,9 @@ mod offer;
 mod pack;
 mod parts;
 mod rehearse;
+mod rescue;
 mod settle;
+mod shape;
 mod standing;
 mod survey;
 mod target;
@@ -50,7 +54,6 @@ use crate::manifest::Desired;
 use crate::units::MicroUsd;
 use assemble::Assembly;
 use converge::Passes;
-use model::Model;
 use parts::Apart;
 
 /// When a voluntary change is worth it.
@@ -145,10 +148,9 @@ pub fn solve(input: &Input) -> Solution {
     };
     let standing =
         standing::standing_nodes(input.observed, input.catalog, &offers.list, &circumstances);
-    let model = Model::of(groups, &offers.list, &standing);
-    let outcome =
-        Passes { input, demand: &apart.demand, offers: &offers.list, standing: &standing }
-            .run(&model);
+    let passes = Passes { input, demand: &apart.demand, offers: &offers.list, standing: &standing };
+    let model = passes.model(groups, &standing);
+    let outcome = passes.run(&model);
     let assembly = Assembly {
         model: &model,
         groups,
@@ -172,7 +174,7 @@ pub fn solve(input: &Input) -> Solution {
         unplaced: apart.unplaced(unplaced),
         packed: outcome.settled.packed.min(outcome.settled.layout.price),
         orders: orders(groups, &outcome),
-        lower_bound: bound_of(&model, &standing, &outcome),
+        lower_bound: passes.bound(&outcome),
     };
     Solution { target, standing, refusals }
 }
@@ -182,23 +184,4 @@ fn orders(groups: &[PodGroup], outcome: &consolidate::Consolidated) -> Vec<Strin
     let layout = &outcome.settled.layout;
     let nodes = layout.kept.iter().filter(|kept| **kept).count() + layout.packing.opened.len();
     if settle::is_rehearsed(groups) { rehearse::run_names(groups, nodes) } else { Vec::new() }
-}
-
-/// A bound on every fleet that holds the placed pods and keeps the nodes that stay in any case.
-fn bound_of(model: &Model, standing: &[Standing], outcome: &consolidate::Consolidated) -> MicroUsd {
-    let layout = &outcome.settled.layout;
-    let left = &layout.packing.left;
-    let placed: Vec<u32> =
-        model.classes.iter().zip(left).map(|(c, left)| c.planned - left).collect();
-    let stays = |(node, kept): (&Standing, &bool)| *kept && !matches!(node.fate, Fate::Free);
-    let fixed: Vec<usize> = standing
-        .iter()
-        .zip(&layout.kept)
-        .enumerate()
-        .filter(|(_, pair)| stays(*pair))
-        .map(|(index, _)| index)
-        .collect();
-    let bins: Vec<&model::Bin> = fixed.iter().map(|i| &model.bins[*i]).collect();
-    let paid: MicroUsd = fixed.iter().map(|i| standing[*i].price.unwrap_or_default()).sum();
-    paid + bound::lower_bound(model, &placed, &bins)
 }

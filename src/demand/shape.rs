@@ -8,7 +8,7 @@ use crate::ids::{LabelValue, Labels, Namespace};
 use crate::manifest::{Desired, LimitRangeItem, RuntimeClass};
 use crate::pod::{
     Expression, HostPort, NodeTerm, PodAffinity, PodSpec, PodTemplate, Toleration, TopologySpread,
-    Volume, VolumeSource, WhenUnsatisfiable,
+    Volume, VolumeSource,
 };
 use crate::requirement::{LabelSet, Requirements};
 use crate::units::Resources;
@@ -60,16 +60,8 @@ pub struct NodeChoice {
 /// A feature of a pod that placement does not know yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Unsupported {
-    /// `topologySpreadConstraints` with `DoNotSchedule`.
-    TopologySpread,
-    /// Required pod affinity.
-    PodAffinity,
-    /// Required pod anti-affinity.
-    PodAntiAffinity,
     /// Volumes that bind to a zone or node.
     Volumes,
-    /// Host ports.
-    HostPorts,
     /// A scheduler other than the default one.
     OtherScheduler,
     /// Scheduling gates.
@@ -87,11 +79,7 @@ impl Unsupported {
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
-            Self::TopologySpread => "topologySpreadConstraints",
-            Self::PodAffinity => "podAffinity",
-            Self::PodAntiAffinity => "podAntiAffinity",
             Self::Volumes => "volumes",
-            Self::HostPorts => "hostPort",
             Self::OtherScheduler => "schedulerName",
             Self::SchedulingGates => "schedulingGates",
             Self::ResourceClaims => "resourceClaims",
@@ -251,15 +239,10 @@ pub fn forbids_disruption(annotations: &BTreeMap<String, String>) -> bool {
 }
 
 fn unsupported(spec: &PodSpec) -> Vec<Unsupported> {
-    let hard = |s: &TopologySpread| s.when_unsatisfiable == WhenUnsatisfiable::DoNotSchedule;
     let terms = || spec.node_affinity.required.iter().flatten();
     let other = |name: &String| name != "default-scheduler";
     [
-        (spec.topology_spread.iter().any(hard), Unsupported::TopologySpread),
-        (!spec.pod_affinity.required.is_empty(), Unsupported::PodAffinity),
-        (!spec.pod_anti_affinity.required.is_empty(), Unsupported::PodAntiAffinity),
         (!binding_volumes(spec).is_empty(), Unsupported::Volumes),
-        (!host_ports(spec).is_empty(), Unsupported::HostPorts),
         (spec.scheduler_name.as_ref().is_some_and(other), Unsupported::OtherScheduler),
         (!spec.scheduling_gates.is_empty(), Unsupported::SchedulingGates),
         (!spec.resource_claims.is_empty(), Unsupported::ResourceClaims),

@@ -4,68 +4,89 @@
 
 use rand::RngExt;
 
-use super::{NodeIndex, Scheduler, Unfit, order};
+use super::local::CLOSED;
+use super::score::Finds;
+use super::{Scheduler, order};
 
 impl Scheduler {
     /// Returns the node for a pod of this class: the nominated one if it fits, else the best.
-    pub(super) fn choose(
-        &mut self,
-        class: usize,
-        nominated: Option<NodeIndex>,
-    ) -> Result<usize, Unfit> {
-        let nominated = nominated.map(|NodeIndex(node)| node);
-        if let Some(node) = nominated.filter(|node| self.gate(class).passes(*node)) {
-            return Ok(node);
+    pub(super) fn choose(&mut self, class: usize, nominated: Option<usize>) -> Option<usize> {
+        if let Some(node) = nominated.filter(|node| self.admits(class, *node)) {
+            return Some(node);
         }
-        let (feasible, tried) = self.search(class);
-        self.order.advance(tried);
-        match feasible.as_slice() {
-            [] => Err(self.explain(class)),
-            [only] => Ok(*only),
-            several => {
-                let totals = self.totals(class, several);
-                Ok(several[self.best(&totals)])
+        if self.hopeless[class] == Some(self.eased) {
+            return None;
+        }
+        let mut finds = std::mem::take(&mut self.finds);
+        let tried = self.search(class, &mut finds);
+        self.start = self.ground.order.advanced(self.start, tried);
+        let chosen = match finds.nodes.as_slice() {
+            [] => {
+                self.give_up(class);
+                None
             }
+            [only] => Some(*only),
+            _ => {
+                self.add_scores(class, &mut finds);
+                Some(self.best(&finds))
+            }
+        };
+        self.finds = finds;
+        chosen
+    }
+
+    /// Remembers that no node fits, where nothing but more room can change that. A pod that names
+    /// its node is left out: each try moves the start of the next search.
+    fn give_up(&mut self, class: usize) {
+        let known = &self.rules.classes[class];
+        if known.only_loses() && known.shape.nodes.name.is_none() {
+            self.hopeless[class] = Some(self.eased);
         }
     }
 
-    /// Returns the nodes to score, and how many nodes were tried to find them.
+    /// Finds the nodes to score, and returns how many nodes were tried to find them.
     ///
     /// Upstream tries nodes in parallel and may try a few more; here they are tried in order.
-    pub(super) fn search(&self, class: usize) -> (Vec<usize>, usize) {
+    pub(super) fn search(&mut self, class: usize, finds: &mut Finds) -> usize {
+        finds.clear();
+        let reserved = self.reserved(class);
+        let local = self.rules.classes[class].local;
+        let mut row = self.rows.take(local, self.loads.len());
         let gate = self.gate(class);
-        if let Some(name) = &self.classes[class].shape.nodes.name {
-            let named = self.by_name.get(name.as_str()).copied();
-            let feasible = named.filter(|node| gate.passes(*node)).into_iter().collect();
-            return (feasible, usize::from(named.is_some()));
-        }
-        let wanted = order::nodes_to_find(self.order.nodes().len());
-        let (mut feasible, mut tried) = (Vec::with_capacity(wanted), 0);
-        for node in self.order.rotated() {
-            tried += 1;
-            if gate.passes(node) {
-                feasible.push(node);
-                if feasible.len() == wanted {
-                    break;
+        let mut tried = 0;
+        let mut try_all = |nodes: &[usize], wanted: usize| {
+            for node in nodes {
+                tried += 1;
+                let score = gate.score(&mut row, *node);
+                if score != CLOSED && !reserved.contains(node) {
+                    finds.nodes.push(*node);
+                    finds.totals.push(score);
+                    if finds.nodes.len() == wanted {
+                        return true;
+                    }
                 }
             }
+            false
+        };
+        if let Some(name) = &self.rules.classes[class].shape.nodes.name {
+            let named = self.ground.by_name.get(name.as_str());
+            try_all(named.map_or(&[], std::slice::from_ref), 1);
+        } else {
+            let wanted = order::nodes_to_find(self.ground.order.nodes().len());
+            let [first, second] = self.ground.order.rotated(self.start);
+            let _ = try_all(first, wanted) || try_all(second, wanted);
         }
-        (feasible, tried)
+        self.rows.put_back(local, row);
+        tried
     }
 
-    /// Returns the index of the highest total; one of several at random, each as likely.
-    fn best(&mut self, totals: &[i64]) -> usize {
-        let (mut best, mut ties) = (0, 1_u32);
-        for (index, total) in totals.iter().enumerate().skip(1) {
-            if *total > totals[best] {
-                (best, ties) = (index, 1);
-            } else if *total == totals[best] {
-                ties += 1;
-                if self.rng.random_range(0..ties) == 0 {
-                    best = index;
-                }
-            }
-        }
-        best
+    /// Returns the node with the highest total; one of several at random, each as likely.
+    fn best(&mut self, finds: &Finds) -> usize {
+        let highest = finds.totals.iter().max().expect("there are several");
+        let mut best = finds.totals.iter().zip(&finds.nodes).filter(|(total, _)| *total == highest);
+        let ties = best.clone().count();
+        let pick = if ties > 1 { self.rng.random_range(0..ties) } else { 0 };
+        let (_, node) = best.nth(pick).expect("the highest is one of them");
+        *node
     }
 }

@@ -4,12 +4,11 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::load::{Load, Port, Request};
-use super::place::View;
+use super::local::Local;
 use super::pods::{PodSet, Selection};
-use super::score::ResourceScores;
-use super::spread::Spread;
-use super::topology::{Carriers, Role, Step, Tally, Topology};
-use super::{ClassIndex, Scheduler, SetCounts};
+use super::spread::{Counter, Counting, Spread};
+use super::topology::{Carriers, Role, Step, Tally};
+use super::{ClassIndex, Scheduler};
 use crate::demand::PodShape;
 use crate::ids::{LabelKey, WorkloadId, WorkloadKind};
 use crate::pod::{NodeInclusion, PodAffinity, PodAffinityTerm, TopologySpread, WhenUnsatisfiable};
@@ -22,7 +21,19 @@ const HARD_AFFINITY_WEIGHT: i64 = 1;
 
 /// Spreading that the scheduler adds to pods of controllers that ask for none: key, skew.
 /// Source: `pkg/scheduler/framework/plugins/podtopologyspread/plugin.go`.
-const DEFAULT_SPREAD: [(&str, i32); 2] = [(key::HOSTNAME, 3), (key::ZONE, 5)];
+const SYSTEM_SPREAD: [(&str, i32); 2] = [(key::HOSTNAME, 3), (key::ZONE, 5)];
+
+/// How pods of controllers are spread that ask for no spreading themselves
+/// (`PodTopologySpreadArgs` of the scheduler's configuration).
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum DefaultSpread {
+    /// As the scheduler does if nobody says otherwise: softly over hosts and zones.
+    #[default]
+    System,
+    /// By these constraints (`defaultingType: List`); selectors are not used: the pods counted
+    /// are those of the same workload. An empty list turns default spreading off.
+    List(Vec<TopologySpread>),
+}
 
 /// Required affinity to other pods.
 #[derive(Debug, Clone)]
@@ -37,11 +48,9 @@ pub(super) struct Affinity {
 #[derive(Debug, Clone)]
 pub(super) struct Class {
     pub(super) shape: Arc<PodShape>,
-    owner: Option<WorkloadId>,
-    pub(super) request: Request,
-    pub(super) ports: Vec<Port>,
-    pub(super) view: usize,
-    pub(super) resource_scores: usize,
+    pub(super) owner: Option<WorkloadId>,
+    /// What it asks of a node itself.
+    pub(super) local: usize,
     /// The pod sets that count pods of this class.
     pub(super) member_of: Vec<usize>,
     /// What its own terms mean for others.
@@ -52,11 +61,18 @@ pub(super) struct Class {
     /// Tallies of pods that it wants near (or, below 0, far), with weights.
     pub(super) wishes: Vec<(usize, i64)>,
     /// Spread constraints that forbid.
-    pub(super) hard_spread: Vec<usize>,
+    pub(super) hard_spread: Vec<Spread>,
     /// Spread constraints that score.
-    pub(super) soft_spread: Vec<usize>,
+    pub(super) soft_spread: Vec<Spread>,
     /// Whether nodes without a key of the soft constraints are left out of their scores.
     pub(super) soft_needs_keys: bool,
+}
+
+impl Class {
+    /// Returns whether another pod anywhere can only take nodes away from pods of this class.
+    pub(super) fn only_loses(&self) -> bool {
+        self.affinity.is_none() && self.hard_spread.is_empty()
+    }
 }
 
 impl Scheduler {
@@ -67,59 +83,34 @@ impl Scheduler {
     /// that owner with the same labels.
     pub fn class(&mut self, shape: &Arc<PodShape>, owner: Option<&WorkloadId>) -> ClassIndex {
         let known = (Arc::clone(shape), owner.cloned());
-        if let Some(index) = self.class_index.get(&known) {
+        if let Some(index) = self.rules.class_index.get(&known) {
             return ClassIndex(*index);
         }
-        let index = self.classes.len();
         let bare = self.bare_class(shape, owner);
-        self.classes.push(bare);
-        self.join_sets(index);
+        let index = Arc::make_mut(&mut self.rules).add_class(bare);
+        self.pods_of.push(0);
+        self.hopeless.push(None);
         self.compile_affinity(index, shape);
         self.compile_spread(index, shape);
-        self.class_index.insert(known, index);
         ClassIndex(index)
     }
 
-    /// Judges whether `node` counts for each spread constraint, after it changed.
-    pub(super) fn recount(&mut self, node: usize) {
-        for class in 0..self.classes.len() {
-            self.recount_class(class, node);
-        }
-    }
-
-    fn recount_class(&mut self, class: usize, node: usize) {
-        let here = self.present[node];
-        let Self { classes, spreads, topologies, views, sets, .. } = self;
-        let class = &classes[class];
-        let view = views[class.view].node(node);
-        let lists = [(&class.hard_spread, true), (&class.soft_spread, class.soft_needs_keys)];
-        for (list, needs_keys) in lists {
-            let has_key = |spread: &usize| topologies[spreads[*spread].topology].domain(node);
-            let has_keys = !needs_keys || list.iter().all(|spread| has_key(spread).is_some());
-            for spread in list {
-                let spread = &mut spreads[*spread];
-                let honors = |policy, passes| policy == NodeInclusion::Ignore || passes;
-                let included = honors(spread.affinity_policy, view.chosen)
-                    && honors(spread.taints_policy, view.tolerated);
-                let domain = topologies[spread.topology].domain(node);
-                let pods = sets[spread.set].on_node[node];
-                spread.set_eligible(node, domain, here && has_keys && included, pods);
-            }
-        }
+    fn compiled(&mut self, class: usize) -> &mut Class {
+        &mut Arc::make_mut(&mut self.rules).classes[class]
     }
 
     fn bare_class(&mut self, shape: &Arc<PodShape>, owner: Option<&WorkloadId>) -> Class {
         let asked = shape.requests.extended.iter().filter(|(_, amount)| **amount > 0);
-        let extended = asked.map(|(name, amount)| (name.clone(), *amount)).collect::<Vec<_>>();
-        let extended = extended.into_iter().map(|(name, n)| (self.column(name), n)).collect();
-        let request = Request::new(&shape.requests, extended);
+        let extended = asked.map(|(name, amount)| (self.column(name), *amount)).collect();
+        let local = Local {
+            view: Arc::make_mut(&mut self.ground).view(&shape.nodes, &shape.tolerations),
+            request: Request::new(&shape.requests, extended),
+            ports: shape.host_ports.iter().filter_map(Port::new).collect(),
+        };
         Class {
             shape: Arc::clone(shape),
             owner: owner.cloned(),
-            ports: shape.host_ports.iter().filter_map(Port::new).collect(),
-            view: self.view(shape),
-            resource_scores: self.resource_scores_of(&request),
-            request,
+            local: Arc::make_mut(&mut self.rules).local(local),
             member_of: Vec::new(),
             carries: Vec::new(),
             affinity: None,
@@ -131,42 +122,14 @@ impl Scheduler {
         }
     }
 
-    fn column(&mut self, name: ResourceName) -> usize {
-        if let Some(index) = self.columns.iter().position(|known| *known == name) {
+    fn column(&mut self, name: &ResourceName) -> usize {
+        if let Some(index) = self.rules.columns.iter().position(|known| known == name) {
             return index;
         }
-        let offered = self.nodes.iter().map(|node| node.allocatable.extended(&name));
-        self.loads.iter_mut().zip(offered).for_each(|(load, has)| Load::add_column(load, has));
-        self.columns.push(name);
-        self.columns.len() - 1
-    }
-
-    fn view(&mut self, shape: &PodShape) -> usize {
-        let known = self.views.iter().position(|view| view.is_of(&shape.nodes, &shape.tolerations));
-        known.unwrap_or_else(|| {
-            let mut view = View::new(&shape.nodes, &shape.tolerations);
-            self.nodes.iter().enumerate().for_each(|(index, node)| view.judge(index, node));
-            self.views.push(view);
-            self.views.len() - 1
-        })
-    }
-
-    fn resource_scores_of(&mut self, request: &Request) -> usize {
-        let known = self.resource_scores.iter().position(|scores| scores.are_of(request));
-        known.unwrap_or_else(|| {
-            self.resource_scores.push(ResourceScores::new(request));
-            self.resource_scores.len() - 1
-        })
-    }
-
-    /// Finds the known sets that count pods of the class.
-    fn join_sets(&mut self, index: usize) {
-        let Class { shape, owner, .. } = &self.classes[index];
-        let home = |set: &PodSet| set.home().is_none_or(|home| *home == shape.namespace);
-        let counts =
-            |set: &PodSet| home(set) && set.matches(shape, owner.as_ref(), &self.namespaces);
-        let sets = self.sets.iter().enumerate().filter(|(_, counts_of)| counts(&counts_of.set));
-        self.classes[index].member_of = sets.map(|(set, _)| set).collect();
+        let offered = self.ground.nodes.iter().map(|node| node.allocatable.extended(name));
+        self.loads.iter_mut().zip(offered).for_each(|(load, has)| load.add_column(has));
+        Arc::make_mut(&mut self.rules).columns.push(name.clone());
+        self.rules.columns.len() - 1
     }
 
     fn compile_affinity(&mut self, index: usize, shape: &PodShape) {
@@ -175,21 +138,21 @@ impl Scheduler {
             &shape.anti_affinity;
         if !required.is_empty() {
             let affinity = self.required_affinity(index, required, shape);
-            self.classes[index].affinity = Some(affinity);
+            self.compiled(index).affinity = Some(affinity);
         }
         for term in required {
             self.carry(index, term, shape, Role::Pull(HARD_AFFINITY_WEIGHT));
         }
         for term in anti_required {
             let tally = self.term_tally(term, shape);
-            self.classes[index].avoids.push(tally);
+            self.compiled(index).avoids.push(tally);
             self.carry(index, term, shape, Role::Repel);
         }
         let near = preferred.iter().map(|(weight, term)| (i64::from(*weight), term));
         let far = anti_preferred.iter().map(|(weight, term)| (-i64::from(*weight), term));
         for (weight, term) in near.chain(far) {
             let tally = self.term_tally(term, shape);
-            self.classes[index].wishes.push((tally, weight));
+            self.compiled(index).wishes.push((tally, weight));
             self.carry(index, term, shape, Role::Pull(weight));
         }
     }
@@ -206,7 +169,7 @@ impl Scheduler {
         let set = self.set(PodSet::Selected(all.unwrap_or_default()));
         let keys: BTreeSet<&LabelKey> = terms.iter().map(|term| &term.topology_key).collect();
         let tallies = keys.into_iter().map(|key| self.tally(set, key)).collect();
-        Affinity { tallies, selects_itself: self.classes[index].member_of.contains(&set) }
+        Affinity { tallies, selects_itself: self.rules.classes[index].member_of.contains(&set) }
     }
 
     fn term_tally(&mut self, term: &PodAffinityTerm, shape: &PodShape) -> usize {
@@ -216,98 +179,148 @@ impl Scheduler {
 
     fn carry(&mut self, index: usize, term: &PodAffinityTerm, shape: &PodShape, role: Role) {
         let set = self.set(PodSet::one(Selection::of_term(term, shape)));
-        let topology = self.topology(&term.topology_key);
-        let same = |held: &Carriers| held.set == set && held.topology == topology;
-        let carriers = self.carriers.iter().position(same).unwrap_or_else(|| {
-            self.carriers.push(Carriers::new(set, topology));
-            self.sets[set].carriers.push(self.carriers.len() - 1);
-            self.carriers.len() - 1
+        let topology = Arc::make_mut(&mut self.ground).topology(&term.topology_key);
+        let mut known = self.rules.sets[set].carriers.iter().copied();
+        let carriers = known.find(|carriers| self.carriers[*carriers].topology == topology);
+        let carriers = carriers.unwrap_or_else(|| {
+            self.carriers.push(Carriers::new(topology));
+            let carriers = self.carriers.len() - 1;
+            Arc::make_mut(&mut self.rules).sets[set].carriers.push(carriers);
+            carriers
         });
-        self.classes[index].carries.push((carriers, role));
+        self.compiled(index).carries.push((carriers, role));
     }
 
     fn compile_spread(&mut self, index: usize, shape: &PodShape) {
-        for rule in &shape.spread {
-            let set = self.set(PodSet::one(Selection::of_spread(rule, shape)));
-            let spread = self.spread(index, rule, set);
-            let class = &mut self.classes[index];
-            match rule.when_unsatisfiable {
-                WhenUnsatisfiable::DoNotSchedule => class.hard_spread.push(spread),
-                WhenUnsatisfiable::ScheduleAnyway => class.soft_spread.push(spread),
+        if !shape.spread.is_empty() {
+            let set = |rule: &TopologySpread| PodSet::one(Selection::of_spread(rule, shape));
+            self.constrain(index, &shape.spread, set, true);
+            return;
+        }
+        let owner = self.rules.classes[index].owner.clone();
+        let Some(owner) = owner.filter(|owner| spreads(owner.kind)) else { return };
+        let (rules, needs_keys) = match &self.rules.default_spread {
+            DefaultSpread::System => (SYSTEM_SPREAD.map(system_spread).to_vec(), false),
+            DefaultSpread::List(rules) => (rules.clone(), true),
+        };
+        let siblings = PodSet::Siblings(owner, shape.labels.clone());
+        self.constrain(index, &rules, |_| siblings.clone(), needs_keys);
+    }
+
+    /// Compiles the constraints of a class. Those of a kind belong together: a node counts for
+    /// them if it has the keys of all of them.
+    fn constrain(
+        &mut self,
+        index: usize,
+        rules: &[TopologySpread],
+        set: impl Fn(&TopologySpread) -> PodSet,
+        soft_needs_keys: bool,
+    ) {
+        let of_kind = |when| rules.iter().filter(move |rule| rule.when_unsatisfiable == when);
+        let hard: Vec<_> = of_kind(WhenUnsatisfiable::DoNotSchedule).collect();
+        let soft: Vec<_> = of_kind(WhenUnsatisfiable::ScheduleAnyway).collect();
+        let hard_spread = self.spreads(index, &hard, &set, true);
+        let soft_spread = self.spreads(index, &soft, &set, soft_needs_keys);
+        let class = self.compiled(index);
+        (class.hard_spread, class.soft_spread) = (hard_spread, soft_spread);
+        class.soft_needs_keys = soft_needs_keys;
+    }
+
+    fn spreads(
+        &mut self,
+        index: usize,
+        rules: &[&TopologySpread],
+        set: &impl Fn(&TopologySpread) -> PodSet,
+        needs_keys: bool,
+    ) -> Vec<Spread> {
+        let ground = Arc::make_mut(&mut self.ground);
+        let topologies: Vec<usize> =
+            rules.iter().map(|rule| ground.topology(&rule.topology_key)).collect();
+        let keys: BTreeSet<usize> = topologies.iter().copied().filter(|_| needs_keys).collect();
+        let keys: Vec<usize> = keys.into_iter().collect();
+        let whole = |n: i32| u32::try_from(n).unwrap_or(0);
+        let mut spreads = Vec::new();
+        for (rule, topology) in rules.iter().zip(topologies) {
+            let set = self.set(set(rule));
+            let class = &self.rules.classes[index];
+            let counts_itself = class.member_of.contains(&set);
+            let policies = [rule.node_affinity_policy, rule.node_taints_policy];
+            let sees = policies.contains(&NodeInclusion::Honor);
+            let counting = Counting {
+                view: sees.then_some(self.rules.locals[class.local].view),
+                affinity: rule.node_affinity_policy,
+                taints: rule.node_taints_policy,
+                keys: keys.clone(),
+            };
+            let arena = Arc::make_mut(&mut self.ground).arena(counting, topology);
+            let counter = self.counter(set, arena);
+            let max_skew = whole(rule.max_skew);
+            let min_domains = whole(rule.min_domains.unwrap_or(1)).max(1);
+            spreads.push(Spread {
+                set,
+                counter,
+                arena,
+                topology,
+                max_skew,
+                min_domains,
+                counts_itself,
+            });
+        }
+        spreads
+    }
+
+    fn counter(&mut self, set: usize, arena: usize) -> usize {
+        let mut known = self.rules.sets[set].counters.iter().copied();
+        if let Some(index) = known.find(|counter| self.rules.counters[*counter].1 == arena) {
+            return index;
+        }
+        let mut counter = Counter::new();
+        for (node, pods) in self.on_node[set].iter().enumerate() {
+            let domain = self.ground.counted_domain(arena, node);
+            if let Some(domain) = domain {
+                counter.add(domain, *pods);
             }
         }
-        let spreading = self.classes[index].owner.clone().filter(|owner| spreads(owner.kind));
-        if let Some(owner) = spreading.filter(|_| shape.spread.is_empty()) {
-            let set = self.set(PodSet::Siblings(owner, shape.labels.clone()));
-            let rules = DEFAULT_SPREAD.map(|(key, skew)| default_spread(key, skew));
-            let spreads = rules.map(|rule| self.spread(index, &rule, set));
-            let class = &mut self.classes[index];
-            class.soft_spread.extend(spreads);
-            class.soft_needs_keys = false;
-        }
-        for node in 0..self.nodes.len() {
-            self.recount_class(index, node);
-        }
-    }
-
-    fn spread(&mut self, class: usize, rule: &TopologySpread, set: usize) -> usize {
-        let topology = self.topology(&rule.topology_key);
-        let mut spread = Spread::new(rule, set, topology);
-        spread.counts_itself = self.classes[class].member_of.contains(&set);
-        self.spreads.push(spread);
-        self.sets[set].spreads.push(self.spreads.len() - 1);
-        self.spreads.len() - 1
-    }
-
-    fn topology(&mut self, key: &LabelKey) -> usize {
-        let known = self.topologies.iter().position(|topology| topology.key == *key);
-        known.unwrap_or_else(|| {
-            let mut topology = Topology::new(key.clone());
-            self.nodes.iter().for_each(|node| topology.push(&node.labels));
-            self.topologies.push(topology);
-            self.topologies.len() - 1
-        })
+        self.counters.push(counter);
+        let index = self.counters.len() - 1;
+        let rules = Arc::make_mut(&mut self.rules);
+        rules.counters.push((set, arena));
+        rules.sets[set].counters.push(index);
+        index
     }
 
     fn tally(&mut self, set: usize, key: &LabelKey) -> usize {
-        let topology = self.topology(key);
-        let known = self.sets[set].tallies.iter().copied();
-        if let Some(tally) = known.into_iter().find(|t| self.tallies[*t].topology == topology) {
+        let topology = Arc::make_mut(&mut self.ground).topology(key);
+        let mut known = self.rules.sets[set].tallies.iter().copied();
+        if let Some(tally) = known.find(|tally| self.tallies[*tally].topology == topology) {
             return tally;
         }
         let mut tally = Tally::new(topology);
-        for (node, pods) in self.sets[set].on_node.iter().enumerate() {
-            let domain = self.topologies[topology].domain(node);
+        for (node, pods) in self.on_node[set].iter().enumerate() {
+            let domain = self.ground.topologies[topology].domain(node);
             (0..*pods).for_each(|_| tally.step(domain, Step::Bind));
         }
         self.tallies.push(tally);
-        self.sets[set].tallies.push(self.tallies.len() - 1);
-        self.tallies.len() - 1
+        let index = self.tallies.len() - 1;
+        Arc::make_mut(&mut self.rules).sets[set].tallies.push(index);
+        index
     }
 
     /// Makes a set known and counts the pods that are bound already.
     fn set(&mut self, set: PodSet) -> usize {
-        if let Some(index) = self.set_index.get(&set) {
-            return *index;
-        }
-        let index = self.sets.len();
-        let mut members = vec![false; self.classes.len()];
-        for (class, member) in self.classes.iter_mut().zip(&mut members) {
-            *member = set.matches(&class.shape, class.owner.as_ref(), &self.namespaces);
-            if *member {
-                class.member_of.push(index);
+        let (index, members) = Arc::make_mut(&mut self.rules).set(set);
+        if index == self.on_node.len() {
+            let running = members.iter().any(|class| self.pods_of[*class] > 0);
+            let mut inside = vec![false; self.rules.classes.len()];
+            for class in members {
+                inside[class] = true;
             }
+            let counted = |load: &Load| {
+                load.pods().iter().filter(|pod| inside[pod.class]).fold(0, |sum, _| sum + 1)
+            };
+            let on_node = if running { self.loads.iter().map(counted).collect() } else { vec![] };
+            self.on_node.push(on_node);
         }
-        let counted = |load: &Load| load.pods().iter().filter(|pod| members[pod.class]).count();
-        let on_node = self.loads.iter().map(counted).collect();
-        self.set_index.insert(set.clone(), index);
-        self.sets.push(SetCounts {
-            set,
-            on_node,
-            tallies: Vec::new(),
-            carriers: Vec::new(),
-            spreads: Vec::new(),
-        });
         index
     }
 }
@@ -327,7 +340,7 @@ fn spreads(kind: WorkloadKind) -> bool {
     }
 }
 
-fn default_spread(key: &str, max_skew: i32) -> TopologySpread {
+fn system_spread((key, max_skew): (&str, i32)) -> TopologySpread {
     TopologySpread {
         max_skew,
         topology_key: key.into(),

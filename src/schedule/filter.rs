@@ -1,5 +1,10 @@
 //! Which nodes a pod may run on, and why not on the others.
 //!
+//! Filters are of two kinds. Those that look at nothing but the node itself (its labels, taints,
+//! ports, room) are in [`Local`], whose verdict is kept until the node changes. Those that look at
+//! pods elsewhere are each a [`Bar`]: the number of certain pods in the node's domain must be in
+//! a range. A filter to come is one or the other: a method of `Local`, or a bar.
+//!
 //! Filters run in the order of the default profile; the first that fails gives the reason.
 //! Source: `pkg/scheduler/framework/plugins/{nodeports,noderesources,podtopologyspread,
 //! interpodaffinity}`, `pkg/scheduler/apis/config/v1/default_plugins.go`.
@@ -8,11 +13,11 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use super::Scheduler;
-use super::class::{Affinity, Class};
+use super::class::Class;
 use super::load::Short;
+use super::local::{CLOSED, Local, Row};
 use super::place::{Verdict, View};
-use super::spread::Spread;
-use super::topology::{Carriers, Tally};
+use super::topology::{ABSENT, at};
 use crate::units::ResourceName;
 
 /// Why a node does not fit a pod.
@@ -88,42 +93,75 @@ pub(super) struct Obstacle {
     pub(super) movable: bool,
 }
 
+/// What may bar a node because of pods in its domain.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Rule {
+    Spread,
+    Affinity,
+    AntiAffinity,
+    ExistingAntiAffinity,
+}
+
+/// A rule about the pods in a domain, with the counts as they are now.
+struct Bar<'a> {
+    rule: Rule,
+    /// The domain of each node.
+    of_node: &'a [u32],
+    /// The pods of each domain; domains beyond the end have none.
+    pods: &'a [u32],
+    least: u32,
+    most: u32,
+    /// Whether nodes without a domain pass.
+    absent: bool,
+}
+
+impl Bar<'_> {
+    #[inline]
+    fn passes(&self, node: usize) -> bool {
+        let domain = self.of_node[node];
+        if domain == ABSENT {
+            return self.absent;
+        }
+        let pods = self.pods.get(at(domain)).copied().unwrap_or(0);
+        self.least <= pods && pods <= self.most
+    }
+
+    fn obstacle(&self, node: usize) -> Option<Obstacle> {
+        let lacks_key = self.of_node[node] == ABSENT;
+        let (reason, movable) = match self.rule {
+            Rule::Spread if lacks_key => (UnfitReason::SpreadKey, false),
+            Rule::Spread => (UnfitReason::Spread, true),
+            Rule::Affinity => (UnfitReason::PodAffinity, false),
+            Rule::AntiAffinity => (UnfitReason::PodAntiAffinity, true),
+            Rule::ExistingAntiAffinity => (UnfitReason::ExistingAntiAffinity, true),
+        };
+        (!self.passes(node)).then_some(Obstacle { reason, movable })
+    }
+}
+
 /// One pod at the gate: what it asks for, against the counts as they are now.
 pub(super) struct Gate<'a> {
     scheduler: &'a Scheduler,
-    class: &'a Class,
+    local: &'a Local,
     view: &'a View,
-    /// The spread constraints that forbid, each with the most pods that a domain may have.
-    limits: Vec<(&'a Spread, Option<usize>)>,
-    /// Those who carry anti-affinity against the pod.
-    repelled_by: Vec<&'a Carriers>,
-    /// Whether the pod is the first of a group whose members want each other's company.
-    first_of_its_kind: bool,
+    bars: Vec<Bar<'a>>,
 }
 
 impl Scheduler {
     pub(super) fn gate(&self, class: usize) -> Gate<'_> {
-        let class = &self.classes[class];
-        let limit = |spread: &usize| (&self.spreads[*spread], self.spreads[*spread].limit());
-        let sets = class.member_of.iter().map(|set| &self.sets[*set]);
-        let carriers = sets.flat_map(|set| &set.carriers).map(|index| &self.carriers[*index]);
-        Gate {
-            scheduler: self,
-            class,
-            view: &self.views[class.view],
-            limits: class.hard_spread.iter().map(limit).collect(),
-            repelled_by: carriers.filter(|carriers| carriers.repelling > 0).collect(),
-            first_of_its_kind: class.affinity.as_ref().is_some_and(|affinity| {
-                let counted = |tally: &usize| self.tallies[*tally].total > 0;
-                affinity.selects_itself && !affinity.tallies.iter().any(counted)
-            }),
-        }
+        let class = &self.rules.classes[class];
+        let local = &self.rules.locals[class.local];
+        let mut gate =
+            Gate { scheduler: self, local, view: &self.ground.views[local.view], bars: Vec::new() };
+        gate.raise_spread(class);
+        gate.raise_affinity(class);
+        gate
     }
 
     /// Counts why none of the nodes fits.
     pub(super) fn explain(&self, class: usize) -> Unfit {
         let gate = self.gate(class);
-        let nodes = self.order.nodes();
+        let nodes = self.ground.order.nodes();
         let mut reasons = BTreeMap::new();
         for reason in nodes.iter().flat_map(|node| gate.reasons(*node)) {
             *reasons.entry(reason).or_insert(0) += 1;
@@ -132,16 +170,74 @@ impl Scheduler {
     }
 }
 
-impl Gate<'_> {
+impl<'a> Gate<'a> {
+    fn raise_spread(&mut self, class: &'a Class) {
+        let Scheduler { ground, counters, .. } = self.scheduler;
+        for spread in &class.hard_spread {
+            let counter = &counters[spread.counter];
+            let limit = spread.limit(counter, &ground.arenas[spread.arena]);
+            self.bars.push(Bar {
+                rule: Rule::Spread,
+                of_node: ground.topologies[spread.topology].of_nodes(),
+                pods: counter.pods(),
+                // Where not one may be added, not even an empty domain passes.
+                least: u32::from(limit.is_none()),
+                most: limit.unwrap_or(0),
+                absent: false,
+            });
+        }
+    }
+
+    /// Pods that all terms select must be in the node's domain of every term. The first pod of a
+    /// group that selects itself needs only the keys; otherwise it could never run.
+    fn raise_affinity(&mut self, class: &'a Class) {
+        let Scheduler { rules, ground, tallies, carriers, .. } = self.scheduler;
+        let of_node = |topology: usize| ground.topologies[topology].of_nodes();
+        let none = |rule, topology, pods| Bar {
+            rule,
+            of_node: of_node(topology),
+            pods,
+            least: 0,
+            most: 0,
+            absent: true,
+        };
+        if let Some(affinity) = &class.affinity {
+            let counted = affinity.tallies.iter().any(|tally| tallies[*tally].total > 0);
+            let first = affinity.selects_itself && !counted;
+            self.bars.extend(affinity.tallies.iter().map(|tally| Bar {
+                rule: Rule::Affinity,
+                of_node: of_node(tallies[*tally].topology),
+                pods: tallies[*tally].counts(),
+                least: u32::from(!first),
+                most: u32::MAX,
+                absent: false,
+            }));
+        }
+        let avoided = class.avoids.iter().map(|tally| &tallies[*tally]);
+        let avoided = avoided.filter(|tally| tally.total > 0);
+        self.bars
+            .extend(avoided.map(|tally| none(Rule::AntiAffinity, tally.topology, tally.counts())));
+        let heard = class.member_of.iter().flat_map(|set| &rules.sets[*set].carriers);
+        let repelling = heard.map(|index| &carriers[*index]).filter(|c| c.repelling > 0);
+        self.bars
+            .extend(repelling.map(|c| none(Rule::ExistingAntiAffinity, c.topology, c.repels())));
+    }
+
+    /// Returns the resource score of `node`, or [`CLOSED`] if the pod may not run there.
+    #[inline]
+    pub(super) fn score(&self, row: &mut Row, node: usize) -> i32 {
+        let Scheduler { versions, loads, balance, .. } = self.scheduler;
+        let work_out = || self.local.score(node, self.view, &loads[node], *balance);
+        let score = row.score(node, versions[node], work_out);
+        if score != CLOSED && self.bars.iter().all(|bar| bar.passes(node)) { score } else { CLOSED }
+    }
+
     /// Returns whether the pod may run on `node`.
     pub(super) fn passes(&self, node: usize) -> bool {
-        let load = &self.scheduler.loads[node];
-        self.scheduler.present[node]
-            && self.view.node(node).verdict == Verdict::Fits
-            && load.has_room(&self.class.request)
-            && load.has_ports(&self.class.ports)
-            && self.spread_obstacle(node).is_none()
-            && self.affinity_obstacle(node).is_none()
+        let Scheduler { ground, loads, .. } = self.scheduler;
+        ground.present[node]
+            && self.local.lets_in(node, self.view, &loads[node])
+            && self.bars.iter().all(|bar| bar.passes(node))
     }
 
     /// Returns the reasons of the first filter that fails.
@@ -152,7 +248,7 @@ impl Gate<'_> {
     /// Returns what the first filter that fails finds on `node`.
     pub(super) fn obstacles(&self, node: usize) -> Vec<Obstacle> {
         let fixed = match self.view.node(node).verdict {
-            Verdict::Fits if self.scheduler.present[node] => None,
+            Verdict::Fits if self.scheduler.ground.present[node] => None,
             Verdict::Fits | Verdict::Cordoned => Some(UnfitReason::Unschedulable),
             Verdict::OtherNode => Some(UnfitReason::NodeName),
             Verdict::Tainted => Some(UnfitReason::Taint),
@@ -162,16 +258,15 @@ impl Gate<'_> {
             return vec![Obstacle { reason, movable: false }];
         }
         let load = &self.scheduler.loads[node];
-        if !load.has_ports(&self.class.ports) {
+        if !load.has_ports(&self.local.ports) {
             return vec![Obstacle { reason: UnfitReason::HostPorts, movable: true }];
         }
-        let short = load.shortages(&self.class.request);
+        let short = load.shortages(&self.local.request);
         if !short.is_empty() {
             let obstacle = |(short, movable)| Obstacle { reason: self.short(short), movable };
             return short.into_iter().map(obstacle).collect();
         }
-        let spread = self.spread_obstacle(node);
-        spread.or_else(|| self.affinity_obstacle(node)).into_iter().collect()
+        self.bars.iter().find_map(|bar| bar.obstacle(node)).into_iter().collect()
     }
 
     fn short(&self, short: Short) -> UnfitReason {
@@ -180,47 +275,7 @@ impl Gate<'_> {
             Short::Cpu => "cpu".into(),
             Short::Memory => "memory".into(),
             Short::Storage => "ephemeral-storage".into(),
-            Short::Column(column) => self.scheduler.columns[column].clone(),
-        })
-    }
-
-    fn spread_obstacle(&self, node: usize) -> Option<Obstacle> {
-        for (spread, limit) in &self.limits {
-            let topology = &self.scheduler.topologies[spread.topology];
-            let Some(domain) = topology.domain(node) else {
-                return Some(Obstacle { reason: UnfitReason::SpreadKey, movable: false });
-            };
-            if limit.is_none_or(|limit| spread.pods(domain) > limit) {
-                return Some(Obstacle { reason: UnfitReason::Spread, movable: true });
-            }
-        }
-        None
-    }
-
-    fn affinity_obstacle(&self, node: usize) -> Option<Obstacle> {
-        let Class { affinity, avoids, .. } = self.class;
-        if affinity.as_ref().is_some_and(|affinity| !self.has_company(affinity, node)) {
-            return Some(Obstacle { reason: UnfitReason::PodAffinity, movable: false });
-        }
-        let domain = |topology: usize| self.scheduler.topologies[topology].domain(node);
-        let tallies = avoids.iter().map(|tally| &self.scheduler.tallies[*tally]);
-        let met = |tally: &Tally| domain(tally.topology).is_some_and(|d| tally.count(d) > 0);
-        if tallies.into_iter().any(met) {
-            return Some(Obstacle { reason: UnfitReason::PodAntiAffinity, movable: true });
-        }
-        let repels = |c: &&Carriers| domain(c.topology).is_some_and(|domain| c.repels(domain));
-        let repelled = self.repelled_by.iter().any(repels);
-        repelled.then_some(Obstacle { reason: UnfitReason::ExistingAntiAffinity, movable: true })
-    }
-
-    /// Returns whether pods that all terms select are in the node's domain of every term. The
-    /// first pod of a group that selects itself needs only the keys; otherwise it could never run.
-    fn has_company(&self, affinity: &Affinity, node: usize) -> bool {
-        let Scheduler { topologies, tallies, .. } = self.scheduler;
-        let tallies = affinity.tallies.iter().map(|tally| &tallies[*tally]);
-        tallies.into_iter().all(|tally| {
-            let domain = topologies[tally.topology].domain(node);
-            domain.is_some_and(|domain| self.first_of_its_kind || tally.count(domain) > 0)
+            Short::Column(column) => self.scheduler.rules.columns[column].clone(),
         })
     }
 }

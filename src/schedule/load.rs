@@ -47,7 +47,7 @@ impl Pair {
 }
 
 /// What one pod asks for, extended resources by column.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Request {
     pub(super) main: Pair,
     /// CPU and memory as scores count them: never nothing.
@@ -66,7 +66,7 @@ impl Request {
 }
 
 /// A port of a node, written in one way.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Port {
     number: u16,
     protocol: String,
@@ -103,8 +103,6 @@ pub(super) struct Load {
     pub(super) used: Pair,
     /// CPU and memory as scores count them.
     pub(super) scored: Pair,
-    /// Rises with every change.
-    pub(super) version: u64,
     storage: (i64, i64),
     pod_limit: i64,
     extended: Vec<(i64, i64)>,
@@ -128,7 +126,6 @@ impl Load {
             has: Pair { cpu: allocatable.cpu.0, memory: allocatable.memory.0 },
             used: Pair::default(),
             scored: Pair::default(),
-            version: 1,
             storage: (allocatable.ephemeral_storage.0, 0),
             pod_limit: allocatable.pods,
             extended: columns.iter().map(|name| (allocatable.extended(name), 0)).collect(),
@@ -165,7 +162,6 @@ impl Load {
             self.extended[*column].1 += amount;
         }
         self.ports.extend_from_slice(ports);
-        self.version += 1;
     }
 
     pub(super) fn lift(&mut self, bound: Bound, request: &Request, ports: &[Port]) {
@@ -181,7 +177,6 @@ impl Load {
                 self.ports.swap_remove(at);
             }
         }
-        self.version += 1;
     }
 
     /// Returns whether none of `ports` conflicts with one in use.

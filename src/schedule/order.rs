@@ -27,12 +27,11 @@ pub(super) fn nodes_to_find(nodes: usize) -> usize {
 /// Region and zone of a node; both may be missing.
 type Place = (Option<LabelValue>, Option<LabelValue>);
 
-/// Nodes, one of each zone in turn, and where the next search begins.
+/// Nodes, one of each zone in turn.
 #[derive(Debug, Clone, Default)]
 pub(super) struct NodeOrder {
     zones: Vec<(Place, Vec<usize>)>,
     list: Vec<usize>,
-    start: usize,
 }
 
 impl NodeOrder {
@@ -61,14 +60,15 @@ impl NodeOrder {
         &self.list
     }
 
-    /// Returns the nodes from where the last search ended, once around.
-    pub(super) fn rotated(&self) -> impl Iterator<Item = usize> {
-        let at = self.start.checked_rem(self.list.len()).unwrap_or(0);
-        self.list[at..].iter().chain(&self.list[..at]).copied()
+    /// Returns the nodes from the one at `start` on, once around, in two parts.
+    pub(super) fn rotated(&self, start: usize) -> [&[usize]; 2] {
+        let start = start.checked_rem(self.list.len()).unwrap_or(0);
+        let (before, after) = self.list.split_at(start);
+        [after, before]
     }
 
-    /// Moves the start of the next search past the nodes `tried`.
-    pub(super) fn advance(&mut self, tried: usize) {
-        self.start = (self.start + tried).checked_rem(self.list.len()).unwrap_or(0);
+    /// Returns where the search after one from `start` that tried so many nodes begins.
+    pub(super) fn advanced(&self, start: usize, tried: usize) -> usize {
+        (start + tried).checked_rem(self.list.len()).unwrap_or(0)
     }
 }

@@ -63,11 +63,6 @@ impl View {
         }
     }
 
-    /// Returns whether pods with this choice and these tolerations see the nodes like this.
-    pub(super) fn is_of(&self, choice: &NodeChoice, tolerations: &[Toleration]) -> bool {
-        self.choice == *choice && self.tolerations == tolerations
-    }
-
     pub(super) fn node(&self, index: usize) -> &NodeView {
         &self.nodes[index]
     }

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::Budget;
 use crate::demand::PodShape;
 use crate::ids::{LabelKey, LabelValue, Labels, Namespace, WorkloadId};
 use crate::pod::{PodAffinityTerm, Selector, TopologySpread};
@@ -12,10 +13,12 @@ const NAMESPACE_NAME: &str = "kubernetes.io/metadata.name";
 
 /// Labels of the namespaces, as namespace selectors see them.
 #[derive(Debug, Clone)]
-pub(super) struct NamespaceLabels(BTreeMap<Namespace, Labels>);
+pub struct NamespaceLabels(BTreeMap<Namespace, Labels>);
 
 impl NamespaceLabels {
-    pub(super) fn new(namespaces: &BTreeMap<Namespace, Labels>) -> Self {
+    /// Returns the labels with what the API server adds to them.
+    #[must_use]
+    pub fn new(namespaces: &BTreeMap<Namespace, Labels>) -> Self {
         let named = |(namespace, labels): (&Namespace, &Labels)| {
             let mut labels = labels.clone();
             labels.extend([label(NAMESPACE_NAME, namespace.as_str())]);
@@ -36,7 +39,7 @@ impl NamespaceLabels {
 
 /// One selector with the namespaces it looks into.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Selection {
+pub struct Selection {
     namespaces: BTreeSet<Namespace>,
     by_namespace: Option<Requirements>,
     labels: Requirements,
@@ -48,7 +51,8 @@ impl Selection {
     /// The API server writes `matchLabelKeys` into the selector when a pod is created; narrowing
     /// it once more changes nothing, so templates and live pods can be treated alike.
     /// Source: `pkg/registry/core/pod/strategy.go`, `pkg/scheduler/framework/types.go`.
-    pub(super) fn of_term(term: &PodAffinityTerm, shape: &PodShape) -> Option<Self> {
+    #[must_use]
+    pub fn of_term(term: &PodAffinityTerm, shape: &PodShape) -> Option<Self> {
         let mut labels = requirements(term.selector.as_ref()?);
         adopt(&mut labels, &term.match_label_keys, shape, LabelSet::one);
         adopt(&mut labels, &term.mismatch_label_keys, shape, |v| LabelSet::one(v).complement());
@@ -63,13 +67,45 @@ impl Selection {
     }
 
     /// Compiles the pods that a spread constraint of a pod of `shape` counts.
-    pub(super) fn of_spread(constraint: &TopologySpread, shape: &PodShape) -> Option<Self> {
+    #[must_use]
+    pub fn of_spread(constraint: &TopologySpread, shape: &PodShape) -> Option<Self> {
         let mut labels = requirements(constraint.selector.as_ref()?);
         adopt(&mut labels, &constraint.match_label_keys, shape, LabelSet::one);
         Some(Self { namespaces: [shape.namespace.clone()].into(), by_namespace: None, labels })
     }
 
-    pub(super) fn matches(&self, shape: &PodShape, namespaces: &NamespaceLabels) -> bool {
+    /// Compiles the pods of a disruption budget; one without expressions has none.
+    pub(super) fn of_budget(budget: &Budget) -> Option<Self> {
+        let labels = requirements(&budget.selector);
+        let namespaces = [budget.namespace.clone()].into();
+        let any = !labels.is_unconstrained();
+        any.then_some(Self { namespaces, by_namespace: None, labels })
+    }
+
+    fn anchor(&self) -> Anchor {
+        let only = |(key, set): (&LabelKey, &LabelSet)| {
+            let [value] = set.values().finite(1)?.try_into().ok()?;
+            (!set.allows_absence()).then(|| Anchor::Label(key.clone(), value))
+        };
+        let home = || {
+            let only = self.by_namespace.is_none() && self.namespaces.len() == 1;
+            self.namespaces.first().filter(|_| only).cloned().map(Anchor::Home)
+        };
+        self.labels.iter().find_map(only).or_else(home).unwrap_or(Anchor::Pod)
+    }
+
+    /// Returns a label that every selected pod has, where one is plain to see.
+    #[must_use]
+    pub fn one_label(&self) -> Option<(LabelKey, LabelValue)> {
+        match self.anchor() {
+            Anchor::Label(key, value) => Some((key, value)),
+            Anchor::Owner(_) | Anchor::Home(_) | Anchor::Pod => None,
+        }
+    }
+
+    /// Returns whether the selection is of pods such as these.
+    #[must_use]
+    pub fn matches(&self, shape: &PodShape, namespaces: &NamespaceLabels) -> bool {
         let inside = self.namespaces.contains(&shape.namespace)
             || self.by_namespace.as_ref().is_some_and(|s| namespaces.satisfy(&shape.namespace, s));
         inside && self.labels.match_labels(&shape.labels)
@@ -109,16 +145,40 @@ impl PodSet {
         }
     }
 
-    /// Returns the only namespace whose pods can be in the set, where there is just one.
-    pub(super) fn home(&self) -> Option<&Namespace> {
+    /// Returns what all pods in the set have in common, as narrow as is easily known.
+    pub(super) fn anchor(&self) -> Anchor {
         match self {
             Self::Selected(selections) => {
-                let first = selections.first()?;
-                let only = first.by_namespace.is_none() && first.namespaces.len() == 1;
-                first.namespaces.first().filter(|_| only)
+                let anchors = selections.iter().map(Selection::anchor);
+                anchors.min().unwrap_or(Anchor::Pod)
             }
-            Self::Siblings(workload, _) => Some(&workload.namespace),
+            Self::Siblings(workload, _) => Anchor::Owner(workload.clone()),
         }
+    }
+}
+
+/// What pods of a set have in common: sets and pods find each other by it, so that not every pod
+/// has to be held against every set. The narrowest come first.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Anchor {
+    /// Their workload.
+    Owner(WorkloadId),
+    /// A label with its value.
+    Label(LabelKey, LabelValue),
+    /// Their namespace.
+    Home(Namespace),
+    /// Nothing.
+    Pod,
+}
+
+impl Anchor {
+    /// Returns the anchors of every set that a pod may be in.
+    pub(super) fn of_pod(shape: &PodShape, owner: Option<&WorkloadId>) -> Vec<Self> {
+        let labels =
+            shape.labels.iter().map(|(key, value)| Self::Label(key.clone(), value.clone()));
+        let owner = owner.cloned().map(Self::Owner);
+        let rest = [Self::Home(shape.namespace.clone()), Self::Pod];
+        labels.chain(owner).chain(rest).collect()
     }
 }
 

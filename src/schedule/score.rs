@@ -12,20 +12,19 @@
 use super::Scheduler;
 use super::class::Class;
 use super::load::{Load, Pair, Request};
-use super::topology::{Topology, slot};
-use crate::requirement::key;
+use super::topology::{ABSENT, Topology, at};
 
 /// The highest score of one plugin.
 const SCORE_MAX: i64 = 100;
 
 /// Weight of `TaintToleration`.
-const TAINT_WEIGHT: i64 = 3;
+const TAINT_WEIGHT: i32 = 3;
 /// Weight of `NodeAffinity`.
-const NODE_AFFINITY_WEIGHT: i64 = 2;
+const NODE_AFFINITY_WEIGHT: i32 = 2;
 /// Weight of `PodTopologySpread`.
-const SPREAD_WEIGHT: i64 = 2;
+const SPREAD_WEIGHT: i32 = 2;
 /// Weight of `InterPodAffinity`.
-const POD_AFFINITY_WEIGHT: i64 = 2;
+const POD_AFFINITY_WEIGHT: i32 = 2;
 
 /// What `NodeResourcesBalancedAllocation` rewards.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -37,135 +36,122 @@ pub enum Balance {
     Change,
 }
 
-/// The resource scores of one request on every node, kept until the node's load changes.
-#[derive(Debug, Clone)]
-pub(super) struct ResourceScores {
-    asked: Pair,
-    scored: Pair,
-    /// The node's version that the score is of, and the score.
-    nodes: Vec<(u64, i64)>,
+/// Returns `NodeResourcesFit` and `NodeResourcesBalancedAllocation`, both of weight 1.
+pub(super) fn resource_score(request: &Request, load: &Load, balance: Balance) -> i32 {
+    let mut score = least_allocated(load.scored.plus(request.scored), load.has);
+    // A pod that asks for nothing would follow the balance of others to one node.
+    if request.main != Pair::default() {
+        score += balanced(load.used, load.used.plus(request.main), load.has, balance);
+    }
+    i32::try_from(score).expect("two scores of at most 100")
 }
 
-impl ResourceScores {
-    pub(super) fn new(request: &Request) -> Self {
-        Self { asked: request.main, scored: request.scored, nodes: Vec::new() }
-    }
+/// Nodes that fit a pod, with their totals.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Finds {
+    pub(super) nodes: Vec<usize>,
+    /// Begin as the resource scores.
+    pub(super) totals: Vec<i32>,
+}
 
-    pub(super) fn are_of(&self, request: &Request) -> bool {
-        self.asked == request.main && self.scored == request.scored
-    }
-
-    pub(super) fn forget(&mut self) {
+impl Finds {
+    pub(super) fn clear(&mut self) {
         self.nodes.clear();
+        self.totals.clear();
     }
 
-    /// `NodeResourcesFit` and `NodeResourcesBalancedAllocation`, both of weight 1.
-    fn of(&mut self, node: usize, load: &Load, balance: Balance) -> i64 {
-        let (asked, scored) = (self.asked, self.scored);
-        let (version, score) = slot(&mut self.nodes, node);
-        if *version != load.version {
-            *version = load.version;
-            *score = least_allocated(load.scored.plus(scored), load.has);
-            // A pod that asks for nothing would follow the balance of others to one node.
-            if asked != Pair::default() {
-                *score += balanced(load.used, load.used.plus(asked), load.has, balance);
-            }
+    fn add(&mut self, weight: i32, scores: impl Iterator<Item = i64>) {
+        for (total, score) in self.totals.iter_mut().zip(scores) {
+            *total += weight * i32::try_from(score).expect("a score is at most 100");
         }
-        *score
     }
 }
 
 impl Scheduler {
-    /// Returns the totals of `nodes`, which all fit, for a pod of `class`.
-    pub(super) fn totals(&mut self, class: usize, nodes: &[usize]) -> Vec<i64> {
-        let Self { classes, loads, resource_scores, balance, .. } = self;
-        let resources = &mut resource_scores[classes[class].resource_scores];
-        let of = |node: &usize| resources.of(*node, &loads[*node], *balance);
-        let mut totals: Vec<i64> = nodes.iter().map(of).collect();
-        let class = &self.classes[class];
-        let view = &self.views[class.view];
-        let mut add = |scores: Vec<i64>, weight: i64| {
-            totals.iter_mut().zip(scores).for_each(|(total, score)| *total += weight * score);
-        };
+    /// Adds to the resource scores what the other plugins say of nodes that all fit.
+    pub(super) fn add_scores(&self, class: usize, finds: &mut Finds) {
+        let class = &self.rules.classes[class];
+        let view = &self.ground.views[self.rules.locals[class.local].view];
         if view.discourages {
-            let taints: Vec<i64> = nodes.iter().map(|node| view.node(*node).discouraged).collect();
+            let taints = finds.nodes.iter().map(|node| view.node(*node).discouraged);
+            let taints: Vec<i64> = taints.collect();
             // Where no node is discouraged, all would gain the same.
-            if taints.iter().any(|taints| *taints > 0) {
-                add(reversed(share_of_highest(taints)), TAINT_WEIGHT);
+            if let Some(highest) = taints.iter().copied().max().filter(|highest| *highest > 0) {
+                let scores = taints.iter().map(|taints| SCORE_MAX - SCORE_MAX * taints / highest);
+                finds.add(TAINT_WEIGHT, scores);
             }
         }
         if view.wishes() {
-            let wishes = nodes.iter().map(|node| view.node(*node).wish).collect();
-            add(share_of_highest(wishes), NODE_AFFINITY_WEIGHT);
+            let wishes: Vec<i64> = finds.nodes.iter().map(|node| view.node(*node).wish).collect();
+            let highest = wishes.iter().copied().max().unwrap_or(0);
+            if highest != 0 {
+                let share = |wish: &i64| SCORE_MAX.saturating_mul(*wish) / highest;
+                finds.add(NODE_AFFINITY_WEIGHT, wishes.iter().map(share));
+            }
         }
         if !class.soft_spread.is_empty() {
-            add(self.spread_scores(class, nodes), SPREAD_WEIGHT);
+            let scores = self.spread_scores(class, &finds.nodes);
+            finds.add(SPREAD_WEIGHT, scores.into_iter());
         }
-        if let Some(sums) = self.affinity_sums(class, nodes) {
-            add(share_of_range(&sums), POD_AFFINITY_WEIGHT);
+        if let Some(sums) = self.affinity_sums(class, &finds.nodes) {
+            finds.add(POD_AFFINITY_WEIGHT, shares_of_range(&sums));
         }
-        totals
     }
 
     fn spread_scores(&self, class: &Class, nodes: &[usize]) -> Vec<i64> {
-        let topology = |spread: &usize| &self.topologies[self.spreads[*spread].topology];
-        let has_keys =
-            |node: usize| class.soft_spread.iter().all(|s| topology(s).domain(node).is_some());
+        let topologies = &self.ground.topologies;
+        let soft = || class.soft_spread.iter().map(|spread| &topologies[spread.topology]);
+        let has_keys = |node: usize| soft().all(|topology| topology.domain(node).is_some());
         let scored: Vec<bool> =
             nodes.iter().map(|node| !class.soft_needs_keys || has_keys(*node)).collect();
-        let weights: Vec<f64> = class
-            .soft_spread
-            .iter()
-            .map(|spread| logarithm(spread_size(topology(spread), nodes, &scored) + 2))
-            .collect();
-        let raw = nodes.iter().zip(&scored).map(|(node, scored)| {
-            let sum = || self.spread_sum(class, *node, &weights);
-            scored.then(sum)
-        });
-        invert_spread(&raw.collect::<Vec<_>>())
-    }
-
-    /// Adds up the pods of the node's domains, each topology by its weight.
-    fn spread_sum(&self, class: &Class, node: usize, weights: &[f64]) -> i64 {
-        let mut sum = 0.0;
-        for (spread, weight) in class.soft_spread.iter().zip(weights) {
-            let spread = &self.spreads[*spread];
-            let topology = &self.topologies[spread.topology];
-            let Some(domain) = topology.domain(node) else { continue };
-            // Pods of the node itself count, whether or not the constraint counts the node.
-            let pods = if is_hostname(topology) {
-                self.sets[spread.set].on_node[node]
-            } else {
-                spread.pods(domain)
-            };
-            sum += float(pods) * weight + (float(spread.max_skew) - 1.0);
+        let mut sums = vec![0.0; nodes.len()];
+        for spread in &class.soft_spread {
+            let topology = &topologies[spread.topology];
+            let weight = logarithm(spread_size(topology, nodes, &scored) + 2);
+            let skew = f64::from(spread.max_skew) - 1.0;
+            let pods = self.counters[spread.counter].pods();
+            let here = &self.on_node[spread.set];
+            for (node, sum) in nodes.iter().zip(&mut sums) {
+                let domain = topology.of_nodes()[*node];
+                if domain != ABSENT {
+                    // Pods of the node itself count, whether or not the constraint counts it.
+                    let pods =
+                        if topology.is_hostname { here.get(*node) } else { pods.get(at(domain)) };
+                    *sum += f64::from(pods.copied().unwrap_or(0)) * weight + skew;
+                }
+            }
         }
-        truncate(sum.round())
+        invert_spread(&sums, &scored)
     }
 
     /// Returns how much each node is wanted: by the pod for who is there, and by those who are
     /// there for the pod. `None` where nobody wants anything.
     fn affinity_sums(&self, class: &Class, nodes: &[usize]) -> Option<Vec<i64>> {
-        let sets = class.member_of.iter().map(|set| &self.sets[*set]);
-        let pulled_by: Vec<_> = sets
-            .flat_map(|set| &set.carriers)
-            .map(|index| &self.carriers[*index])
-            .filter(|carriers| carriers.pulling > 0)
-            .collect();
-        if class.wishes.is_empty() && pulled_by.is_empty() {
+        let heard = class.member_of.iter().flat_map(|set| &self.rules.sets[*set].carriers);
+        let mut pulled_by = heard.map(|index| &self.carriers[*index]).filter(|c| c.pulling > 0);
+        let first = pulled_by.next();
+        if class.wishes.is_empty() && first.is_none() {
             return None;
         }
-        let domain = |topology: usize, node: usize| self.topologies[topology].domain(node);
-        let sum = |node: &usize| {
-            let wishes = class.wishes.iter().filter_map(|(tally, weight)| {
-                let tally = &self.tallies[*tally];
-                let pods = tally.count(domain(tally.topology, *node)?);
-                Some(i64::try_from(pods).unwrap_or(i64::MAX).saturating_mul(*weight))
-            });
-            let pulls = pulled_by.iter().filter_map(|c| Some(c.pull(domain(c.topology, *node)?)));
-            wishes.chain(pulls).fold(0, i64::saturating_add)
+        let mut sums = vec![0_i64; nodes.len()];
+        let mut add = |topology: usize, worth: &dyn Fn(usize) -> i64| {
+            let of_node = self.ground.topologies[topology].of_nodes();
+            for (node, sum) in nodes.iter().zip(&mut sums) {
+                if of_node[*node] != ABSENT {
+                    *sum = sum.saturating_add(worth(at(of_node[*node])));
+                }
+            }
         };
-        Some(nodes.iter().map(sum).collect())
+        for (tally, weight) in &class.wishes {
+            let tally = &self.tallies[*tally];
+            let pods = |domain: usize| i64::from(tally.counts().get(domain).copied().unwrap_or(0));
+            add(tally.topology, &|domain| pods(domain).saturating_mul(*weight));
+        }
+        for carriers in first.into_iter().chain(pulled_by) {
+            let pulls = carriers.pulls();
+            add(carriers.topology, &|domain| pulls.get(domain).copied().unwrap_or(0));
+        }
+        Some(sums)
     }
 }
 
@@ -202,58 +188,48 @@ fn evenness(used: Pair, has: Pair) -> i64 {
     truncate((1.0 - deviation) * wide(SCORE_MAX))
 }
 
-/// Scales scores so that the highest becomes 100.
-fn share_of_highest(scores: Vec<i64>) -> Vec<i64> {
-    let highest = scores.iter().copied().max().unwrap_or(0);
-    if highest == 0 {
-        return scores;
-    }
-    scores.into_iter().map(|score| SCORE_MAX.saturating_mul(score) / highest).collect()
-}
-
-/// Turns scores around, so that the lowest is the best.
-fn reversed(scores: Vec<i64>) -> Vec<i64> {
-    scores.into_iter().map(|score| SCORE_MAX - score).collect()
-}
-
 /// Scales scores so that the lowest becomes 0 and the highest 100.
-fn share_of_range(scores: &[i64]) -> Vec<i64> {
+fn shares_of_range(scores: &[i64]) -> impl Iterator<Item = i64> {
     let lowest = scores.iter().copied().min().unwrap_or(0);
     let range = scores.iter().copied().max().unwrap_or(0).saturating_sub(lowest);
-    let share = |score: i64| {
+    let share = move |score: i64| {
         if range == 0 {
             return 0;
         }
         truncate(wide(SCORE_MAX) * (wide(score.saturating_sub(lowest)) / wide(range)))
     };
-    scores.iter().copied().map(share).collect()
+    scores.iter().copied().map(share)
 }
 
 /// Turns pods counted into scores: fewer are better. Nodes that are not scored get 0.
-fn invert_spread(raw: &[Option<i64>]) -> Vec<i64> {
-    let counted = || raw.iter().copied().flatten();
+fn invert_spread(sums: &[f64], scored: &[bool]) -> Vec<i64> {
+    let raw: Vec<i64> = sums.iter().map(|sum| round(*sum)).collect();
+    let counted = || raw.iter().zip(scored).filter(|(_, scored)| **scored).map(|(sum, _)| *sum);
     let (lowest, highest) = (counted().min().unwrap_or(0), counted().max().unwrap_or(0));
     let score = |sum: i64| match highest {
         0 => SCORE_MAX,
         _ => SCORE_MAX * (highest + lowest - sum) / highest,
     };
-    raw.iter().map(|sum| sum.map_or(0, score)).collect()
+    raw.iter().zip(scored).map(|(sum, scored)| if *scored { score(*sum) } else { 0 }).collect()
 }
 
 /// Counts the domains among the nodes that are scored. Nodes without the key are one more.
 fn spread_size(topology: &Topology, nodes: &[usize], scored: &[bool]) -> usize {
-    if is_hostname(topology) {
+    if topology.is_hostname {
         return scored.iter().filter(|scored| **scored).count();
     }
     let mut seen = vec![false; topology.domains() + 1];
     for (node, _) in nodes.iter().zip(scored).filter(|(_, scored)| **scored) {
-        seen[topology.domain(*node).unwrap_or(topology.domains())] = true;
+        seen[topology.domain(*node).map_or(topology.domains(), at)] = true;
     }
     seen.into_iter().filter(|seen| *seen).count()
 }
 
-fn is_hostname(topology: &Topology) -> bool {
-    topology.key.as_str() == key::HOSTNAME
+/// Rounds to the nearest integer, halves away from 0; `x` is not negative.
+fn round(x: f64) -> i64 {
+    let whole = truncate(x);
+    // The difference is exact, so that this rounds as upstream's `math.Round` does.
+    if x - wide(whole) >= 0.5 { whole + 1 } else { whole }
 }
 
 /// Returns the natural logarithm of `n`, which is not 0, to the last but one digit of a double.

@@ -3,12 +3,14 @@
 mod bench;
 mod filters;
 mod oracle;
+mod plain;
 mod runs;
 mod scores;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use super::score::{Finds, resource_score};
 use super::{ClassIndex, NodeIndex, ScheduleNode, Scheduler, UnfitReason};
 use crate::demand::{NodeChoice, PodShape};
 use crate::ids::{Labels, WorkloadId, WorkloadKind};
@@ -124,6 +126,17 @@ fn port(number: u16, protocol: &str, ip: &str) -> HostPort {
 
 fn deployment(name: &str) -> WorkloadId {
     WorkloadId { namespace: "default".into(), name: name.into(), kind: WorkloadKind::Deployment }
+}
+
+impl Scheduler {
+    /// Returns the totals of nodes, whether they fit or not.
+    fn totals(&self, class: usize, nodes: &[usize]) -> Vec<i32> {
+        let request = &self.rules.locals[self.rules.classes[class].local].request;
+        let of = |node: &usize| resource_score(request, &self.loads[*node], self.balance);
+        let mut finds = Finds { nodes: nodes.to_vec(), totals: nodes.iter().map(of).collect() };
+        self.add_scores(class, &mut finds);
+        finds.totals
+    }
 }
 
 /// A scheduler in the hands of a test, which names nodes.

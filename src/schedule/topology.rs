@@ -3,6 +3,10 @@
 use std::collections::BTreeMap;
 
 use crate::ids::{LabelKey, LabelValue, Labels};
+use crate::requirement::key;
+
+/// Stands for the domain of a node without the label; no domain ever gets this number.
+pub(super) const ABSENT: u32 = u32::MAX;
 
 /// Whether a pod comes to a node or leaves it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -12,7 +16,7 @@ pub(super) enum Step {
 }
 
 impl Step {
-    pub(super) fn count(self, count: &mut usize) {
+    pub(super) fn count(self, count: &mut u32) {
         *count = match self {
             Self::Bind => *count + 1,
             Self::Unbind => count.checked_sub(1).expect("a pod leaves only where it was bound"),
@@ -31,29 +35,37 @@ impl Step {
 #[derive(Debug, Clone)]
 pub(super) struct Topology {
     pub(super) key: LabelKey,
-    domains: BTreeMap<LabelValue, usize>,
-    of_node: Vec<usize>,
+    /// Whether the key is that of host names, by which scores count in a way of their own.
+    pub(super) is_hostname: bool,
+    domains: BTreeMap<LabelValue, u32>,
+    of_node: Vec<u32>,
 }
 
 impl Topology {
-    /// Stands for a node without the label; no domain ever gets this number.
-    const ABSENT: usize = usize::MAX;
-
     pub(super) fn new(key: LabelKey) -> Self {
-        Self { key, domains: BTreeMap::new(), of_node: Vec::new() }
+        let is_hostname = key.as_str() == key::HOSTNAME;
+        Self { key, is_hostname, domains: BTreeMap::new(), of_node: Vec::new() }
     }
 
     /// Adds the next node.
     pub(super) fn push(&mut self, labels: &Labels) {
-        let next = self.domains.len();
-        let domain = labels
-            .get(&self.key)
-            .map_or(Self::ABSENT, |value| *self.domains.entry(value.clone()).or_insert(next));
+        let next = u32::try_from(self.domains.len()).unwrap_or(ABSENT);
+        let domain = labels.get(&self.key).map_or(ABSENT, |value| {
+            self.domains.get(value).copied().unwrap_or_else(|| {
+                self.domains.insert(value.clone(), next);
+                next
+            })
+        });
         self.of_node.push(domain);
     }
 
-    pub(super) fn domain(&self, node: usize) -> Option<usize> {
-        self.of_node.get(node).copied().filter(|domain| *domain != Self::ABSENT)
+    pub(super) fn domain(&self, node: usize) -> Option<u32> {
+        self.of_node.get(node).copied().filter(|domain| *domain != ABSENT)
+    }
+
+    /// Returns the domain of each node, or [`ABSENT`].
+    pub(super) fn of_nodes(&self) -> &[u32] {
+        &self.of_node
     }
 
     pub(super) fn domains(&self) -> usize {
@@ -65,9 +77,9 @@ impl Topology {
 #[derive(Debug, Clone)]
 pub(super) struct Tally {
     pub(super) topology: usize,
-    counts: Vec<usize>,
+    counts: Vec<u32>,
     /// Pods counted, in all domains together.
-    pub(super) total: usize,
+    pub(super) total: u32,
 }
 
 impl Tally {
@@ -75,14 +87,15 @@ impl Tally {
         Self { topology, counts: Vec::new(), total: 0 }
     }
 
-    pub(super) fn step(&mut self, domain: Option<usize>, step: Step) {
+    pub(super) fn step(&mut self, domain: Option<u32>, step: Step) {
         let Some(domain) = domain else { return };
-        step.count(slot(&mut self.counts, domain));
+        step.count(slot(&mut self.counts, at(domain)));
         step.count(&mut self.total);
     }
 
-    pub(super) fn count(&self, domain: usize) -> usize {
-        self.counts.get(domain).copied().unwrap_or(0)
+    /// Returns the pods by domain; domains beyond the end have none.
+    pub(super) fn counts(&self) -> &[u32] {
+        &self.counts
     }
 }
 
@@ -98,23 +111,22 @@ pub(super) enum Role {
 /// How the pods that carry a term are spread over the domains of its topology.
 #[derive(Debug, Clone)]
 pub(super) struct Carriers {
-    pub(super) set: usize,
     pub(super) topology: usize,
-    repel: Vec<usize>,
+    repel: Vec<u32>,
     pull: Vec<i64>,
     /// Pods with [`Role::Repel`].
-    pub(super) repelling: usize,
+    pub(super) repelling: u32,
     /// Pods with [`Role::Pull`].
-    pub(super) pulling: usize,
+    pub(super) pulling: u32,
 }
 
 impl Carriers {
-    pub(super) fn new(set: usize, topology: usize) -> Self {
-        Self { set, topology, repel: Vec::new(), pull: Vec::new(), repelling: 0, pulling: 0 }
+    pub(super) fn new(topology: usize) -> Self {
+        Self { topology, repel: Vec::new(), pull: Vec::new(), repelling: 0, pulling: 0 }
     }
 
-    pub(super) fn step(&mut self, domain: Option<usize>, role: Role, step: Step) {
-        let Some(domain) = domain else { return };
+    pub(super) fn step(&mut self, domain: Option<u32>, role: Role, step: Step) {
+        let Some(domain) = domain.map(at) else { return };
         match role {
             Role::Repel => {
                 step.count(slot(&mut self.repel, domain));
@@ -127,19 +139,27 @@ impl Carriers {
         }
     }
 
-    pub(super) fn repels(&self, domain: usize) -> bool {
-        self.repel.get(domain).is_some_and(|pods| *pods > 0)
+    /// Returns the repelling pods by domain; domains beyond the end have none.
+    pub(super) fn repels(&self) -> &[u32] {
+        &self.repel
     }
 
-    pub(super) fn pull(&self, domain: usize) -> i64 {
-        self.pull.get(domain).copied().unwrap_or(0)
+    /// Returns the weights by domain; domains beyond the end have none.
+    pub(super) fn pulls(&self) -> &[i64] {
+        &self.pull
     }
 }
 
-/// Returns the slot of `domain`, growing the list where domains appeared since.
-pub(super) fn slot<T: Default + Clone>(list: &mut Vec<T>, domain: usize) -> &mut T {
-    if domain >= list.len() {
-        list.resize(domain + 1, T::default());
+/// Returns the slot at `index`, growing the list where it ends before.
+pub(super) fn slot<T: Default + Clone>(list: &mut Vec<T>, index: usize) -> &mut T {
+    if index >= list.len() {
+        list.resize(index + 1, T::default());
     }
-    &mut list[domain]
+    &mut list[index]
+}
+
+/// Returns a domain as an index.
+#[inline]
+pub(super) fn at(domain: u32) -> usize {
+    usize::try_from(domain).expect("an index has 32 bits at least")
 }

@@ -77,7 +77,7 @@ impl State {
             }
             let class = scheduler.class(&shape, owner.as_ref());
             // A pod that fits nowhere waits for the next tick.
-            if let Ok(node) = scheduler.schedule(class, None) {
+            if let Some(node) = scheduler.try_schedule(class, None) {
                 let node = scheduler.name(node).clone();
                 self.bind(&key, node);
             }

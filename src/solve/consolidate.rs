@@ -57,7 +57,7 @@ pub(super) struct Declined {
 
 /// Returns the layout after every removal and replacement that is worth it.
 pub(super) fn consolidate(stage: &Stage, settings: &Settings) -> Consolidated {
-    let mut settled = stage.settle(&without_leavers(&stage.ground));
+    let mut settled = stage.rescued(stage.settle(&without_leavers(&stage.ground)));
     let baseline = settled.layout.price;
     let mut round = Round { stage, settings, declined: BTreeMap::new() };
     for _ in 0..ROUNDS_MAX {

@@ -7,10 +7,12 @@
 
 use std::collections::BTreeMap;
 
+use super::allot::{Allotment, Field};
+use super::bound::lower_bound;
 use super::consolidate::{Consolidated, consolidate};
 use super::layout::{Counts, Ground, Layout};
 use super::limits::Limits;
-use super::model::Model;
+use super::model::{Bin, Model, Supply};
 use super::offer::Offer;
 use super::pack::{Opened, Packing};
 use super::rehearse::{Placements, Settled, Stage};
@@ -20,6 +22,7 @@ use super::{Input, Settings};
 use crate::demand::{Demand, PodGroup};
 use crate::ids::NodeName;
 use crate::requirement::{key, label};
+use crate::units::MicroUsd;
 
 /// Times that an answer is taken as carried out.
 const PASSES_MAX: usize = 8;
@@ -47,7 +50,7 @@ impl Passes<'_> {
             }
             let groups = self.carried_out(&outcome.settled);
             let standing = self.fleet_after(&outcome.settled);
-            let next = Model::of(&groups, self.offers, &standing);
+            let next = self.model(&groups, &standing);
             let better = self.pass(&groups, &standing, &next);
             let layout = &better.settled.layout;
             if layout.kept.iter().all(|kept| *kept) && layout.packing.opened.is_empty() {
@@ -66,6 +69,35 @@ impl Passes<'_> {
         };
         outcome.declined.retain(|name, _| kept(name));
         outcome
+    }
+
+    /// Returns the problem of placing `groups`, of which some run on `standing`.
+    pub(super) fn model(&self, groups: &[PodGroup], standing: &[Standing]) -> Model {
+        let namespaces = &self.input.desired.namespaces;
+        let field = Field { groups, offers: self.offers, standing, namespaces };
+        let supply = Supply { offers: self.offers, standing, daemons: &self.demand.daemons };
+        Model::of(groups, &Allotment::of(field), supply)
+    }
+
+    /// Returns a bound on every fleet that holds the placed pods and keeps the nodes that stay in
+    /// any case; no domain is chosen for pods here, since another fleet may choose another.
+    pub(super) fn bound(&self, outcome: &Consolidated) -> MicroUsd {
+        let (settled, standing) = (&outcome.settled, self.standing);
+        let groups = &self.demand.groups;
+        let supply = Supply { offers: self.offers, standing, daemons: &self.demand.daemons };
+        let model = Model::of(groups, &Allotment::free(groups), supply);
+        let placed = |(group, planned): &(usize, u32)| {
+            planned.saturating_sub(settled.unplaced.get(group).copied().unwrap_or(0))
+        };
+        let classes = model.classes.iter();
+        let placed: Vec<u32> = classes.map(|c| c.lots.iter().map(placed).sum()).collect();
+        let stays = |index: &usize| {
+            settled.layout.kept[*index] && !matches!(standing[*index].fate, Fate::Free)
+        };
+        let fixed: Vec<usize> = (0..standing.len()).filter(stays).collect();
+        let bins: Vec<&Bin> = fixed.iter().map(|i| &model.bins[*i]).collect();
+        let paid: MicroUsd = fixed.iter().map(|i| standing[*i].price.unwrap_or_default()).sum();
+        paid + lower_bound(&model, &placed, &bins)
     }
 
     /// Places `groups` on `standing` and what else it takes, and consolidates.
@@ -173,28 +205,30 @@ impl Passes<'_> {
             .iter()
             .map(|kept| *kept && later_kept.next().unwrap_or(false))
             .collect();
-        let (mut offers, mut columns, mut places) = (Vec::new(), Vec::new(), BTreeMap::new());
-        let launched = earlier.layout.packing.opened.iter().zip(&earlier.offers).enumerate();
-        for (index, (node, offer)) in launched {
+        let (mut offers, mut places) = (Vec::new(), BTreeMap::new());
+        for (index, offer) in earlier.offers.iter().enumerate() {
             if later_kept.next().unwrap_or(false) {
                 places.insert(Place::Node(name_of(&Place::Launch(index))), offers.len());
                 offers.push(*offer);
-                columns.push(node.column);
             }
         }
-        let opened = later.layout.packing.opened.iter().zip(&later.offers).enumerate();
-        for (index, (node, offer)) in opened {
+        for (index, offer) in later.offers.iter().enumerate() {
             places.insert(Place::Launch(index), offers.len());
             offers.push(*offer);
-            columns.push(node.column);
         }
         let moved =
             |place: &Place| places.get(place).map_or_else(|| place.clone(), |i| Place::Launch(*i));
         let of_group = |on: &BTreeMap<Place, u32>| on.iter().map(|(p, n)| (moved(p), *n)).collect();
         let placements: Placements =
             later.placements.iter().map(|(group, on)| (*group, of_group(on))).collect();
-        let opened = columns.into_iter().map(|column| Opened { column, pods: Counts::new() });
-        let packing = Packing { opened: opened.collect(), left: later.layout.packing.left.clone() };
+        // Where pods run decides what alike offers are, so that columns are looked up anew.
+        let column = |offer: &usize| model.of_offer[*offer];
+        let opened = offers.iter().map(|offer| Opened {
+            column: column(offer),
+            pods: Counts::new(),
+            offer: Some(*offer),
+        });
+        let packing = Packing { opened: opened.collect(), left: Vec::new() };
         let mut layout = Layout {
             on: vec![Counts::new(); kept.len()],
             staying: vec![Counts::new(); kept.len()],
@@ -202,35 +236,11 @@ impl Passes<'_> {
             packing,
             price: later.layout.price,
         };
-        self.count_pods(model, &placements, &mut layout);
+        let stage = self.stage(self.demand, self.standing, model);
+        stage.recount(&mut layout, &placements, &offers, &later.unplaced);
+        stage.seat_again(&mut layout, &placements);
         let packed = earlier.packed.min(later.packed);
         Settled { layout, offers, placements, unplaced: later.unplaced.clone(), packed }
-    }
-
-    /// Fills in the counts by class that `placements` come to.
-    fn count_pods(&self, model: &Model, placements: &Placements, layout: &mut Layout) {
-        let index: BTreeMap<&NodeName, usize> =
-            self.standing.iter().enumerate().map(|(i, node)| (&node.name, i)).collect();
-        for (class, members) in model.classes.iter().enumerate() {
-            for group in &members.groups {
-                for (place, count) in placements.get(group).into_iter().flatten() {
-                    let on = match place {
-                        Place::Launch(node) => &mut layout.packing.opened[*node].pods,
-                        Place::Node(name) => {
-                            let running = &self.demand.groups[*group].running;
-                            let stay = running.get(name).copied().unwrap_or(0).min(*count);
-                            let seats = &mut layout.staying[index[name]];
-                            *seats.entry(class).or_insert(0) += stay;
-                            &mut layout.on[index[name]]
-                        }
-                    };
-                    *on.entry(class).or_insert(0) += count;
-                }
-            }
-        }
-        for seats in &mut layout.staying {
-            seats.retain(|_, count| *count > 0);
-        }
     }
 }
 

@@ -4,14 +4,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::consolidate::price_of;
+pub(super) use super::fill::Counts;
+use super::fill::Filling;
 use super::limits::Limits;
-use super::model::{Model, take};
+use super::model::Model;
 use super::pack::{Opened, Packing, pack};
 use super::standing::{Fate, Standing};
+use crate::ids::NodeName;
 use crate::units::MicroUsd;
-
-/// Pods by class.
-pub(super) type Counts = BTreeMap<usize, u32>;
 
 /// A complete answer for one set of nodes that stay.
 #[derive(Debug, Clone)]
@@ -42,13 +42,20 @@ pub(super) struct Ground<'a> {
     pub limits: Limits,
     /// Standing nodes in the order in which free room is filled.
     fill_order: Vec<usize>,
+    by_name: BTreeMap<&'a NodeName, usize>,
 }
 
 impl<'a> Ground<'a> {
     pub(super) fn of(model: &'a Model, standing: &'a [Standing], limits: Limits) -> Self {
         let mut fill_order: Vec<usize> = (0..standing.len()).collect();
         fill_order.sort_by_key(|i| (rank(&standing[*i].fate), wasted(model, standing, *i), *i));
-        Self { model, standing, limits, fill_order }
+        let by_name = standing.iter().enumerate().map(|(i, node)| (&node.name, i)).collect();
+        Self { model, standing, limits, fill_order, by_name }
+    }
+
+    /// Returns where a standing node is among them.
+    pub(super) fn index_of(&self, name: &NodeName) -> usize {
+        self.by_name[name]
     }
 
     /// Returns standing nodes in the order in which their free room is filled.
@@ -79,16 +86,17 @@ impl<'a> Ground<'a> {
     /// Returns where pods are if exactly the nodes in `kept` stay.
     pub(super) fn layout(&self, kept: Vec<bool>) -> Layout {
         let mut left: Vec<u32> = self.model.classes.iter().map(|class| class.planned).collect();
-        let mut rooms: Vec<Vec<i64>> = self.model.bins.iter().map(|bin| bin.room.clone()).collect();
-        let mut on = vec![Counts::new(); kept.len()];
+        let mut fillings: Vec<Filling> =
+            self.model.bins.iter().map(|bin| Filling::of(&bin.room)).collect();
         let mut staying = vec![Counts::new(); kept.len()];
         let stays = || self.fill_order.iter().copied().filter(|bin| kept[*bin]);
         for bin in stays() {
             for (class, running) in self.model.bins[bin].running.iter().enumerate() {
                 if *running > 0 && self.model.bins[bin].takes[class] {
                     let wanted = (*running).min(left[class]);
-                    let count = self.model.copies(class, &rooms[bin], wanted);
-                    self.put(class, count, (&mut rooms[bin], &mut on[bin], &mut left));
+                    let count = self.model.copies(class, &fillings[bin].room, wanted);
+                    fillings[bin].put(self.model, class, count);
+                    left[class] -= count;
                     if count > 0 {
                         staying[bin].insert(class, count);
                     }
@@ -101,29 +109,51 @@ impl<'a> Ground<'a> {
                     break;
                 }
                 if self.model.bins[bin].open && self.model.bins[bin].takes[class] {
-                    let count = self.model.copies(class, &rooms[bin], left[class]);
-                    self.put(class, count, (&mut rooms[bin], &mut on[bin], &mut left));
+                    self.fill(class, bin, &mut fillings[bin], &mut left);
                 }
             }
         }
-        let packing = pack(self.model, &left, &self.limits);
+        let bound = self.bound(&staying, &mut left);
+        let on: Vec<Counts> = fillings.into_iter().map(|filling| filling.pods).collect();
+        let mut packing = pack(self.model, &left, &self.limits);
+        for (class, count) in &bound {
+            packing.left[*class] += count;
+        }
         let standing = self.standing.iter().zip(&kept).filter(|(_, kept)| **kept);
         let price =
             standing.map(|(node, _)| price_of(node)).sum::<MicroUsd>() + packing.price(self.model);
         Layout { kept, on, staying, packing, price }
     }
 
-    fn put(
-        &self,
-        class: usize,
-        count: u32,
-        (room, on, left): (&mut Vec<i64>, &mut Counts, &mut Vec<u32>),
-    ) {
-        if count > 0 {
-            take(room, &self.model.classes[class].ask, count);
-            *on.entry(class).or_insert(0) += count;
+    /// Puts what fits of a class on a standing node.
+    fn fill(&self, class: usize, bin: usize, filling: &mut Filling, left: &mut [u32]) {
+        if self.model.classes[class].is_single() {
+            let count = filling.most(self.model, class, left[class]);
+            filling.put(self.model, class, count);
             left[class] -= count;
+            return;
         }
+        if self.model.classes[class].whole && filling.pods.contains_key(&class) {
+            // The rest of them can only come here, as far as there is room.
+            let count = filling.most(self.model, class, left[class]);
+            filling.put(self.model, class, count);
+            left[class] -= count;
+            return;
+        }
+        let before = filling.pods.clone();
+        filling.put_company(self.model, class, left, &self.model.bins[bin].takes);
+        for (class, count) in &filling.pods {
+            left[*class] -= count - before.get(class).copied().unwrap_or(0);
+        }
+    }
+
+    /// Takes pods that all go to one node, some of them to one that stands, out of what is packed:
+    /// on another node they could not run.
+    fn bound(&self, staying: &[Counts], left: &mut [u32]) -> Counts {
+        let whole = |class: &usize| self.model.classes[*class].whole;
+        let here: std::collections::BTreeSet<usize> =
+            staying.iter().flat_map(BTreeMap::keys).copied().filter(whole).collect();
+        here.into_iter().map(|class| (class, std::mem::take(&mut left[class]))).collect()
     }
 }
 

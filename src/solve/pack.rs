@@ -7,8 +7,9 @@
 
 use std::collections::BTreeMap;
 
+use super::fill::{Filling, holds};
 use super::limits::Limits;
-use super::model::{Model, copies, take};
+use super::model::Model;
 use crate::units::MicroUsd;
 
 /// Pods up to which every column is tried as the next node.
@@ -31,6 +32,8 @@ pub(super) struct Opened {
     pub column: usize,
     /// Pods by class.
     pub pods: BTreeMap<usize, u32>,
+    /// The one offer of the column that it has to be, where that matters.
+    pub offer: Option<usize>,
 }
 
 /// Nodes to open, what they cost, and what is left over.
@@ -62,7 +65,9 @@ impl Packing {
 /// Packs `wanted` pods (by class) onto new nodes, pools of higher weight first.
 pub(super) fn pack(model: &Model, wanted: &[u32], limits: &Limits) -> Packing {
     let mut limits = limits.clone();
-    let mut packing = Packing { opened: Vec::new(), left: wanted.to_vec() };
+    let beyond = beyond_one_node(model, wanted);
+    let left = wanted.iter().zip(&beyond).map(|(wanted, beyond)| wanted - beyond).collect();
+    let mut packing = Packing { opened: Vec::new(), left };
     let mut weights: Vec<u32> = model.columns.iter().map(|column| column.weight).collect();
     weights.sort_unstable_by(|a, b| b.cmp(a));
     weights.dedup();
@@ -77,7 +82,21 @@ pub(super) fn pack(model: &Model, wanted: &[u32], limits: &Limits) -> Packing {
         tier.run(&mut packing);
         limits = tier.limits;
     }
+    packing.left.iter_mut().zip(beyond).for_each(|(left, beyond)| *left += beyond);
     packing
+}
+
+/// Of pods that all go to one node, those that are too many for any.
+fn beyond_one_node(model: &Model, wanted: &[u32]) -> Vec<u32> {
+    let beyond = |(class, wanted): (usize, &u32)| {
+        if !model.classes[class].whole {
+            return 0;
+        }
+        let able = model.columns.iter().filter(|column| column.takes[class]);
+        let most = able.map(|column| model.copies(class, &column.room, *wanted)).max();
+        wanted - most.unwrap_or(*wanted)
+    };
+    wanted.iter().enumerate().map(beyond).collect()
 }
 
 /// The columns of one weight.
@@ -111,13 +130,13 @@ impl Tier<'_> {
         opened: &mut Vec<Opened>,
         look_ahead: u32,
     ) {
-        let mut best_end: Option<(Vec<Opened>, MicroUsd)> = None;
-        let mut spent = MicroUsd::ZERO;
+        let mut best_end: Option<(Vec<Opened>, i128)> = None;
+        let mut spent = 0;
         let start = opened.len();
         while let Some(first) = self.best_next(candidates, left) {
             let remaining: u32 = self.placeable(candidates, left).iter().sum();
             if let Some(end) = self.one_for_all(candidates, left) {
-                let total = spent + self.model.columns[end.column].price;
+                let total = spent + self.outlay(&end);
                 if best_end.as_ref().is_none_or(|(_, price)| total < *price) {
                     best_end =
                         Some((opened[start..].iter().cloned().chain([end]).collect(), total));
@@ -131,8 +150,7 @@ impl Tier<'_> {
             spent += self.open_copies(&next, left, opened, remaining > look_ahead);
         }
         self.shrink(&mut opened[start..]);
-        let total: MicroUsd =
-            opened[start..].iter().map(|n| self.model.columns[n.column].price).sum();
+        let total: i128 = opened[start..].iter().map(|node| self.outlay(node)).sum();
         if let Some((nodes, _)) = best_end.filter(|(_, price)| *price < total) {
             self.replace_end(opened, start, nodes, left);
         }
@@ -173,7 +191,7 @@ impl Tier<'_> {
         let open = |c: &&usize| self.limits.allows(**c);
         let filled = candidates.iter().filter(open).map(|c| self.fill_by_value(*c, left));
         let mut filled: Vec<Opened> = filled.filter(|node| !node.pods.is_empty()).collect();
-        let cost = |node: &Opened| i128::from(self.model.columns[node.column].price.0);
+        let cost = |node: &Opened| self.model.outlay(node.column, &node.pods);
         let better =
             |a: &Opened, b: &Opened| (cost(a) * self.worth(b)).cmp(&(cost(b) * self.worth(a)));
         filled.sort_by(better);
@@ -201,42 +219,54 @@ impl Tier<'_> {
 
     fn fill_by_value(&self, column: usize, left: &[u32]) -> Opened {
         let target = &self.model.columns[column];
-        let mut room = target.room.clone();
-        let mut pods = BTreeMap::new();
+        let mut filling = self.with_company(column, left);
         for class in self.model.order.iter().copied().filter(|c| left[*c] > 0 && target.takes[*c]) {
-            let count = self.model.copies(class, &room, left[class]);
-            if count > 0 {
-                take(&mut room, &self.model.classes[class].ask, count);
-                pods.insert(class, count);
+            if self.model.classes[class].is_single() {
+                let rest = left[class] - filling.pods.get(&class).copied().unwrap_or(0);
+                let count = filling.most(self.model, class, rest);
+                filling.put(self.model, class, count);
             }
         }
-        Opened { column, pods }
+        Opened { column, pods: filling.pods, offer: None }
+    }
+
+    /// Returns a node of the column with the pods that come with others: they find no place once a
+    /// node is full of pods that come alone.
+    fn with_company(&self, column: usize, left: &[u32]) -> Filling {
+        let target = &self.model.columns[column];
+        let mut filling = Filling::of(&target.room);
+        for class in self.model.in_company.iter().copied() {
+            if left[class] > 0 && target.takes[class] {
+                filling.put_company(self.model, class, left, &target.takes);
+            }
+        }
+        filling
     }
 
     /// Places step by step the class that best matches the proportions of what is left, a quarter
     /// of what fits at a time.
     fn fill_by_shape(&self, column: usize, left: &[u32]) -> Opened {
         let target = &self.model.columns[column];
-        let (mut room, mut pods) = (target.room.clone(), BTreeMap::new());
-        let usable = |c: &usize| left[*c] > 0 && target.takes[*c];
+        let mut filling = self.with_company(column, left);
+        let single = |c: &usize| self.model.classes[*c].is_single();
+        let usable = |c: &usize| left[*c] > 0 && target.takes[*c] && single(c);
         let mut classes: Vec<usize> = self.model.order.iter().copied().filter(usable).collect();
         thin_out(&mut classes);
         while !classes.is_empty() {
-            let placed = |c: usize, pods: &BTreeMap<usize, u32>| pods.get(&c).copied().unwrap_or(0);
-            classes
-                .retain(|c| left[*c] > placed(*c, &pods) && self.model.copies(*c, &room, 1) == 1);
-            let score = |c: &usize| alignment(&self.model.classes[*c].ask, &room, &target.room);
+            let rest =
+                |c: usize, filling: &Filling| left[c] - filling.pods.get(&c).copied().unwrap_or(0);
+            classes.retain(|c| filling.most(self.model, *c, rest(*c, &filling).min(1)) == 1);
+            let score =
+                |c: &usize| alignment(&self.model.classes[*c].ask, &filling.room, &target.room);
             let Some(best) =
                 classes.iter().copied().reduce(|a, b| if score(&b) > score(&a) { b } else { a })
             else {
                 break;
             };
-            let fits = self.model.copies(best, &room, left[best] - placed(best, &pods));
-            let count = fits.div_ceil(4).max(1);
-            take(&mut room, &self.model.classes[best].ask, count);
-            *pods.entry(best).or_insert(0) += count;
+            let fits = filling.most(self.model, best, rest(best, &filling));
+            filling.put(self.model, best, fits.div_ceil(4).max(1));
         }
-        Opened { column, pods }
+        Opened { column, pods: filling.pods, offer: None }
     }
 
     /// Returns the cheapest candidate that takes everything that is left.
@@ -245,20 +275,19 @@ impl Tier<'_> {
         let pods: BTreeMap<usize, u32> =
             wanted.iter().copied().enumerate().filter(|(_, n)| *n > 0).collect();
         let open = |c: &&usize| self.limits.allows(**c);
-        let column = *candidates.iter().filter(open).find(|c| self.holds(**c, &pods))?;
-        Some(Opened { column, pods })
+        let mut able = candidates.iter().copied().filter(|c| open(&c) && self.holds(*c, &pods));
+        let column = if self.model.has_wishes {
+            able.min_by_key(|c| (self.model.outlay(*c, &pods), *c))?
+        } else {
+            able.next()?
+        };
+        Some(Opened { column, pods, offer: None })
     }
 
     /// Returns whether one node of `column` holds all of `pods`.
     fn holds(&self, column: usize, pods: &BTreeMap<usize, u32>) -> bool {
         let target = &self.model.columns[column];
-        let mut room = target.room.clone();
-        pods.iter().all(|(class, count)| {
-            let ask = &self.model.classes[*class].ask;
-            let fits = target.takes[*class] && copies(ask, &room, *count) == *count;
-            take(&mut room, ask, *count);
-            fits
-        })
+        holds(self.model, &target.room, &target.takes, pods)
     }
 
     /// Tries each candidate as the next node, the rest without looking ahead, and returns the next
@@ -282,7 +311,7 @@ impl Tier<'_> {
             let mut opened = vec![next.clone()];
             tier.greedy(candidates, &mut rest, &mut opened, 0);
             tier.shrink(&mut opened);
-            let price: MicroUsd = opened.iter().map(|n| self.model.columns[n.column].price).sum();
+            let price: i128 = opened.iter().map(|node| self.outlay(node)).sum();
             Some(((rest.iter().sum::<u32>(), price, opened.len()), next))
         });
         ends.reduce(|a, b| if b.0 < a.0 { b } else { a }).map(|(_, next)| next)
@@ -296,13 +325,12 @@ impl Tier<'_> {
         left: &mut [u32],
         opened: &mut Vec<Opened>,
         many: bool,
-    ) -> MicroUsd {
-        let column = &self.model.columns[node.column];
-        let mut price = MicroUsd::ZERO;
+    ) -> i128 {
+        let mut price = 0;
         loop {
             self.limits.take(node.column);
             node.pods.iter().for_each(|(class, count)| left[*class] -= count);
-            price += column.price;
+            price += self.outlay(node);
             opened.push(node.clone());
             let again = node.pods.iter().all(|(class, count)| left[*class] >= *count);
             if !(many && again && self.limits.allows(node.column)) {
@@ -311,14 +339,23 @@ impl Tier<'_> {
         }
     }
 
+    /// What a node costs, with what it costs to go against the wishes of its pods.
+    fn outlay(&self, node: &Opened) -> i128 {
+        self.model.outlay(node.column, &node.pods)
+    }
+
     /// Gives each node the cheapest column that holds its pods.
     fn shrink(&mut self, opened: &mut [Opened]) {
         for node in opened {
+            let outlay = self.outlay(node);
             let dearer =
                 |c: &&usize| self.model.columns[**c].price < self.model.columns[node.column].price;
             let allowed = |c: &&usize| self.limits.allows_swap(node.column, **c);
             let cheaper = self.all.iter().take_while(|c| dearer(c)).filter(allowed);
-            let found = cheaper.copied().find(|c| self.holds(*c, &node.pods));
+            let saves = |c: &usize| {
+                self.holds(*c, &node.pods) && self.model.outlay(*c, &node.pods) < outlay
+            };
+            let found = cheaper.copied().find(saves);
             if let Some(column) = found {
                 self.limits.give_back(node.column);
                 self.limits.take(column);

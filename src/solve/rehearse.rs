@@ -16,7 +16,7 @@ use super::offer::{Offer, admits_daemon};
 use super::standing::zone_of;
 use super::target::Place;
 use crate::demand::{Daemon, Demand, PodGroup};
-use crate::ids::{Labels, Namespace, NodeName, ZoneName};
+use crate::ids::{Labels, Namespace, ZoneName};
 use crate::requirement::{key, label};
 use crate::schedule::{Balance, ClassIndex, NodeIndex, ScheduleNode, Scheduler};
 use crate::units::MicroUsd;
@@ -165,70 +165,177 @@ impl<'a> Stage<'a> {
     pub(super) fn rehearse(&self, layout: &Layout) -> Verdict {
         let offers = self.choose_offers(layout);
         let scene = self.scene(layout, &offers);
-        let unplaced = self.unplaced(layout, &scene.staying);
+        let unplaced = self.excluded(layout, &scene);
         let mut first = None;
         for run in runs(planned_pods(self.groups), scene.place_of.len()) {
             let performance = self.play(&scene, *run, &unplaced);
             if !performance.left.is_empty() {
-                return Verdict::Left(performance.left);
+                return Verdict::Left(self.missing(&performance, &offers));
             }
             first.get_or_insert(performance);
         }
         let first = first.expect("there is at least one run");
-        Verdict::Passed(self.settled(layout.clone(), first, offers))
+        Verdict::Passed(self.settled(layout.clone(), first, offers, unplaced))
     }
 
-    /// Plays every run, whatever it leaves over.
-    pub(super) fn all_runs(&self, layout: &Layout) -> (Vec<Performance>, Vec<usize>) {
+    /// Plays the runs with ever more pods left out, until every run finds the others a place.
+    pub(super) fn as_far_as_possible(&self, layout: &Layout) -> Settled {
         let offers = self.choose_offers(layout);
         let scene = self.scene(layout, &offers);
-        let unplaced = self.unplaced(layout, &scene.staying);
-        (RUNS.iter().map(|run| self.play(&scene, *run, &unplaced)).collect(), offers)
+        let mut unplaced = self.excluded(layout, &scene);
+        let runs = runs(planned_pods(self.groups), scene.place_of.len());
+        let mut passed = 0;
+        let mut first = None;
+        for run in runs.iter().cycle() {
+            let performance = self.play(&scene, *run, &unplaced);
+            if performance.left.is_empty() {
+                passed += 1;
+                if run.name() == runs[0].name() {
+                    first = Some(performance);
+                }
+                if passed == runs.len() {
+                    break;
+                }
+                continue;
+            }
+            passed = 0;
+            for (group, count) in performance.left {
+                *unplaced.entry(group).or_insert(0) += count;
+            }
+        }
+        let first = first.expect("every run passed, the first one among them");
+        self.settled(layout.clone(), first, offers, unplaced)
     }
 
-    fn settled(&self, mut layout: Layout, first: Performance, offers: Vec<usize>) -> Settled {
-        let unplaced = self.unplaced(&layout, &self.staying(&layout));
-        self.move_pods(&mut layout, &first.placements);
+    fn settled(
+        &self,
+        mut layout: Layout,
+        first: Performance,
+        offers: Vec<usize>,
+        unplaced: BTreeMap<usize, u32>,
+    ) -> Settled {
+        self.recount(&mut layout, &first.placements, &offers, &unplaced);
         let packed = layout.price;
         Settled { layout, offers, placements: first.placements, unplaced, packed }
     }
 
-    /// Makes the counts by class say what the performance did.
-    pub(super) fn move_pods(&self, layout: &mut Layout, placements: &Placements) {
-        let index: BTreeMap<&NodeName, usize> =
-            self.ground.standing.iter().enumerate().map(|(i, node)| (&node.name, i)).collect();
+    /// Makes the counts by class say where `placements` has the pods.
+    pub(super) fn recount(
+        &self,
+        layout: &mut Layout,
+        placements: &Placements,
+        offers: &[usize],
+        unplaced: &BTreeMap<usize, u32>,
+    ) {
+        let model = self.ground.model;
         layout.on.iter_mut().for_each(BTreeMap::clear);
         layout.packing.opened.iter_mut().for_each(|node| node.pods.clear());
-        for (class, members) in self.ground.model.classes.iter().enumerate() {
-            for places in members.groups.iter().filter_map(|group| placements.get(group)) {
-                for (place, count) in places {
-                    let on = match place {
-                        Place::Node(name) => &mut layout.on[index[name]],
-                        Place::Launch(node) => &mut layout.packing.opened[*node].pods,
-                    };
-                    *on.entry(class).or_insert(0) += count;
+        for (group, places) in placements {
+            for (place, count) in places {
+                let Some(class) = self.class_at(*group, place, offers) else { continue };
+                let on = match place {
+                    Place::Node(name) => &mut layout.on[self.ground.index_of(name)],
+                    Place::Launch(node) => &mut layout.packing.opened[*node].pods,
+                };
+                *on.entry(class).or_insert(0) += count;
+            }
+        }
+        layout.packing.left = vec![0; model.classes.len()];
+        for (group, count) in unplaced {
+            if let Some(class) = model.of_group[*group].last() {
+                layout.packing.left[*class] += count;
+            }
+        }
+    }
+
+    /// Fills in which pods of `placements` stay where they run.
+    pub(super) fn seat_again(&self, layout: &mut Layout, placements: &Placements) {
+        for (group, places) in placements {
+            for (place, count) in places {
+                let Place::Node(name) = place else { continue };
+                let running = self.groups[*group].running.get(name).copied().unwrap_or(0);
+                let (Some(class), stay) = (self.class_at(*group, place, &[]), running.min(*count))
+                else {
+                    continue;
+                };
+                if stay > 0 {
+                    let seats = &mut layout.staying[self.ground.index_of(name)];
+                    *seats.entry(class).or_insert(0) += stay;
                 }
             }
         }
     }
 
-    pub(super) fn by_class(&self, by_group: &BTreeMap<usize, u32>) -> Vec<u32> {
-        let of = |group: &usize| by_group.get(group).copied().unwrap_or(0);
-        let classes = self.ground.model.classes.iter();
-        classes.map(|class| class.groups.iter().map(of).sum()).collect()
+    /// Returns the class that pods of the group belong to where they are: the one whose domains
+    /// these are, or the first where the scheduler went its own way.
+    fn class_at(&self, group: usize, place: &Place, offers: &[usize]) -> Option<usize> {
+        let labels = match place {
+            Place::Node(name) => &self.ground.standing[self.ground.index_of(name)].labels,
+            Place::Launch(node) => &self.offers[offers[*node]].node.labels,
+        };
+        let model = self.ground.model;
+        model.class_of(group, labels).or_else(|| model.of_group[group].first().copied())
     }
 
-    /// Pods by group that the packing already left over: those that run nowhere yet, of the last
-    /// groups of each class.
+    /// Returns what is left over, by class: of a group with several, of those with fewer pods than
+    /// were meant for them.
+    fn missing(&self, performance: &Performance, offers: &[usize]) -> Vec<u32> {
+        let model = self.ground.model;
+        let mut missing = vec![0; model.classes.len()];
+        for (group, count) in &performance.left {
+            let mut count = *count;
+            let mut placed: BTreeMap<usize, u32> = BTreeMap::new();
+            for (place, pods) in performance.placements.get(group).into_iter().flatten() {
+                if let Some(class) = self.class_at(*group, place, offers) {
+                    *placed.entry(class).or_insert(0) += pods;
+                }
+            }
+            for class in model.of_group[*group].iter().copied() {
+                let meant = model.classes[class].lots.iter().filter(|(g, _)| g == group);
+                let meant: u32 = meant.map(|(_, planned)| planned).sum();
+                let here = placed.get(&class).copied().unwrap_or(0);
+                let short = meant.saturating_sub(here).min(count);
+                missing[class] += short;
+                count -= short;
+            }
+            if let Some(class) = model.of_group[*group].first() {
+                missing[*class] += count;
+            }
+        }
+        missing
+    }
+
+    /// Pods by group that nobody looks for a place for, since the packing has none for so many.
+    ///
+    /// Which ones those are is for the scheduler to say, which lets pods of higher priority go
+    /// first; only where it leaves over more than the packing does, the packing's word is taken.
+    fn excluded(&self, layout: &Layout, scene: &Scene) -> BTreeMap<usize, u32> {
+        let total = layout.packing.left_over();
+        if total == 0 {
+            return BTreeMap::new();
+        }
+        let left = self.play(scene, RUNS[0], &BTreeMap::new()).left;
+        if left.values().map(|n| u64::from(*n)).sum::<u64>() <= total {
+            return left;
+        }
+        self.unplaced(layout, &scene.staying)
+    }
+
+    /// Pods by group that the packing left over: those that run nowhere yet, of the last groups of
+    /// each class.
     pub(super) fn unplaced(&self, layout: &Layout, staying: &Placements) -> BTreeMap<usize, u32> {
         let mut unplaced = BTreeMap::new();
+        let mut stays: BTreeMap<usize, u32> =
+            staying.iter().map(|(group, places)| (*group, places.values().sum())).collect();
         for (class, left) in self.ground.model.classes.iter().zip(&layout.packing.left) {
             let mut left = *left;
-            for group in class.groups.iter().rev() {
-                let stays: u32 = staying.get(group).into_iter().flat_map(BTreeMap::values).sum();
-                let count = left.min(self.groups[*group].counts.planned.saturating_sub(stays));
+            for (group, planned) in class.lots.iter().rev() {
+                let stays = stays.entry(*group).or_insert(0);
+                let stays_here = (*planned).min(*stays);
+                *stays -= stays_here;
+                let count = left.min(planned - stays_here);
                 if count > 0 {
-                    unplaced.insert(*group, count);
+                    *unplaced.entry(*group).or_insert(0) += count;
                 }
                 left -= count;
             }
@@ -251,8 +358,8 @@ impl<'a> Stage<'a> {
             };
             let column = &self.ground.model.columns[node.column].offers;
             let count = |i: &usize| zones.get(&of(i)).copied().unwrap_or(0);
-            let chosen = column.iter().copied().min_by_key(|i| (count(i), *i));
-            let chosen = chosen.expect("a column has at least one offer");
+            let balanced = || column.iter().copied().min_by_key(|i| (count(i), *i));
+            let chosen = node.offer.or_else(balanced).expect("a column has at least one offer");
             *zones.entry(of(&chosen)).or_insert(0) += 1;
             chosen
         });
@@ -279,7 +386,7 @@ impl<'a> Stage<'a> {
     }
 
     /// Sets the scene: nodes, what DaemonSets put on them, and the pods that stay where they run.
-    fn scene(&self, layout: &Layout, offers: &[usize]) -> Scene {
+    pub(super) fn scene(&self, layout: &Layout, offers: &[usize]) -> Scene {
         let (mut nodes, mut places) = (Vec::new(), Vec::new());
         for (node, _) in self.ground.standing.iter().zip(&layout.kept).filter(|(_, kept)| **kept) {
             let daemons = super::offer::daemon_requests(self.daemons, &node.labels, &node.taints);
@@ -293,42 +400,54 @@ impl<'a> Stage<'a> {
             places.push(Place::Node(node.name.clone()));
         }
         for (index, offer) in offers.iter().enumerate() {
-            let node = &self.offers[*offer].node;
-            let name = format!("launch/{index}");
-            let mut labels = node.labels.clone();
-            labels.extend([label(key::HOSTNAME, &name)]);
-            nodes.push(ScheduleNode {
-                name: name.as_str().into(),
-                labels,
-                taints: node.taints.clone(),
-                allocatable: node.allocatable.clone(),
-                unschedulable: false,
-            });
+            nodes.push(self.new_node(*offer, index));
             places.push(Place::Launch(index));
         }
         let (mut scheduler, classes, daemons) = self.blank(nodes.len()).clone();
         let indices = scheduler.add_nodes(nodes.iter().cloned());
-        for (daemon, class) in self.daemons.iter().zip(daemons) {
-            for (node, index) in nodes.iter().zip(&indices) {
-                if admits_daemon(daemon, &node.labels, &node.taints) {
-                    scheduler.bind(class, *index);
-                }
-            }
+        for (node, index) in nodes.iter().zip(&indices) {
+            self.bind_daemons(&mut scheduler, &daemons, (node, *index));
         }
         let place_of = indices.into_iter().zip(places).collect();
-        let mut scene = Scene { scheduler, classes, place_of, staying: self.staying(layout) };
+        let staying = self.staying(layout);
+        let mut scene = Scene { scheduler, classes, daemons, place_of, staying };
         Self::seat(&mut scene);
         scene
+    }
+
+    /// Returns the node that a launch becomes.
+    pub(super) fn new_node(&self, offer: usize, index: usize) -> ScheduleNode {
+        let node = &self.offers[offer].node;
+        let name = format!("launch/{index}");
+        let mut labels = node.labels.clone();
+        labels.extend([label(key::HOSTNAME, &name)]);
+        ScheduleNode {
+            name: name.as_str().into(),
+            labels,
+            taints: node.taints.clone(),
+            allocatable: node.allocatable.clone(),
+            unschedulable: false,
+        }
+    }
+
+    /// Binds the pods that DaemonSets put on a node.
+    pub(super) fn bind_daemons(
+        &self,
+        scheduler: &mut Scheduler,
+        classes: &[ClassIndex],
+        (node, index): (&ScheduleNode, NodeIndex),
+    ) {
+        for (daemon, class) in self.daemons.iter().zip(classes) {
+            if admits_daemon(daemon, &node.labels, &node.taints) {
+                scheduler.bind(*class, index);
+            }
+        }
     }
 
     /// Returns the pods that stay where they run, by group: those that the layout keeps there.
     pub(super) fn staying(&self, layout: &Layout) -> Placements {
         let nodes: Vec<usize> = (0..layout.kept.len()).filter(|node| layout.kept[*node]).collect();
         let nodes = self.ground.in_fill_order(nodes.into_iter());
-        let mut class_of = vec![None; self.groups.len()];
-        for (class, members) in self.ground.model.classes.iter().enumerate() {
-            members.groups.iter().for_each(|group| class_of[*group] = Some(class));
-        }
         let mut seats = layout.staying.clone();
         let mut staying = Placements::new();
         for (index, group) in self.groups.iter().enumerate() {
@@ -337,7 +456,8 @@ impl<'a> Stage<'a> {
                 let name = &self.ground.standing[node].name;
                 let Some(running) = group.running.get(name) else { continue };
                 let mut count = (*running).min(wanted);
-                if let Some(class) = class_of[index] {
+                let labels = &self.ground.standing[node].labels;
+                if let Some(class) = self.ground.model.class_of(index, labels) {
                     // Pods of no class stay unconditionally: nothing is known about their rules.
                     let seats = seats[node].entry(class).or_insert(0);
                     count = count.min(*seats);
@@ -372,15 +492,51 @@ impl<'a> Stage<'a> {
         let tries = queue.len().saturating_mul(scene.place_of.len());
         self.work.set(self.work.get().saturating_add(u64::try_from(tries).unwrap_or(u64::MAX)));
         for group in queue {
-            match scheduler.schedule(scene.classes[group], None) {
-                Ok(node) => {
+            match scheduler.try_schedule(scene.classes[group], None) {
+                Some(node) => {
                     let place = scene.place_of[&node].clone();
                     *placements.entry(group).or_default().entry(place).or_insert(0) += 1;
                 }
-                Err(_) => *left.entry(group).or_insert(0) += 1,
+                None => *left.entry(group).or_insert(0) += 1,
             }
         }
+        self.retry(scene, &mut scheduler, &mut placements, &mut left);
         Performance { placements, left }
+    }
+
+    /// Tries pods that found no place again as long as that helps: a pod that came after them may
+    /// be what they waited for, as the scheduler does when one is bound.
+    fn retry(
+        &self,
+        scene: &Scene,
+        scheduler: &mut Scheduler,
+        placements: &mut Placements,
+        left: &mut BTreeMap<usize, u32>,
+    ) {
+        let waits = |group: &usize| {
+            let shape = &self.groups[*group].shape;
+            !shape.affinity.required.is_empty() || !shape.spread.is_empty()
+        };
+        loop {
+            let waiting: Vec<usize> = left.keys().copied().filter(waits).collect();
+            let mut helped = false;
+            for group in waiting {
+                while let Some(count) = left.get_mut(&group) {
+                    let node = scheduler.try_schedule(scene.classes[group], None);
+                    let Some(node) = node else { break };
+                    let place = scene.place_of[&node].clone();
+                    *placements.entry(group).or_default().entry(place).or_insert(0) += 1;
+                    helped = true;
+                    *count -= 1;
+                    if *count == 0 {
+                        left.remove(&group);
+                    }
+                }
+            }
+            if !helped {
+                return;
+            }
+        }
     }
 
     /// The pending pods, by group, in the order in which they come; higher priority goes first in
@@ -388,7 +544,7 @@ impl<'a> Stage<'a> {
     fn queue(&self, scene: &Scene, order: Order, unplaced: &BTreeMap<usize, u32>) -> Vec<usize> {
         let mut worth = vec![0; self.groups.len()];
         for class in &self.ground.model.classes {
-            class.groups.iter().for_each(|group| worth[*group] = class.worth);
+            class.groups().for_each(|group| worth[group] = class.worth);
         }
         let placeable = |(_, group): &(usize, &PodGroup)| group.shape.unsupported.is_empty();
         let mut groups: Vec<usize> =
@@ -418,15 +574,17 @@ impl<'a> Stage<'a> {
 pub(super) enum Verdict {
     /// Every run found each pod a place.
     Passed(Settled),
-    /// A run left these pods over, by group.
-    Left(BTreeMap<usize, u32>),
+    /// A run left these pods over, by class.
+    Left(Vec<u32>),
 }
 
 /// Nodes on stage, before the pending pods come.
-struct Scene {
-    scheduler: Scheduler,
+pub(super) struct Scene {
+    pub scheduler: Scheduler,
     /// The class of each group.
-    classes: Vec<ClassIndex>,
+    pub classes: Vec<ClassIndex>,
+    /// The class of each daemon.
+    pub daemons: Vec<ClassIndex>,
     place_of: BTreeMap<NodeIndex, Place>,
-    staying: Placements,
+    pub staying: Placements,
 }

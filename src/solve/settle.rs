@@ -5,11 +5,10 @@
 //! was left over. Work is counted in pods times nodes, so that the result does not depend on the
 //! machine; the count only ever ends the search for something cheaper.
 
-use std::collections::BTreeMap;
-
 use super::layout::Layout;
 use super::pack::{Opened, pack};
-use super::rehearse::{Performance, Placements, Settled, Stage, Verdict, planned_pods};
+use super::rehearse::{Placements, Settled, Stage, Verdict, planned_pods};
+use super::shape::{Shape, shapes};
 use super::target::Place;
 use crate::demand::PodGroup;
 use crate::units::MicroUsd;
@@ -48,7 +47,7 @@ impl Stage<'_> {
         let best = match shape {
             Some(shape) if self.work.get() > WORK_MAX || is_large(self.groups, &shape) => shape,
             Some(shape) => self.repaired(layout, Some(shape.layout.price)).unwrap_or(shape),
-            None => self.repaired(layout, None).unwrap_or_else(|| self.give_up(layout.clone())),
+            None => self.repaired(layout, None).unwrap_or_else(|| self.as_far_as_possible(layout)),
         };
         Settled { packed, ..best }
     }
@@ -63,7 +62,7 @@ impl Stage<'_> {
         for round in 0..REPAIRS_MAX {
             let left = match self.rehearse(&layout) {
                 Verdict::Passed(settled) => return Some(settled),
-                Verdict::Left(left) => self.by_class(&left),
+                Verdict::Left(left) => left,
             };
             let grown: Vec<u32> = left.iter().map(|n| n.saturating_mul(1 << round)).collect();
             let limits = self.ground.limits_after(&layout.packing.opened);
@@ -91,67 +90,49 @@ impl Stage<'_> {
         if weights.any(|other| other != weight) {
             return None;
         }
-        let takes_all = |column: &usize| {
-            let takes = &model.columns[*column].takes;
-            model.columns[*column].weight == weight
-                && wanted.iter().zip(takes).all(|(pods, takes)| *pods == 0 || *takes)
-        };
-        let shapes = model.undominated.iter().copied().filter(takes_all);
-        let mut shapes: Vec<(MicroUsd, usize, usize)> = shapes
-            .map(|column| {
-                let least = self.least_nodes(column, &wanted);
+        let shapes = shapes(model, self.offers).into_iter();
+        let able =
+            shapes.filter(|shape| shape.weight(model) == weight && shape.takes_all(model, &wanted));
+        let mut shapes: Vec<(MicroUsd, usize, Shape)> = able
+            .map(|shape| {
+                let least = shape.least_nodes(model, &wanted);
                 let count = i64::try_from(least).unwrap_or(i64::MAX);
-                (rest + model.columns[column].price.times(count), column, least)
+                (rest + shape.price(model).times(count), least, shape)
             })
             .collect();
-        shapes.sort_unstable();
+        shapes.sort();
         shapes.truncate(SHAPES_MAX);
         let mut best: Option<Settled> = None;
-        for (price, column, least) in shapes {
+        for (price, least, shape) in shapes {
             let cap = best.as_ref().map(|settled| settled.layout.price);
             if best.is_some() && (self.work.get() > WORK_MAX || cap.is_some_and(|cap| price >= cap))
             {
                 break;
             }
-            best = self.enough_of(layout, rest, (column, least), cap).or(best);
+            best = self.enough_of(layout, (&shape, least), (rest, cap)).or(best);
         }
         best
-    }
-
-    /// The fewest nodes of one column that could hold `wanted`, resource by resource.
-    fn least_nodes(&self, column: usize, wanted: &[u32]) -> usize {
-        let room = &self.ground.model.columns[column].room;
-        let asked = |d: usize| -> i128 {
-            let classes = self.ground.model.classes.iter().zip(wanted);
-            classes.map(|(class, n)| i128::from(class.ask[d]) * i128::from(*n)).sum()
-        };
-        let nodes = |d: usize| {
-            let room = i128::from(room[d].max(1));
-            (asked(d) + room - 1) / room
-        };
-        let most = (0..room.len()).filter(|d| asked(*d) > 0).map(nodes).max().unwrap_or(0);
-        usize::try_from(most).unwrap_or(usize::MAX)
     }
 
     /// Adds nodes of the shape until every run passes; gives up when the price reaches `cap`.
     fn enough_of(
         &self,
         layout: &Layout,
-        rest: MicroUsd,
-        (column, least): (usize, usize),
-        cap: Option<MicroUsd>,
+        (shape, least): (&Shape, usize),
+        (rest, cap): (MicroUsd, Option<MicroUsd>),
     ) -> Option<Settled> {
         let model = self.ground.model;
+        let wanted = pods_of(&layout.packing.opened, model.classes.len());
         let most = least.saturating_add(SPARE_MIN.max(least / 100 * SPARE_PERCENT));
         let mut count = least;
         while count <= most {
-            let price = i64::try_from(count).map(|n| model.columns[column].price.times(n));
+            let price = i64::try_from(count).map(|n| shape.price(model).times(n));
             let price = rest + price.unwrap_or(MicroUsd(i64::MAX));
             if cap.is_some_and(|cap| price >= cap) {
                 return None;
             }
             let mut trial = layout.clone();
-            trial.packing.opened = vec![Opened { column, pods: BTreeMap::new() }; count];
+            trial.packing.opened = shape.nodes(model, &wanted, count);
             trial.price = price;
             if !self.ground.within_limits(&trial.packing.opened) {
                 return None;
@@ -159,49 +140,11 @@ impl Stage<'_> {
             match self.rehearse(&trial) {
                 Verdict::Passed(settled) => return Some(settled),
                 Verdict::Left(left) => {
-                    count += self.least_nodes(column, &self.by_class(&left)).max(1 + count / 50);
+                    count += shape.least_nodes(model, &left).max(1 + count / 50);
                 }
             }
         }
         None
-    }
-
-    /// What is left over in the worst run has no place: that is said, not hidden.
-    fn give_up(&self, mut layout: Layout) -> Settled {
-        let mut unplaced = self.unplaced(&layout, &self.staying(&layout));
-        let (performances, offers) = self.all_runs(&layout);
-        let mut worst: BTreeMap<usize, u32> = BTreeMap::new();
-        for (group, count) in performances.iter().flat_map(|p| &p.left) {
-            let most = worst.entry(*group).or_insert(0);
-            *most = (*most).max(*count);
-        }
-        for (class, count) in self.by_class(&worst).into_iter().enumerate() {
-            layout.packing.left[class] += count;
-        }
-        let first = performances.into_iter().next();
-        let Performance { mut placements, .. } = first.expect("there is at least one run");
-        for (group, count) in worst {
-            let all = unplaced.entry(group).or_insert(0);
-            *all += count;
-            self.withdraw(&mut placements, group, *all);
-        }
-        self.move_pods(&mut layout, &placements);
-        let packed = layout.price;
-        Settled { layout, offers, placements, unplaced, packed }
-    }
-
-    /// Takes pods of a group off the nodes of one run until only as many are placed as have a
-    /// place in every run.
-    fn withdraw(&self, placements: &mut Placements, group: usize, unplaced: u32) {
-        let planned = self.groups[group].counts.planned.saturating_sub(unplaced);
-        let Some(places) = placements.get_mut(&group) else { return };
-        let mut surplus = places.values().sum::<u32>().saturating_sub(planned);
-        for count in places.values_mut().rev() {
-            let taken = surplus.min(*count);
-            *count -= taken;
-            surplus -= taken;
-        }
-        places.retain(|_, count| *count > 0);
     }
 
     /// Takes the packing's word for where pods go.
@@ -218,9 +161,9 @@ impl Stage<'_> {
                 opened.filter_map(|(at, node)| Some((Place::Launch(at), *node.pods.get(&index)?)));
             let mut free: Vec<(Place, u32)> = on_nodes.chain(on_new).collect();
             let mut wanted: Vec<(usize, u32)> = Vec::new();
-            for group in &class.groups {
+            for (group, planned) in &class.lots {
                 let without = unplaced.get(group).copied().unwrap_or(0);
-                wanted.push((*group, self.groups[*group].counts.planned.saturating_sub(without)));
+                wanted.push((*group, planned.saturating_sub(without)));
             }
             // First where a group's pods run, then anywhere.
             for stay in [true, false] {

@@ -1,5 +1,7 @@
 //! The solver on the fleets of the source documents.
 
+mod rules;
+
 use crate::story::Story;
 use crate::units::MicroUsd;
 

@@ -9,7 +9,7 @@ use super::Verdict;
 use super::case::{Case, Row, Running, number, resources};
 use super::state::{Crowd, CrowdKind, EndState, Presence, Site};
 use super::{parts, together};
-use crate::demand::{PodGroup, PodShape, Unsupported};
+use crate::demand::{PodGroup, PodShape};
 use crate::ids::{Address, LabelKey, Labels};
 use crate::pod::{Taint, TaintEffect, untolerated};
 use crate::solve::workload_key;
@@ -91,7 +91,7 @@ fn stays(case: &Case<'_>, row: &Row<'_>, verdict: &mut Verdict) {
 /// Holds a node to admit the pods of `crowd` that come to it.
 fn admission(case: &Case<'_>, site: &Site<'_>, crowd: &Crowd, verdict: &mut Verdict) {
     let Crowd { name, shape, .. } = crowd;
-    if let Some(feature) = shape.unsupported.iter().find(|feature| !is_judged(**feature)) {
+    if let Some(feature) = shape.unsupported.first() {
         let fault =
             format!("{name} comes here and uses {}, which nothing here judges", feature.as_str());
         verdict.row("fit/unsupported", site.row.address, fault);
@@ -107,22 +107,6 @@ fn admission(case: &Case<'_>, site: &Site<'_>, crowd: &Crowd, verdict: &mut Verd
     if site.row.deed.stays() && site.row.node.is_some_and(|node| node.unschedulable) {
         let fault = format!("{name} comes here, but the node is cordoned");
         verdict.row("fit/cordoned", site.row.address, fault);
-    }
-}
-
-/// Returns whether the rules between pods judge a feature, whatever the solver can place.
-fn is_judged(feature: Unsupported) -> bool {
-    match feature {
-        Unsupported::TopologySpread
-        | Unsupported::PodAffinity
-        | Unsupported::PodAntiAffinity
-        | Unsupported::HostPorts => true,
-        Unsupported::Volumes
-        | Unsupported::OtherScheduler
-        | Unsupported::SchedulingGates
-        | Unsupported::ResourceClaims
-        | Unsupported::MatchFields
-        | Unsupported::NodeName => false,
     }
 }
 

@@ -5,7 +5,7 @@ use crate::schedule::Balance;
 
 impl Cluster {
     /// Returns the totals of all nodes in the order in which they were added.
-    fn totals(&mut self, shape: &PodShape, owner: Option<&WorkloadId>) -> Vec<i64> {
+    fn totals(&mut self, shape: &PodShape, owner: Option<&WorkloadId>) -> Vec<i32> {
         let ClassIndex(class) = self.0.class(&Arc::new(shape.clone()), owner);
         let nodes: Vec<usize> = self.0.nodes().map(|NodeIndex(node)| node).collect();
         self.0.totals(class, &nodes)
@@ -66,7 +66,7 @@ fn a_cached_score_follows_the_load() {
 
 /// The resource part of [`pod`] on an empty node of 4000m, 8192Mi: free 97 and 98 → 97; shares
 /// 0.025 and 0.0122… → 99.36 → 99.
-const EMPTY: i64 = 97 + 99;
+const EMPTY: i32 = 97 + 99;
 
 #[test]
 fn discouraging_taints_count_against_a_node_in_proportion() {
@@ -113,7 +113,7 @@ fn soft_spreading_prefers_the_emptier_domain() {
     // Two zones weigh ln 4 = 1.386: a 3 × 1.386 = 4.16 → 4, b 1.386 → 1; of 4 + 1 − s over 4:
     // a 25, b 100; x has no zone and scores 0. Resources: 100m and 200Mi for each pod.
     let resource =
-        |pods: i64| i64::midpoint((39 - pods) * 10 / 4, (7992 - 200 * pods) * 100 / 8192);
+        |pods: i32| i32::midpoint((39 - pods) * 10 / 4, (7992 - 200 * pods) * 100 / 8192);
     let expected = [resource(2) + 2 * 25, resource(1) + 2 * 25, resource(1) + 2 * 100, resource(0)];
     assert_eq!(cluster.totals(&asks, None), expected);
 }
@@ -161,7 +161,7 @@ fn a_pod_with_constraints_of_its_own_is_not_spread_by_default() {
     let index = cluster.index("n1");
     cluster.0.bind(class, index);
     let ClassIndex(class) = class;
-    assert!(cluster.0.classes[class].soft_spread.is_empty());
+    assert!(cluster.0.rules.classes[class].soft_spread.is_empty());
 }
 
 #[test]
@@ -172,7 +172,7 @@ fn pod_affinity_scores_wishes_of_both_sides() {
     };
     let weightless = |shape: PodShape| PodShape { requests: resources(0, 0), ..shape };
     // Only the differences between nodes with and without the pod db matter below.
-    let used = |pods: i64| if pods == 0 { 97 } else { 95 - i64::from(pods > 1) * 3 };
+    let used = |pods: i32| if pods == 0 { 97 } else { 95 - i32::from(pods > 1) * 3 };
     let wants = |weight| preferred(vec![(weight, term("db", key::ZONE))]);
     for (asks, runs, expected) in [
         // The pod wants db near: a is the best, b and x the worst.
@@ -203,7 +203,7 @@ fn pod_affinity_scores_wishes_of_both_sides() {
         cluster.run(&weightless(runs.clone()), "a1");
         let found = cluster.totals(&weightless(asks.clone()), None);
         let resource = [used(1), used(0), used(0)];
-        let expected: Vec<i64> = resource.iter().zip(expected).map(|(r, e)| r + e).collect();
+        let expected: Vec<i32> = resource.iter().zip(expected).map(|(r, e)| r + e).collect();
         assert_eq!(found, expected, "{:?} {:?} | {:?}", asks.affinity, asks.anti_affinity, runs);
     }
 }

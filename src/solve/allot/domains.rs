@@ -1,0 +1,383 @@
+//! Which zone, or other domain, the pods of each group go to.
+//!
+//! Groups are taken in their order: first those that spread or keep apart, then those that follow
+//! others. Pods that run count where they run; each further pod goes to the allowed domain that has
+//! the fewest, the cheaper one among equals. A group that is only kept away from some domains is
+//! left free among the rest.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::relations::{Kind, Relation};
+use super::{Field, Lot, is_placeable};
+use crate::ids::{LabelKey, LabelValue, Labels};
+use crate::pod::untolerated;
+use crate::requirement::{LabelSet, Requirements, ValueSet};
+use crate::solve::offer::admits;
+use crate::units::MicroUsd;
+
+/// Pods by domain.
+type Counts = BTreeMap<LabelValue, u32>;
+
+/// A part of a group with what is decided of its domains so far.
+type Piece = (Requirements, u32);
+
+/// The domains of a key that pods could go to, each with the price of its cheapest node; those
+/// without a price count, but hold none.
+type Universe = BTreeMap<LabelValue, Option<MicroUsd>>;
+
+/// Where groups are and go, while it is decided.
+pub(super) struct Domains<'a> {
+    field: Field<'a>,
+    relations: &'a [Relation],
+    /// Relations that a group has itself, by group.
+    own: BTreeMap<usize, Vec<usize>>,
+    /// Relations of others that keep a group away, by group.
+    shunned_by: BTreeMap<usize, Vec<usize>>,
+    /// Pods of each group by key and domain: those that run and those that were allotted.
+    counts: BTreeMap<(usize, LabelKey), Counts>,
+    pieces: BTreeMap<usize, Vec<Piece>>,
+}
+
+impl<'a> Domains<'a> {
+    pub(super) fn new(field: Field<'a>, relations: &'a [Relation]) -> Self {
+        let (mut own, mut shunned_by) = (BTreeMap::new(), BTreeMap::new());
+        for (index, relation) in relations.iter().enumerate() {
+            own.entry(relation.carrier).or_insert_with(Vec::new).push(index);
+            for member in relation.members.iter().filter(|_| relation.kind == Kind::Apart) {
+                shunned_by.entry(*member).or_insert_with(Vec::new).push(index);
+            }
+        }
+        let (counts, pieces) = (BTreeMap::new(), BTreeMap::new());
+        let mut domains = Self { field, relations, own, shunned_by, counts, pieces };
+        domains.count_running();
+        domains
+    }
+
+    /// Returns every group's lots.
+    pub(super) fn lots(mut self) -> Vec<Lot> {
+        let follows = |relation: &usize| self.relations[*relation].kind == Kind::Near;
+        let follower = |group: &usize| self.own.get(group).is_some_and(|r| r.iter().any(follows));
+        let concerned: BTreeSet<usize> =
+            self.own.keys().chain(self.shunned_by.keys()).copied().collect();
+        let (followers, leaders): (Vec<usize>, Vec<usize>) =
+            concerned.into_iter().partition(follower);
+        for group in leaders.into_iter().chain(followers) {
+            self.decide(group);
+        }
+        let groups = self.field.groups.iter().enumerate();
+        let mut lots = Vec::new();
+        for (group, members) in groups.filter(|(_, group)| is_placeable(group)) {
+            let whole = || vec![(Requirements::default(), members.counts.planned)];
+            let pieces = self.pieces.remove(&group).unwrap_or_else(whole);
+            let lot = |(within, planned)| Lot { group, within, planned };
+            lots.extend(pieces.into_iter().filter(|(_, planned)| *planned > 0).map(lot));
+        }
+        lots
+    }
+
+    /// Counts the planned pods that run, by every key that some relation speaks of.
+    fn count_running(&mut self) {
+        let relations = self.relations;
+        let keys: BTreeSet<&LabelKey> = relations.iter().map(|r| &r.key).collect();
+        for key in keys {
+            for group in 0..self.field.groups.len() {
+                let counts = self.running(group, key, &Requirements::default());
+                if !counts.is_empty() {
+                    self.counts.insert((group, key.clone()), counts);
+                }
+            }
+        }
+    }
+
+    /// Returns the planned pods of a group that run on nodes within `scope`, by domain.
+    fn running(&self, group: usize, key: &LabelKey, scope: &Requirements) -> Counts {
+        let group = &self.field.groups[group];
+        let mut left = group.counts.planned;
+        let mut counts = Counts::new();
+        if group.running.is_empty() {
+            return counts;
+        }
+        for node in self.field.standing.iter().filter(|node| scope.match_labels(&node.labels)) {
+            let Some(domain) = node.labels.get(key) else { continue };
+            let here = group.running.get(&node.name).copied().unwrap_or(0).min(left);
+            if here > 0 {
+                left -= here;
+                *counts.entry(domain.clone()).or_insert(0) += here;
+            }
+        }
+        counts
+    }
+
+    fn decide(&mut self, group: usize) {
+        if self.pieces.contains_key(&group) || !is_placeable(&self.field.groups[group]) {
+            return;
+        }
+        let of = |list: Option<&Vec<usize>>| list.into_iter().flatten().copied().collect();
+        let (own, shunned): (Vec<usize>, Vec<usize>) =
+            (of(self.own.get(&group)), of(self.shunned_by.get(&group)));
+        let keys: BTreeSet<LabelKey> =
+            own.iter().chain(&shunned).map(|r| self.relations[*r].key.clone()).collect();
+        let mut pieces = vec![(Requirements::default(), self.field.groups[group].counts.planned)];
+        for key in keys {
+            let on_key = |list: &[usize]| -> Vec<&'a Relation> {
+                let here = list.iter().map(|relation| &self.relations[*relation]);
+                here.filter(|relation| relation.key == key).collect()
+            };
+            let task = Task { group, own: on_key(&own), shunned: on_key(&shunned), key };
+            let mut decided = Vec::new();
+            for piece in pieces {
+                decided.extend(self.split(&task, piece));
+            }
+            pieces = decided;
+        }
+        self.pieces.insert(group, pieces);
+    }
+
+    /// Gives the pods of one piece their domains of one key.
+    fn split(&mut self, task: &Task<'a>, (scope, planned): Piece) -> Vec<Piece> {
+        let running = self.running(task.group, &task.key, &scope);
+        let universe = self.universe(task, &scope);
+        let free: BTreeMap<LabelValue, MicroUsd> = universe
+            .iter()
+            .filter_map(|(domain, price)| Some((domain.clone(), (*price)?)))
+            .filter(|(domain, _)| self.is_open(task, domain))
+            .collect();
+        if task.is_free() {
+            return vec![(narrowed(&scope, &task.key, free.keys()), planned)];
+        }
+        let free = self.near(task, free);
+        let mut placed = running.clone();
+        let mut left = planned.saturating_sub(running.values().sum());
+        let mut levels = self.levels(task, &universe);
+        while left > 0 {
+            let allowed = free.iter().filter(|(domain, _)| levels.iter().all(|l| l.allow(domain)));
+            let next = allowed.min_by_key(|(domain, price)| {
+                (levels.iter().map(|l| l.of(domain)).sum::<u32>(), **price, (*domain).clone())
+            });
+            let Some((domain, _)) = next else { break };
+            for level in &mut levels {
+                level.add(domain);
+            }
+            *placed.entry(domain.clone()).or_insert(0) += 1;
+            left -= 1;
+        }
+        let all = self.counts.entry((task.group, task.key.clone())).or_default();
+        for (domain, count) in &placed {
+            let new = count - running.get(domain).copied().unwrap_or(0);
+            *all.entry(domain.clone()).or_insert(0) += new;
+        }
+        let mut pieces: Vec<Piece> = placed
+            .into_iter()
+            .map(|(domain, count)| (narrowed(&scope, &task.key, [&domain]), count))
+            .collect();
+        if left > 0 {
+            pieces.push((narrowed(&scope, &task.key, []), left));
+        }
+        pieces
+    }
+
+    /// Returns the domains of the key that the pods of the group could go to, or that count.
+    fn universe(&self, task: &Task, scope: &Requirements) -> Universe {
+        let shape = &self.field.groups[task.group].shape;
+        let mut universe = Universe::new();
+        for offer in self.field.offers {
+            let labels = &offer.node.labels;
+            let Some(domain) = labels.get(&task.key) else { continue };
+            let price = universe.get(domain).copied().flatten();
+            let better = price.is_none_or(|price| offer.node.price < price);
+            if better
+                && scope.match_labels(labels)
+                && admits(shape, labels, &offer.node.taints)
+                && shape.requests.fits(&offer.room)
+            {
+                universe.insert(domain.clone(), Some(offer.node.price));
+            }
+        }
+        for node in self.field.standing {
+            let Some(domain) = node.labels.get(&task.key) else { continue };
+            let chosen = shape.nodes.any_of.iter().any(|a| a.match_labels(&node.labels));
+            let tolerated = untolerated(&node.taints, &shape.tolerations).is_none();
+            let roomy = node.schedulable && shape.requests.fits(&node.room);
+            if chosen && tolerated && roomy && scope.match_labels(&node.labels) {
+                universe.entry(domain.clone()).or_insert(None).get_or_insert(MicroUsd::ZERO);
+            } else if task.counts_node(chosen, tolerated) {
+                universe.entry(domain.clone()).or_insert(None);
+            }
+        }
+        universe
+    }
+
+    /// Returns whether nothing that keeps apart stands between the group and the domain.
+    fn is_open(&self, task: &Task, domain: &LabelValue) -> bool {
+        let pods =
+            |group: &usize| *group != task.group && self.count(*group, &task.key, domain) > 0;
+        let avoided = task.of_kind(Kind::Apart).any(|r| r.members.iter().any(pods));
+        !avoided && !task.shunned.iter().any(|relation| pods(&relation.carrier))
+    }
+
+    /// Leaves the domains in which what the group follows is, or will be.
+    ///
+    /// Where it is nowhere yet, one domain is chosen for the group and for whatever of that may
+    /// still go anywhere.
+    fn near(
+        &mut self,
+        task: &Task<'a>,
+        mut free: BTreeMap<LabelValue, MicroUsd>,
+    ) -> BTreeMap<LabelValue, MicroUsd> {
+        let followed: Vec<&Relation> = task.of_kind(Kind::Near).collect();
+        for relation in followed {
+            let has_pods = |domain: &LabelValue| {
+                relation.members.iter().any(|g| self.count(*g, &task.key, domain) > 0)
+            };
+            if free.keys().any(has_pods) {
+                free.retain(|domain, _| has_pods(domain));
+                continue;
+            }
+            let itself = relation.members.contains(&task.group);
+            let pending: Vec<usize> = relation
+                .members
+                .iter()
+                .copied()
+                .filter(|g| *g != task.group && self.is_undecided(*g))
+                .collect();
+            if pending.is_empty() && !itself {
+                return BTreeMap::new();
+            }
+            let cheapest = free.iter().min_by_key(|(domain, price)| (**price, (*domain).clone()));
+            let Some((domain, price)) = cheapest.map(|(d, p)| (d.clone(), *p)) else { break };
+            for other in pending {
+                self.pin(other, &task.key, &domain);
+            }
+            free = [(domain, price)].into();
+        }
+        free
+    }
+
+    fn is_undecided(&self, group: usize) -> bool {
+        is_placeable(&self.field.groups[group])
+            && !self.pieces.contains_key(&group)
+            && self.own.get(&group).is_none_or(|own| {
+                own.iter().all(|relation| self.relations[*relation].kind == Kind::Near)
+            })
+    }
+
+    /// Sends all pods of a group to one domain.
+    fn pin(&mut self, group: usize, key: &LabelKey, domain: &LabelValue) {
+        let planned = self.field.groups[group].counts.planned;
+        let within = narrowed(&Requirements::default(), key, [domain]);
+        self.pieces.insert(group, vec![(within, planned)]);
+        self.counts.insert((group, key.clone()), [(domain.clone(), planned)].into());
+    }
+
+    fn count(&self, group: usize, key: &LabelKey, domain: &LabelValue) -> u32 {
+        let counts = self.counts.get(&(group, key.clone()));
+        counts.and_then(|counts| counts.get(domain)).copied().unwrap_or(0)
+    }
+
+    /// Returns what limits the number of pods in each domain.
+    fn levels(&self, task: &Task, universe: &Universe) -> Vec<Level> {
+        let spread = task.own.iter().filter_map(|relation| {
+            let rule = match relation.kind {
+                Kind::Spread { max_skew, min_domains, .. } => Limit::Skew { max_skew, min_domains },
+                Kind::Apart if relation.members.contains(&task.group) => Limit::One,
+                Kind::Apart | Kind::Near => return None,
+            };
+            let members = relation.members.iter();
+            let sum = |domain: &LabelValue| {
+                members.clone().map(|g| self.count(*g, &task.key, domain)).sum::<u32>()
+            };
+            let pods: Counts =
+                universe.keys().map(|domain| (domain.clone(), sum(domain))).collect();
+            Some(Level { rule, pods, counts_itself: relation.members.contains(&task.group) })
+        });
+        spread.collect()
+    }
+}
+
+/// One group and one key.
+struct Task<'a> {
+    group: usize,
+    key: LabelKey,
+    /// Relations of the group itself.
+    own: Vec<&'a Relation>,
+    /// Relations of others that keep it away.
+    shunned: Vec<&'a Relation>,
+}
+
+impl<'a> Task<'a> {
+    fn of_kind(&self, kind: Kind) -> impl Iterator<Item = &'a Relation> {
+        self.own.iter().copied().filter(move |relation| relation.kind == kind)
+    }
+
+    /// Returns whether the group is kept out of domains, but neither spread nor drawn to any.
+    fn is_free(&self) -> bool {
+        let keeps_away = |relation: &&Relation| {
+            relation.kind == Kind::Apart && !relation.members.contains(&self.group)
+        };
+        self.own.iter().all(keeps_away)
+    }
+
+    /// Returns whether a node that cannot take the pods still counts as a domain.
+    fn counts_node(&self, chosen: bool, tolerated: bool) -> bool {
+        self.own.iter().any(|relation| match relation.kind {
+            Kind::Spread { honors_affinity, honors_taints, .. } => {
+                (chosen || !honors_affinity) && (tolerated || !honors_taints)
+            }
+            Kind::Near | Kind::Apart => false,
+        })
+    }
+}
+
+/// A limit on the pods of one domain, with how many there are.
+struct Level {
+    rule: Limit,
+    pods: Counts,
+    counts_itself: bool,
+}
+
+enum Limit {
+    /// At most so many above the least, which is 0 while there are too few domains.
+    Skew { max_skew: u32, min_domains: u32 },
+    /// One pod.
+    One,
+}
+
+impl Level {
+    fn of(&self, domain: &LabelValue) -> u32 {
+        self.pods.get(domain).copied().unwrap_or(0)
+    }
+
+    fn allow(&self, domain: &LabelValue) -> bool {
+        match self.rule {
+            Limit::One => self.of(domain) == 0,
+            Limit::Skew { max_skew, min_domains } => {
+                let enough = u32::try_from(self.pods.len()).is_ok_and(|n| n >= min_domains);
+                let least = if enough { self.pods.values().min().copied().unwrap_or(0) } else { 0 };
+                self.of(domain) + u32::from(self.counts_itself) <= least + max_skew
+            }
+        }
+    }
+
+    fn add(&mut self, domain: &LabelValue) {
+        if self.counts_itself {
+            *self.pods.entry(domain.clone()).or_insert(0) += 1;
+        }
+    }
+}
+
+/// Returns `scope` with `key` narrowed to these values; to none, where there are none.
+fn narrowed<'a>(
+    scope: &Requirements,
+    key: &LabelKey,
+    values: impl IntoIterator<Item = &'a LabelValue>,
+) -> Requirements {
+    let mut within = scope.clone();
+    let values = ValueSet::of(values.into_iter().map(LabelValue::as_str));
+    within.add(key.clone(), &LabelSet::present(values));
+    within
+}
+
+/// Returns whether a node with these labels lies within.
+pub(in crate::solve) fn lies_within(within: &Requirements, labels: &Labels) -> bool {
+    within.is_unconstrained() || within.match_labels(labels)
+}

@@ -1,0 +1,190 @@
+//! Pods that the packing has no place for, asked of the scheduler itself.
+//!
+//! The packing follows rules between pods by amounts, which is quick and sometimes wrong: it may
+//! think a pod has no place where there is one. So the pods that are left over in the end are put
+//! to the model of the scheduler one by one: is there a node after all, or one that could be
+//! launched? The answer is rehearsed like any other before it counts.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::layout::Layout;
+use super::offer::admits;
+use super::pack::Opened;
+use super::rehearse::{Settled, Stage, Verdict};
+use super::target::Place;
+use crate::demand::PodGroup;
+use crate::ids::{LabelKey, LabelValue, PoolName};
+use crate::schedule::{ClassIndex, NodeIndex, Scheduler};
+
+/// Times that pods are put to the scheduler again after some of them found a place.
+const ROUNDS_MAX: usize = 4;
+
+/// Pods of one group, and of all groups, that are asked for one by one.
+const ASKED_MAX: u32 = 256;
+const ASKED_OF_ALL_MAX: u32 = 2_048;
+
+/// Offers of one kind of place that are tried before the place is taken to be wrong.
+const TRIES_OF_PLACE: usize = 2;
+
+/// The scheduler with every placed pod in its place, and nodes that are launched as they are needed.
+struct Rescue<'a> {
+    stage: &'a Stage<'a>,
+    scheduler: Scheduler,
+    daemons: Vec<ClassIndex>,
+    layout: Layout,
+    /// How many nodes are launched.
+    launches: usize,
+    keys: BTreeSet<&'a LabelKey>,
+}
+
+impl Stage<'_> {
+    /// Returns `settled` with as many of the pods left over as the scheduler finds places for.
+    pub(super) fn rescued(&self, mut settled: Settled) -> Settled {
+        for _ in 0..ROUNDS_MAX {
+            if settled.unplaced.is_empty() {
+                break;
+            }
+            let Some(layout) = self.with_room(&settled) else { break };
+            let trial = match self.rehearse(&layout) {
+                Verdict::Passed(passed) => passed,
+                Verdict::Left(_) => self.as_far_as_possible(&layout),
+            };
+            let left = |settled: &Settled| settled.unplaced.values().sum::<u32>();
+            if left(&trial) >= left(&settled) {
+                break;
+            }
+            settled = self.without_idle(trial);
+        }
+        settled
+    }
+
+    /// Leaves out nodes that were launched for pods which then went elsewhere.
+    fn without_idle(&self, settled: Settled) -> Settled {
+        let mut layout = settled.layout.clone();
+        let nodes = layout.packing.opened.iter_mut().zip(&settled.offers);
+        nodes.for_each(|(node, offer)| node.offer = Some(*offer));
+        layout.packing.opened.retain(|node| !node.pods.is_empty());
+        if layout.packing.opened.len() == settled.offers.len() {
+            return settled;
+        }
+        layout.price = settled.layout.price - settled.layout.packing.price(self.ground.model)
+            + layout.packing.price(self.ground.model);
+        match self.rehearse(&layout) {
+            Verdict::Passed(leaner) if leaner.unplaced == settled.unplaced => leaner,
+            Verdict::Passed(_) | Verdict::Left(_) => settled,
+        }
+    }
+
+    /// Returns the layout in which pods that were left over are expected to find a place.
+    fn with_room(&self, settled: &Settled) -> Option<Layout> {
+        let mut rescue = Rescue::of(self, settled);
+        let mut groups: Vec<usize> = settled.unplaced.keys().copied().collect();
+        groups.sort_by_key(|group| (Reverse(self.groups[*group].shape.priority), *group));
+        let classes = self.scene(&settled.layout, &settled.offers).classes;
+        let (mut found, mut asked) = (0, 0);
+        for group in groups {
+            if !self.groups[group].shape.unsupported.is_empty() {
+                continue;
+            }
+            let wanted = settled.unplaced[&group].min(ASKED_MAX).min(ASKED_OF_ALL_MAX - asked);
+            asked += wanted;
+            for _ in 0..wanted {
+                if !rescue.place(group, classes[group]) {
+                    break;
+                }
+                let last = self.ground.model.of_group[group].last();
+                if let Some(class) = last {
+                    let left = &mut rescue.layout.packing.left[*class];
+                    *left = left.saturating_sub(1);
+                }
+                found += 1;
+            }
+        }
+        (found > 0).then_some(rescue.layout)
+    }
+}
+
+impl<'a> Rescue<'a> {
+    fn of(stage: &'a Stage<'a>, settled: &Settled) -> Self {
+        let scene = stage.scene(&settled.layout, &settled.offers);
+        let mut scheduler = scene.scheduler;
+        for (group, places) in &settled.placements {
+            for (place, count) in places {
+                let name = match place {
+                    Place::Node(name) => name.clone(),
+                    Place::Launch(index) => format!("launch/{index}").as_str().into(),
+                };
+                let node = scheduler.node(&name).expect("pods are placed on nodes of the scene");
+                let stays = scene.staying.get(group).and_then(|on| on.get(place)).unwrap_or(&0);
+                for _ in *stays..*count {
+                    scheduler.bind(scene.classes[*group], node);
+                }
+            }
+        }
+        let mut layout = settled.layout.clone();
+        for (node, offer) in layout.packing.opened.iter_mut().zip(&settled.offers) {
+            node.offer = Some(*offer);
+        }
+        let (launches, keys) = (settled.offers.len(), topology_keys(stage.groups));
+        Self { stage, scheduler, daemons: scene.daemons, layout, launches, keys }
+    }
+
+    /// Finds a place for one pod, on a node that is there or on one that is launched for it.
+    fn place(&mut self, group: usize, class: ClassIndex) -> bool {
+        self.scheduler.try_schedule(class, None).is_some()
+            || self.launch_for(group, class).is_some_and(|node| {
+                self.scheduler.bind(class, node);
+                true
+            })
+    }
+
+    /// Launches the cheapest node on which the scheduler would let a pod of the group run.
+    fn launch_for(&mut self, group: usize, class: ClassIndex) -> Option<NodeIndex> {
+        let stage = self.stage;
+        let shape = &stage.groups[group].shape;
+        let limits = stage.ground.limits_after(&self.layout.packing.opened);
+        let mut wrong: BTreeMap<Where, usize> = BTreeMap::new();
+        for (index, offer) in stage.offers.iter().enumerate() {
+            let node = &offer.node;
+            let column = stage.ground.model.of_offer[index];
+            let values = self.keys.iter().map(|key| node.labels.get(*key)).collect();
+            let place = (&node.pool, values);
+            let suits = limits.allows(column)
+                && wrong.get(&place).is_none_or(|tries| *tries < TRIES_OF_PLACE)
+                && shape.requests.fits(&offer.room)
+                && admits(shape, &node.labels, &node.taints);
+            if !suits {
+                continue;
+            }
+            let candidate = stage.new_node(index, self.launches);
+            let at = self.scheduler.add_node(candidate.clone());
+            stage.bind_daemons(&mut self.scheduler, &self.daemons, (&candidate, at));
+            if self.scheduler.fits(class, at).is_ok() {
+                let pods = BTreeMap::new();
+                self.layout.packing.opened.push(Opened { column, pods, offer: Some(index) });
+                self.layout.price += offer.node.price;
+                self.launches += 1;
+                return Some(at);
+            }
+            self.scheduler.remove_node(at);
+            *wrong.entry(place).or_insert(0) += 1;
+        }
+        None
+    }
+}
+
+/// What rules between pods may tell offers apart by: pool, and the labels that make domains.
+type Where<'a> = (&'a PoolName, Vec<Option<&'a LabelValue>>);
+
+/// Returns the labels that make domains for some rule between pods.
+fn topology_keys(groups: &[PodGroup]) -> BTreeSet<&LabelKey> {
+    groups.iter().flat_map(keys_of).collect()
+}
+
+fn keys_of(group: &PodGroup) -> Vec<&LabelKey> {
+    let shape = &group.shape;
+    let terms = shape.affinity.required.iter().chain(&shape.anti_affinity.required);
+    let spread = shape.spread.iter().map(|rule| &rule.topology_key);
+    terms.map(|term| &term.topology_key).chain(spread).collect()
+}

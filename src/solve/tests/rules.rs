@@ -1,0 +1,242 @@
+//! Rules between pods, each as a small repository and the fleet it leads to.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::fleet::Observed;
+use crate::manifest::{Fleet, Tree, TreeFile, read};
+use crate::solve::{Place, Solution};
+use crate::story::{Story, node_class, pool, requirement};
+
+/// A Deployment named `name` of pods of 500m and 512Mi; `spec` is put into its pod template.
+fn deployment(name: &str, replicas: u32, spec: &str) -> String {
+    let resources = "resources: {requests: {cpu: 500m, memory: 512Mi}}";
+    let spec = spec.replace("$RESOURCES", resources);
+    let container = format!("containers: [{{name: app, {resources}}}]");
+    let containers = if spec.contains("containers:") { String::new() } else { container + ", " };
+    format!(
+        "---\napiVersion: apps/v1\nkind: Deployment\nmetadata: {{name: {name}, namespace: web}}\n\
+         spec:\n  replicas: {replicas}\n  selector: {{matchLabels: {{app: {name}}}}}\n  template:\n\
+         \x20   metadata: {{labels: {{app: {name}}}}}\n    spec: {{{containers}{spec}}}\n"
+    )
+}
+
+fn spread(of: &str, key: &str, more: &str) -> String {
+    format!(
+        "topologySpreadConstraints: [{{topologyKey: {key}, whenUnsatisfiable: DoNotSchedule, \
+         labelSelector: {{matchLabels: {{app: {of}}}}}, {more}}}]"
+    )
+}
+
+fn term(kind: &str, of: &str, key: &str) -> String {
+    format!(
+        "affinity: {{{kind}: {{requiredDuringSchedulingIgnoredDuringExecution: \
+         [{{topologyKey: {key}, labelSelector: {{matchLabels: {{app: {of}}}}}}}]}}}}"
+    )
+}
+
+const ZONE: &str = "topology.kubernetes.io/zone";
+const HOST: &str = "kubernetes.io/hostname";
+
+/// What a fleet looks like.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Fleets {
+    /// Pods of each workload on each node, fewest first.
+    nodes: BTreeMap<String, Vec<u32>>,
+    /// Pods of each workload in each zone, fewest first.
+    zones: BTreeMap<String, Vec<u32>>,
+    /// Pods without a place.
+    unplaced: u32,
+}
+
+fn story(manifests: &[String]) -> Story {
+    let mut story = Story::new(&[], 0, 0);
+    let file =
+        TreeFile { path: "w.yaml".into(), content: Ok(manifests.concat().into_bytes().into()) };
+    let read = read(&Tree { files: vec![file] }, &Fleet::default());
+    assert_eq!(read.problems, [], "{manifests:#?}");
+    story.desired.workloads = read.workloads;
+    let mut pool = pool();
+    pool.requirements = vec![
+        requirement("node.kubernetes.io/instance-type", &["m5.large", "m5.xlarge"]),
+        requirement("karpenter.sh/capacity-type", &["on-demand"]),
+        requirement(ZONE, &["us-east-1a", "us-east-1b", "us-east-1c"]),
+    ];
+    story.desired.pools = [(pool.name.clone(), pool)].into();
+    let class = node_class();
+    story.desired.node_classes = [(class.name.clone(), class)].into();
+    story
+}
+
+fn looks(story: &Story, solution: &Solution) -> Fleets {
+    let workloads: Vec<String> =
+        story.desired.workloads.keys().map(|id| id.name.to_string()).collect();
+    let target = &solution.target;
+    let zone_of = |place: &Place| match place {
+        Place::Launch(index) => target.launches[*index].node.zone.to_string(),
+        Place::Node(name) => zone_in(&story.observed, name.as_str()),
+    };
+    let mut fleets =
+        Fleets { unplaced: target.unplaced.iter().map(|u| u.pods).sum(), ..Fleets::default() };
+    for (group, places) in &target.placements {
+        let mut zones: BTreeMap<String, u32> = BTreeMap::new();
+        for (place, count) in places {
+            *zones.entry(zone_of(place)).or_insert(0) += count;
+        }
+        let mut nodes: Vec<u32> = places.values().copied().collect();
+        let mut zones: Vec<u32> = zones.into_values().collect();
+        nodes.sort_unstable();
+        zones.sort_unstable();
+        fleets.nodes.insert(workloads[*group].clone(), nodes);
+        fleets.zones.insert(workloads[*group].clone(), zones);
+    }
+    fleets
+}
+
+fn zone_in(observed: &Observed, node: &str) -> String {
+    observed.nodes[node].labels[ZONE].to_string()
+}
+
+fn plan(manifests: &[String]) -> Fleets {
+    let story = story(manifests);
+    looks(&story, &story.solve())
+}
+
+#[test]
+fn a_spread_over_zones_has_pods_in_each() {
+    let fleet = plan(&[deployment("a", 4, &spread("a", ZONE, "maxSkew: 1"))]);
+    assert_eq!((fleet.zones["a"].as_slice(), fleet.unplaced), (&[1, 1, 2][..], 0));
+}
+
+#[test]
+fn too_few_domains_leave_the_least_at_none() {
+    let fleet = plan(&[deployment("a", 4, &spread("a", ZONE, "maxSkew: 1, minDomains: 4"))]);
+    assert_eq!((fleet.zones["a"].as_slice(), fleet.unplaced), (&[1, 1, 1][..], 1));
+}
+
+#[test]
+fn a_spread_over_nodes_gives_each_new_node_as_many_as_the_skew_allows() {
+    let fleet = plan(&[deployment("a", 4, &spread("a", HOST, "maxSkew: 1"))]);
+    assert_eq!((fleet.nodes["a"].as_slice(), fleet.unplaced), (&[1, 1, 1, 1][..], 0));
+    let fleet = plan(&[deployment("a", 4, &spread("a", HOST, "maxSkew: 4"))]);
+    assert_eq!((fleet.nodes["a"].iter().sum::<u32>(), fleet.unplaced), (4, 0));
+    assert!(fleet.nodes["a"].len() <= 2, "{fleet:?}");
+}
+
+#[test]
+fn a_spread_without_a_selector_spreads_nothing() {
+    let rule = format!(
+        "topologySpreadConstraints: [{{topologyKey: {HOST}, whenUnsatisfiable: DoNotSchedule, maxSkew: 1}}]"
+    );
+    assert_eq!(plan(&[deployment("a", 2, &rule)]).nodes["a"], [2]);
+}
+
+#[test]
+fn pods_that_keep_apart_share_no_node_and_no_zone() {
+    let fleet = plan(&[deployment("a", 3, &term("podAntiAffinity", "a", HOST))]);
+    assert_eq!((fleet.nodes["a"].as_slice(), fleet.unplaced), (&[1, 1, 1][..], 0));
+    let fleet = plan(&[deployment("a", 4, &term("podAntiAffinity", "a", ZONE))]);
+    assert_eq!((fleet.zones["a"].as_slice(), fleet.unplaced), (&[1, 1, 1][..], 1));
+}
+
+#[test]
+fn what_keeps_apart_is_kept_apart_from_in_both_directions() {
+    for key in [HOST, ZONE] {
+        let shunned = deployment("a", 2, "");
+        let shy = deployment("b", 2, &term("podAntiAffinity", "a", key));
+        let story = story(&[shunned, shy]);
+        let solution = story.solve();
+        let places: Vec<BTreeSet<String>> = solution
+            .target
+            .placements
+            .values()
+            .map(|on| {
+                let domain = |place: &Place| match place {
+                    Place::Launch(index) if key == ZONE => {
+                        solution.target.launches[*index].node.zone.to_string()
+                    }
+                    Place::Launch(index) => index.to_string(),
+                    Place::Node(name) => name.to_string(),
+                };
+                on.keys().map(domain).collect()
+            })
+            .collect();
+        assert_eq!(solution.target.unplaced.len(), 0, "{key}");
+        assert!(places[0].is_disjoint(&places[1]), "{key}: {places:?}");
+    }
+}
+
+#[test]
+fn pods_that_want_each_other_share_a_zone_or_a_node() {
+    let fleet = plan(&[deployment("a", 9, &term("podAffinity", "a", ZONE))]);
+    assert_eq!((fleet.zones["a"].as_slice(), fleet.unplaced), (&[9][..], 0));
+    let fleet = plan(&[deployment("a", 5, &term("podAffinity", "a", HOST))]);
+    assert_eq!((fleet.nodes["a"].as_slice(), fleet.unplaced), (&[5][..], 0));
+    let fleet = plan(&[deployment("a", 9, &term("podAffinity", "a", HOST))]);
+    assert_eq!(
+        (fleet.nodes["a"].as_slice(), fleet.unplaced),
+        (&[7][..], 2),
+        "an m5.xlarge holds 7"
+    );
+}
+
+#[test]
+fn pods_follow_others_and_nobody_follows_who_is_not_there() {
+    let fleet =
+        plan(&[deployment("a", 4, &term("podAffinity", "b", ZONE)), deployment("b", 2, "")]);
+    assert_eq!((fleet.zones["a"].len(), fleet.unplaced), (1, 0), "{fleet:?}");
+    let fleet =
+        plan(&[deployment("a", 4, &term("podAffinity", "b", HOST)), deployment("b", 1, "")]);
+    assert_eq!((fleet.nodes["a"].as_slice(), fleet.unplaced), (&[4][..], 0));
+    let fleet = plan(&[deployment("a", 2, &term("podAffinity", "ghost", ZONE))]);
+    assert_eq!((fleet.nodes.len(), fleet.unplaced), (0, 2), "{fleet:?}");
+}
+
+#[test]
+fn a_host_port_is_bound_once_on_a_node() {
+    let port = |ip: &str| {
+        let port = format!("{{containerPort: 80, hostPort: 80, hostIP: {ip}}}");
+        format!("containers: [{{name: app, $RESOURCES, ports: [{port}]}}]")
+    };
+    let fleet = plan(&[deployment("a", 3, &port("0.0.0.0"))]);
+    assert_eq!((fleet.nodes["a"].as_slice(), fleet.unplaced), (&[1, 1, 1][..], 0));
+    let fleet =
+        plan(&[deployment("a", 1, &port("10.0.0.1")), deployment("b", 1, &port("10.0.0.2"))]);
+    assert_eq!(fleet.unplaced, 0);
+    let story =
+        story(&[deployment("a", 1, &port("10.0.0.1")), deployment("b", 1, &port("10.0.0.2"))]);
+    assert_eq!(story.solve().target.launches.len(), 1, "other addresses do not clash");
+}
+
+#[test]
+fn a_wish_is_followed_while_it_costs_no_more_than_its_weight() {
+    let wish = |zone: &str, weight: u32| {
+        format!(
+            "affinity: {{nodeAffinity: {{preferredDuringSchedulingIgnoredDuringExecution: \
+             [{{weight: {weight}, preference: {{matchExpressions: \
+             [{{key: {zone}, operator: In, values: [us-east-1c, r5.large]}}]}}}}]}}}}"
+        )
+    };
+    let launched = |spec: &str| {
+        let mut story = story(&[deployment("a", 3, spec)]);
+        let pool = story.desired.pools.values_mut().next().expect("a pool");
+        pool.requirements[0] =
+            requirement("node.kubernetes.io/instance-type", &["m5.large", "r5.large"]);
+        let solution = story.solve();
+        let node = &solution.target.launches[0].node;
+        (node.zone.to_string(), node.instance_type.to_string())
+    };
+    assert_eq!(launched(&wish(ZONE, 1)).0, "us-east-1c", "another zone costs nothing");
+    let kind = "node.kubernetes.io/instance-type";
+    // The pods' share of the cheaper node is 7.5 cents; the other one costs 3 cents more.
+    assert_eq!(launched(&wish(kind, 100)).1, "r5.large");
+    assert_eq!(launched(&wish(kind, 10)).1, "m5.large");
+}
+
+#[test]
+fn rules_over_several_keys_hold_together() {
+    let rules =
+        format!("{}, {}", spread("a", ZONE, "maxSkew: 1"), term("podAntiAffinity", "a", HOST));
+    let fleet = plan(&[deployment("a", 7, &rules)]);
+    assert_eq!(fleet.zones["a"], [2, 2, 3]);
+    assert_eq!(fleet.nodes["a"], [1; 7]);
+}
