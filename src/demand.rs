@@ -7,10 +7,15 @@
 
 mod admission;
 mod build;
+mod claims;
 mod live;
+mod mount;
+mod parts;
 mod requests;
 mod shape;
 
+pub use claims::Claims;
+pub use mount::{Cause, Mount, Sharing, Wait};
 pub use requests::to_resources;
 pub use shape::{
     NodeChoice, PodShape, ShapeContext, Unsupported, forbids_disruption, is_pinned, label_set,
@@ -75,7 +80,8 @@ pub struct PodGroup {
 /// Some of the pods of one workload.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Part {
-    /// What each of these pods asks for; it differs from the workload's shape in its nodes alone.
+    /// What each of these pods asks for; it differs from the workload's shape in its volumes, and in
+    /// its nodes as far as they follow from them.
     pub shape: Arc<PodShape>,
     /// How many are planned.
     pub planned: u32,

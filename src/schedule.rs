@@ -7,8 +7,7 @@
 //! that the seed decides.
 //!
 //! Refuses to know manifests, prices, instance types and time. What it leaves out, and callers
-//! have to say: rules of volumes ([`Scheduler::ignores_volumes`]), image locality (images on nodes
-//! are unknown; every node scores 0), dynamic resources, scheduling gates, batches of equal pods
+//! have to say: image locality (images on nodes are unknown; every node scores 0), dynamic resources, scheduling gates, batches of equal pods
 //! that share one round of scores (a pod that fills its node, such as one of 1.36's batches, is
 //! scored anew here). A pod without requests scores as if it asked for 100m and 200Mi; upstream
 //! does so for each container, which a [`PodShape`] no longer shows. A Service that selects the
@@ -70,6 +69,7 @@ mod spread;
 #[cfg(test)]
 mod tests;
 mod topology;
+mod volumes;
 
 pub use class::DefaultSpread;
 pub use filter::{Unfit, UnfitReason};
@@ -86,7 +86,7 @@ use rand_pcg::Pcg64;
 
 use crate::demand::PodShape;
 use crate::ids::{Labels, Namespace, NodeName};
-use crate::pod::{Taint, VolumeSource};
+use crate::pod::Taint;
 use crate::units::Resources;
 
 use ground::Ground;
@@ -96,6 +96,7 @@ use rules::Rules;
 use score::Finds;
 use spread::Counter;
 use topology::{Carriers, Step, Tally, slot};
+use volumes::Attached;
 
 /// A node as the scheduler sees it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -106,7 +107,10 @@ pub struct ScheduleNode {
     pub labels: Labels,
     /// Taints; the one that mirrors `unschedulable` may be left out.
     pub taints: Vec<Taint>,
-    /// What pods may use, `pods` included.
+    /// What pods may use, `pods` included; how many volumes of a driver it attaches stands under
+    /// [`attach_resource`], no such amount meaning no limit.
+    ///
+    /// [`attach_resource`]: crate::storage::attach_resource
     pub allocatable: Resources,
     /// Whether the node is cordoned.
     pub unschedulable: bool,
@@ -140,6 +144,7 @@ pub struct Scheduler {
     counters: Vec<Counter>,
     nominations: Vec<(usize, usize)>,
     budgets: Vec<Budget>,
+    attached: Attached,
     rows: Rows,
     finds: Finds,
     /// Rises with everything that may make room where there was none.
@@ -175,6 +180,7 @@ impl Scheduler {
             counters: Vec::new(),
             nominations: Vec::new(),
             budgets: Vec::new(),
+            attached: Attached::default(),
             rows: Rows::default(),
             finds: Finds::default(),
             eased: 0,
@@ -277,21 +283,6 @@ impl Scheduler {
         &self.rules.classes[class.0].shape
     }
 
-    /// Returns whether pods of this class have volumes whose rules are not modelled: binding,
-    /// zones and attach limits. Such a pod may be found a node that its volumes forbid.
-    #[must_use]
-    pub fn ignores_volumes(&self, class: ClassIndex) -> bool {
-        let bound = |source: &VolumeSource| match source {
-            VolumeSource::Claim(_)
-            | VolumeSource::EphemeralClaim(_)
-            | VolumeSource::ClaimTemplate(_)
-            | VolumeSource::Ebs(_)
-            | VolumeSource::InTree(_) => true,
-            VolumeSource::HostPath | VolumeSource::EmptyDir | VolumeSource::Other => false,
-        };
-        self.shape(class).volumes.iter().any(|volume| bound(&volume.source))
-    }
-
     /// Counts a pod that runs on `node` already; nothing is checked.
     pub fn bind(&mut self, class: ClassIndex, node: NodeIndex) {
         let bound = Bound { class: class.0, since: self.bound };
@@ -385,10 +376,11 @@ impl Scheduler {
 
     /// Keeps every count that a pod of this class on this node is part of.
     fn tell(&mut self, node: usize, class: usize, step: Step) {
-        let Self { rules, ground, on_node, tallies, carriers, counters, .. } = self;
+        let Self { rules, ground, on_node, tallies, carriers, counters, attached, .. } = self;
         self.versions[node] += 1;
         step.count(&mut self.pods_of[class]);
         let class = &rules.classes[class];
+        attached.step(node, &class.mounts, &rules.volumes, step);
         for set in &class.member_of {
             let listeners = &rules.sets[*set];
             step.count(slot(&mut on_node[*set], node));

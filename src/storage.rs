@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::ids::{Namespace, NodeName};
 use crate::pod::NodeTerm;
+use crate::units::ResourceName;
 
 /// The CSI driver of EBS volumes.
 pub const EBS_DRIVER: &str = "ebs.csi.aws.com";
@@ -41,6 +42,15 @@ pub fn csi_driver(provisioner: &str) -> &str {
         "kubernetes.io/portworx-volume" => "pxd.portworx.com",
         _ => provisioner,
     }
+}
+
+/// Returns the name under which what a node can attach of a driver's volumes is counted, as one more
+/// resource.
+///
+/// Source: `pkg/volume/util/attach_limit.go`, `GetCSIAttachLimitKey`, for names of any length.
+#[must_use]
+pub fn attach_resource(driver: &str) -> ResourceName {
+    format!("attachable-volumes-csi-{driver}").into()
 }
 
 /// Returns the zone that the id of a built-in EBS volume names, such as `aws://us-east-1a/vol-1`.

@@ -4,7 +4,10 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::admission;
+use super::claims::Claims;
 use super::live::LivePods;
+use super::mount::{Cause, Wait};
+use super::parts;
 use super::shape::{ShapeContext, shape_of};
 use super::{Counts, Daemon, Decider, Demand, DemandMode, PodGroup, PodShape};
 use crate::fleet::Observed;
@@ -21,6 +24,7 @@ impl Demand {
     pub fn build(desired: &Desired, observed: &Observed, mode: DemandMode) -> Self {
         let context = ShapeContext::of(desired);
         let live = LivePods::of(observed, &context);
+        let claims = Claims::of(desired, &observed.storage);
         let declared = Declared { autoscalers: &desired.autoscalers, live: &live, mode };
         let mut demand = Self { unresolved: desired.unresolved.clone(), ..Self::default() };
         for workload in desired.workloads.values() {
@@ -28,21 +32,27 @@ impl Demand {
             let stated = shape_of(&workload.id.namespace, &workload.template, &context);
             let (shape, changed) = live.grown(workload, stated);
             demand.problems.extend(changed);
-            let shape = Arc::new(shape);
+            let shape = Arc::new(claims.mounted(&shape, &workload.template.spec.volumes, None));
+            demand.problems.extend(volume_problems(workload, &shape));
             if workload.scale == Scale::PerNode {
                 let origin = Some(workload.origin.clone());
                 demand.daemons.push(Daemon { workload: workload.id.clone(), origin, shape });
                 continue;
             }
-            let group = declared.group(workload, shape, &mut demand.problems);
+            let mut group = declared.group(workload, shape, &mut demand.problems);
             if group.counts.planned > PODS_MAX {
                 demand.refuse(&group);
             } else {
+                let made_from = (&*workload.template, workload.first_ordinal);
+                let parts =
+                    parts::of_stateful_set(&group, made_from, &claims, live.pods(&workload.id));
+                group.consist_of(parts);
                 demand.groups.push(group);
             }
         }
-        demand.add_live_only(desired, observed, &live);
+        demand.add_live_only(desired, observed, (&live, &claims));
         demand.groups.sort_by(|a, b| a.workload.cmp(&b.workload));
+        demand.share_claims();
         demand.daemons.sort_by(|a, b| a.workload.cmp(&b.workload));
         let over_quota = admission::over_quota(&demand, desired);
         demand.problems.extend(over_quota);
@@ -63,22 +73,29 @@ impl Demand {
         self.unresolved.push(Unresolved { origin, object, reason });
     }
 
-    fn add_live_only(&mut self, desired: &Desired, observed: &Observed, live: &LivePods) {
+    fn add_live_only(
+        &mut self,
+        desired: &Desired,
+        observed: &Observed,
+        (live, claims): (&LivePods, &Claims),
+    ) {
         let delivered: BTreeSet<&WorkloadId> =
             observed.workloads.iter().filter(|w| w.delivered).map(|w| &w.id).collect();
         for (id, pods) in live.by_owner.iter().filter(|(id, _)| !desired.workloads.contains_key(id))
         {
             let Some(shape) = live.shape(id, pods) else { continue };
+            let mut parts = parts::of_live_pods(&shape, claims, pods, &observed.templates);
             let removed = delivered.contains(id);
             if id.kind == WorkloadKind::DaemonSet {
                 if !removed {
+                    let shape = parts.pop().map_or(shape, |part| part.shape);
                     self.daemons.push(Daemon { workload: id.clone(), origin: None, shape });
                 }
                 continue;
             }
             let count = u32::try_from(pods.len()).unwrap_or(u32::MAX);
             let count = if removed { 0 } else { count };
-            self.groups.push(PodGroup {
+            let mut group = PodGroup {
                 workload: id.clone(),
                 origin: None,
                 shape,
@@ -86,7 +103,11 @@ impl Demand {
                 decided_by: if removed { Decider::Removed } else { Decider::World },
                 running: live.running(id),
                 parts: Vec::new(),
-            });
+            };
+            if !removed {
+                group.consist_of(parts);
+            }
+            self.groups.push(group);
         }
     }
 }
@@ -150,6 +171,35 @@ fn declared_counts(scale: &Scale, running: u32) -> (Counts, Decider) {
             (counts, Decider::Schedule)
         }
     }
+}
+
+/// Returns what a reader should know of a workload's volumes, beside what keeps single pods back.
+fn volume_problems(workload: &Workload, shape: &PodShape) -> Vec<Problem> {
+    let told = shape.volumes.iter().filter_map(|mount| {
+        Some(match (&mount.waits, &mount.cause) {
+            (Some(Wait::Missing), _) => (
+                format!("{}: its pods have no place yet", mount.wait_text()?),
+                "add the PersistentVolumeClaim to the repository, or observe the cluster again",
+            ),
+            (_, Cause::Assumed(class)) => (
+                format!(
+                    "claim {} is of storage class {class}, which is declared nowhere; its volumes \
+                     are taken for EBS volumes that follow their pods",
+                    mount.name
+                ),
+                "add the StorageClass to the repository, or plan over the world of the cluster",
+            ),
+            (_, Cause::Bound | Cause::Class(_) | Cause::Disk) => return None,
+        })
+    });
+    let warning = |(message, hint): (String, &str)| Problem {
+        origin: workload.origin.clone(),
+        severity: Severity::Warning,
+        object: format!("{} {}", workload.id.kind, workload.id),
+        message,
+        hint: Some(hint.to_owned()),
+    };
+    told.map(warning).collect()
 }
 
 fn claims(autoscaler: &AutoscalerRef, id: &WorkloadId) -> bool {

@@ -49,9 +49,14 @@ impl<'a> LivePods<'a> {
         Self { observed, context, by_owner, finished, workloads }
     }
 
+    /// Returns the active pods of a workload.
+    pub(super) fn pods(&self, id: &WorkloadId) -> &[&'a Pod] {
+        self.by_owner.get(id).map_or(&[], Vec::as_slice)
+    }
+
     /// Returns how many pods of a workload are active, bound or not.
     pub(super) fn active(&self, id: &WorkloadId) -> u32 {
-        self.by_owner.get(id).map_or(0, |pods| u32::try_from(pods.len()).unwrap_or(u32::MAX))
+        u32::try_from(self.pods(id).len()).unwrap_or(u32::MAX)
     }
 
     /// Returns how many pods of a workload are done and will not be made again.
@@ -91,7 +96,7 @@ impl<'a> LivePods<'a> {
         workload: &Workload,
         stated: PodShape,
     ) -> (PodShape, Option<Problem>) {
-        let pods = self.by_owner.get(&workload.id).map_or(&[][..], Vec::as_slice);
+        let pods = self.pods(&workload.id);
         let of_controller = self.of_controller(workload);
         let rolls_out = of_controller.as_ref().is_some_and(|known| *known != stated.requests);
         let is_daemon = workload.scale == Scale::PerNode;

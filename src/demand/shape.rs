@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::mount::Mount;
 use super::requests::{Granted, Surroundings, pod_requests};
 use crate::fleet::Pod;
 use crate::ids::{LabelValue, Labels, Namespace};
@@ -34,8 +35,10 @@ pub struct PodShape {
     pub affinity: PodAffinity,
     /// Anti-affinity to other pods.
     pub anti_affinity: PodAffinity,
-    /// Volumes that bind it to a place.
-    pub volumes: Vec<Volume>,
+    /// Volumes that decide where it runs; [`Claims::mounted`] puts them in.
+    ///
+    /// [`Claims::mounted`]: super::Claims::mounted
+    pub volumes: Vec<Mount>,
     /// Priority; higher goes first.
     pub priority: i32,
     /// Whether the pod may not be moved (`do-not-disrupt`, `safe-to-evict: "false"`).
@@ -55,12 +58,23 @@ pub struct NodeChoice {
     pub preferred: Vec<(i32, Requirements)>,
     /// The only node it may run on.
     pub name: Option<String>,
+    /// What `any_of` was before volumes narrowed it; `None` where they did not. Topology spread
+    /// counts the nodes that the pod itself chooses, whatever its volumes say.
+    pub without_volumes: Option<Vec<Requirements>>,
+}
+
+impl NodeChoice {
+    /// Returns the alternatives that the pod itself states, whatever its volumes allow.
+    #[must_use]
+    pub fn stated(&self) -> &[Requirements] {
+        self.without_volumes.as_ref().unwrap_or(&self.any_of)
+    }
 }
 
 /// A feature of a pod that placement does not know yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Unsupported {
-    /// Volumes that bind to a zone or node.
+    /// Volumes that have no place yet, or one that is not known; [`Mount::waits`] says why.
     Volumes,
     /// A scheduler other than the default one.
     OtherScheduler,
@@ -141,7 +155,8 @@ pub fn live_requests(pod: &Pod, template: &PodTemplate, context: &ShapeContext) 
     context.requests(&pod.namespace, &template.spec, &pod.granted)
 }
 
-/// Returns what a pod of `template` in `namespace` asks for.
+/// Returns what a pod of `template` in `namespace` asks for, its volumes left open: until they are
+/// put in, a pod that has any is one whose place is not known.
 #[must_use]
 pub fn shape_of(namespace: &Namespace, template: &PodTemplate, context: &ShapeContext) -> PodShape {
     let spec = &template.spec;
@@ -158,7 +173,7 @@ pub fn shape_of(namespace: &Namespace, template: &PodTemplate, context: &ShapeCo
         spread: spec.topology_spread.clone(),
         affinity: spec.pod_affinity.clone(),
         anti_affinity: spec.pod_anti_affinity.clone(),
-        volumes: binding_volumes(spec),
+        volumes: Vec::new(),
         priority: context.priority(spec),
         pinned: is_pinned(&template.annotations),
         unsupported: unsupported(spec),
@@ -178,7 +193,8 @@ fn node_choice(spec: &PodSpec, runtime: Option<&RuntimeClass>) -> NodeChoice {
     let preferred = affinity.preferred.iter();
     let preferred =
         preferred.filter_map(|(w, term)| Some((*w, term_requirements(term)?))).collect();
-    NodeChoice { any_of, preferred, name: spec.node_name.clone() }
+    let name = spec.node_name.clone();
+    NodeChoice { any_of, preferred, name, without_volumes: None }
 }
 
 /// Returns what a node selector term requires of labels; a term without any expression matches
@@ -204,16 +220,16 @@ fn host_ports(spec: &PodSpec) -> Vec<HostPort> {
     spec.containers.iter().chain(sidecars).flat_map(|c| c.host_ports.clone()).collect()
 }
 
-fn binding_volumes(spec: &PodSpec) -> Vec<Volume> {
-    let binds = |volume: &&Volume| match volume.source {
+/// Returns whether a volume may decide where its pod runs.
+fn binds(volume: &Volume) -> bool {
+    match volume.source {
         VolumeSource::Claim(_)
         | VolumeSource::EphemeralClaim(_)
         | VolumeSource::ClaimTemplate(_)
         | VolumeSource::Ebs(_)
         | VolumeSource::InTree(_) => true,
         VolumeSource::HostPath | VolumeSource::EmptyDir | VolumeSource::Other => false,
-    };
-    spec.volumes.iter().filter(binds).cloned().collect()
+    }
 }
 
 /// Returns whether a pod asks not to be moved, by one of its annotations.
@@ -242,7 +258,7 @@ fn unsupported(spec: &PodSpec) -> Vec<Unsupported> {
     let terms = || spec.node_affinity.required.iter().flatten();
     let other = |name: &String| name != "default-scheduler";
     [
-        (!binding_volumes(spec).is_empty(), Unsupported::Volumes),
+        (spec.volumes.iter().any(binds), Unsupported::Volumes),
         (spec.scheduler_name.as_ref().is_some_and(other), Unsupported::OtherScheduler),
         (!spec.scheduling_gates.is_empty(), Unsupported::SchedulingGates),
         (!spec.resource_claims.is_empty(), Unsupported::ResourceClaims),

@@ -4,7 +4,6 @@ use super::decode::{Report, nearest};
 use super::model::{Desired, Problem, Severity, Workload};
 use super::pool::{Generation, Pool};
 use crate::ids::NodeClassName;
-use crate::pod::VolumeSource;
 
 /// Priority classes that every cluster has.
 const BUILT_IN_PRIORITIES: [&str; 2] = ["system-cluster-critical", "system-node-critical"];
@@ -65,15 +64,6 @@ fn check_workload(workload: &Workload, desired: &Desired, report: &Report) {
     {
         let known: Vec<&str> = desired.runtime_classes.keys().map(String::as_str).collect();
         note(Severity::Error, missing("RuntimeClass", name), hint("RuntimeClass", name, &known));
-    }
-    for volume in &spec.volumes {
-        let VolumeSource::Claim(name) = &volume.source else { continue };
-        let key = (workload.id.namespace.clone(), name.clone());
-        if !desired.claims.contains_key(&key) {
-            let full = format!("{}/{name}", workload.id.namespace);
-            let message = missing("PersistentVolumeClaim", &full);
-            note(Severity::Warning, message, hint("PersistentVolumeClaim", name, &[]));
-        }
     }
 }
 

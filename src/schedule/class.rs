@@ -8,6 +8,7 @@ use super::local::Local;
 use super::pods::{PodSet, Selection};
 use super::spread::{Counter, Counting, Spread};
 use super::topology::{Carriers, Role, Step, Tally};
+use super::volumes::Mounts;
 use super::{ClassIndex, Scheduler};
 use crate::demand::PodShape;
 use crate::ids::{LabelKey, WorkloadId, WorkloadKind};
@@ -51,6 +52,7 @@ pub(super) struct Class {
     pub(super) owner: Option<WorkloadId>,
     /// What it asks of a node itself.
     pub(super) local: usize,
+    pub(super) mounts: Mounts,
     /// The pod sets that count pods of this class.
     pub(super) member_of: Vec<usize>,
     /// What its own terms mean for others.
@@ -107,10 +109,12 @@ impl Scheduler {
             request: Request::new(&shape.requests, extended),
             ports: shape.host_ports.iter().filter_map(Port::new).collect(),
         };
+        let mounts = Arc::make_mut(&mut self.rules).volumes.compile(&shape.volumes);
         Class {
             shape: Arc::clone(shape),
             owner: owner.cloned(),
             local: Arc::make_mut(&mut self.rules).local(local),
+            mounts,
             member_of: Vec::new(),
             carries: Vec::new(),
             affinity: None,

@@ -3,11 +3,12 @@
 //! Filters are of two kinds. Those that look at nothing but the node itself (its labels, taints,
 //! ports, room) are in [`Local`], whose verdict is kept until the node changes. Those that look at
 //! pods elsewhere are each a [`Bar`]: the number of certain pods in the node's domain must be in
-//! a range. A filter to come is one or the other: a method of `Local`, or a bar.
+//! a range. A filter to come is one or the other: a method of `Local`, or a bar. Volumes that pods
+//! share are neither, and are counted one by one by [`Claims`].
 //!
 //! Filters run in the order of the default profile; the first that fails gives the reason.
-//! Source: `pkg/scheduler/framework/plugins/{nodeports,noderesources,podtopologyspread,
-//! interpodaffinity}`, `pkg/scheduler/apis/config/v1/default_plugins.go`.
+//! Source: `pkg/scheduler/framework/plugins/{nodeports,noderesources,volumerestrictions,
+//! nodevolumelimits,volumebinding,podtopologyspread,interpodaffinity}`, `pkg/scheduler/apis/config/v1/default_plugins.go`.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -18,6 +19,7 @@ use super::load::Short;
 use super::local::{CLOSED, Local, Row};
 use super::place::{Verdict, View};
 use super::topology::{ABSENT, at};
+use super::volumes::Claims;
 use crate::units::ResourceName;
 
 /// Why a node does not fit a pod.
@@ -37,6 +39,14 @@ pub enum UnfitReason {
     TooManyPods,
     /// Too little of a resource is free.
     Insufficient(ResourceName),
+    /// A volume is in use by a pod that does not share it.
+    VolumeInUse,
+    /// The node cannot attach so many volumes.
+    TooManyVolumes,
+    /// A volume cannot be reached from the node.
+    VolumeElsewhere,
+    /// A volume is not there yet.
+    VolumeNotReady,
     /// The node lacks the topology key of a spread constraint that forbids.
     SpreadKey,
     /// A spread constraint would be broken.
@@ -59,6 +69,10 @@ impl fmt::Display for UnfitReason {
             Self::HostPorts => "host port in use",
             Self::TooManyPods => "too many pods",
             Self::Insufficient(resource) => return write!(f, "insufficient {resource}"),
+            Self::VolumeInUse => "volume in use",
+            Self::TooManyVolumes => "too many volumes",
+            Self::VolumeElsewhere => "volume in another place",
+            Self::VolumeNotReady => "volume not there yet",
             Self::SpreadKey => "topology key of spread constraint missing",
             Self::Spread => "spread constraint not met",
             Self::PodAffinity => "pod affinity not met",
@@ -144,6 +158,7 @@ pub(super) struct Gate<'a> {
     scheduler: &'a Scheduler,
     local: &'a Local,
     view: &'a View,
+    claims: Claims<'a>,
     bars: Vec<Bar<'a>>,
 }
 
@@ -151,8 +166,10 @@ impl Scheduler {
     pub(super) fn gate(&self, class: usize) -> Gate<'_> {
         let class = &self.rules.classes[class];
         let local = &self.rules.locals[class.local];
-        let mut gate =
-            Gate { scheduler: self, local, view: &self.ground.views[local.view], bars: Vec::new() };
+        let claims =
+            Claims { mounts: &class.mounts, known: &self.rules.volumes, attached: &self.attached };
+        let view = &self.ground.views[local.view];
+        let mut gate = Gate { scheduler: self, local, view, claims, bars: Vec::new() };
         gate.raise_spread(class);
         gate.raise_affinity(class);
         gate
@@ -229,7 +246,8 @@ impl<'a> Gate<'a> {
         let Scheduler { versions, loads, balance, .. } = self.scheduler;
         let work_out = || self.local.score(node, self.view, &loads[node], *balance);
         let score = row.score(node, versions[node], work_out);
-        if score != CLOSED && self.bars.iter().all(|bar| bar.passes(node)) { score } else { CLOSED }
+        let open = score != CLOSED && self.mounts_pass(node);
+        if open && self.bars.iter().all(|bar| bar.passes(node)) { score } else { CLOSED }
     }
 
     /// Returns whether the pod may run on `node`.
@@ -237,7 +255,13 @@ impl<'a> Gate<'a> {
         let Scheduler { ground, loads, .. } = self.scheduler;
         ground.present[node]
             && self.local.lets_in(node, self.view, &loads[node])
+            && self.mounts_pass(node)
             && self.bars.iter().all(|bar| bar.passes(node))
+    }
+
+    #[inline]
+    fn mounts_pass(&self, node: usize) -> bool {
+        self.claims.pass(node, &self.scheduler.ground.nodes[node].allocatable)
     }
 
     /// Returns the reasons of the first filter that fails.
@@ -254,6 +278,8 @@ impl<'a> Gate<'a> {
             Verdict::Tainted => Some(UnfitReason::Taint),
             Verdict::NotChosen => Some(UnfitReason::NodeAffinity),
         };
+        // Whether volumes are there is found out before any node is looked at.
+        let fixed = fixed.filter(|_| !self.claims.mounts.waits);
         if let Some(reason) = fixed {
             return vec![Obstacle { reason, movable: false }];
         }
@@ -266,7 +292,17 @@ impl<'a> Gate<'a> {
             let obstacle = |(short, movable)| Obstacle { reason: self.short(short), movable };
             return short.into_iter().map(obstacle).collect();
         }
-        self.bars.iter().find_map(|bar| bar.obstacle(node)).into_iter().collect()
+        let allocatable = &self.scheduler.ground.nodes[node].allocatable;
+        let volume = self.claims.obstacle(node, allocatable).or_else(|| self.elsewhere(node));
+        volume
+            .or_else(|| self.bars.iter().find_map(|bar| bar.obstacle(node)))
+            .into_iter()
+            .collect()
+    }
+
+    fn elsewhere(&self, node: usize) -> Option<Obstacle> {
+        let reason = UnfitReason::VolumeElsewhere;
+        (!self.view.node(node).reachable).then_some(Obstacle { reason, movable: false })
     }
 
     fn short(&self, short: Short) -> UnfitReason {

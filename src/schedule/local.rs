@@ -26,7 +26,9 @@ pub(super) struct Local {
 impl Local {
     /// Returns whether the node itself has nothing against the pod.
     pub(super) fn lets_in(&self, node: usize, view: &View, load: &Load) -> bool {
-        view.node(node).verdict == Verdict::Fits
+        let seen = view.node(node);
+        seen.verdict == Verdict::Fits
+            && seen.reachable
             && load.has_room(&self.request)
             && load.has_ports(&self.ports)
     }

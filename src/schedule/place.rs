@@ -5,6 +5,7 @@
 use super::ScheduleNode;
 use crate::demand::NodeChoice;
 use crate::pod::{Taint, TaintEffect, Toleration, untolerated};
+use crate::requirement::Requirements;
 
 /// The taint that stands for a cordon.
 const UNSCHEDULABLE: &str = "node.kubernetes.io/unschedulable";
@@ -25,6 +26,8 @@ pub(super) struct NodeView {
     pub(super) verdict: Verdict,
     /// Whether node selector and required affinity hold.
     pub(super) chosen: bool,
+    /// Whether the pods' volumes can be reached from it as well.
+    pub(super) reachable: bool,
     /// Whether every taint that forbids is tolerated.
     pub(super) tolerated: bool,
     /// Sum of the weights of the preferred terms that hold.
@@ -73,13 +76,15 @@ impl View {
     }
 
     fn look(&self, node: &ScheduleNode) -> NodeView {
-        let NodeChoice { any_of, preferred, name } = &self.choice;
+        let NodeChoice { any_of, preferred, name, without_volumes: _ } = &self.choice;
         let cordon = cordon();
         let cordoned = node.unschedulable && !self.tolerations.iter().any(|t| t.tolerates(&cordon));
         let other = name.as_ref().is_some_and(|name| name.as_str() != node.name.as_str());
         let taints = taints(node);
         let tolerated = untolerated(&taints, &self.tolerations).is_none();
-        let chosen = !other && any_of.iter().any(|terms| terms.match_labels(&node.labels));
+        let holds = |terms: &Requirements| terms.match_labels(&node.labels);
+        let chosen = !other && self.choice.stated().iter().any(holds);
+        let reachable = any_of.iter().any(holds);
         // A preferred term without expressions stands for nothing and adds nothing.
         let held = preferred
             .iter()
@@ -93,6 +98,7 @@ impl View {
                 (false, false, true, true) => Verdict::Fits,
             },
             chosen,
+            reachable,
             tolerated,
             wish: held.map(|(weight, _)| i64::from(*weight)).sum(),
             discouraged: discouraging(&taints, &self.tolerations),

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::class::{Class, DefaultSpread};
 use super::local::Local;
 use super::pods::{Anchor, NamespaceLabels, PodSet};
+use super::volumes::Catalogue;
 use crate::demand::PodShape;
 use crate::ids::WorkloadId;
 use crate::units::ResourceName;
@@ -21,6 +22,7 @@ pub(super) struct Rules {
     local_index: BTreeMap<Local, usize>,
     /// Extended resources.
     pub(super) columns: Vec<ResourceName>,
+    pub(super) volumes: Catalogue,
     pub(super) sets: Vec<Listeners>,
     /// The set and the arena of each counter.
     pub(super) counters: Vec<(usize, usize)>,
@@ -48,6 +50,7 @@ impl Rules {
             locals: Vec::new(),
             local_index: BTreeMap::new(),
             columns: Vec::new(),
+            volumes: Catalogue::default(),
             sets: Vec::new(),
             counters: Vec::new(),
             set_list: Vec::new(),

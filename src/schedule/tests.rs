@@ -6,6 +6,7 @@ mod oracle;
 mod plain;
 mod runs;
 mod scores;
+mod volumes;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -10,7 +10,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("units", &["ids"]),
     ("requirement", &["ids"]),
     ("pod", &["ids", "requirement", "units"]),
-    ("storage", &["ids", "pod"]),
+    ("storage", &["ids", "pod", "units"]),
     ("manifest", &["ids", "pod", "requirement", "storage", "units"]),
     ("catalog", &["ids", "manifest", "pod", "requirement", "units"]),
     ("fleet", &["catalog", "ids", "pod", "storage", "units"]),

@@ -366,7 +366,6 @@ fn what_is_wrong_in_a_pod_is_named_with_its_place() {
         ("  nodeselector: {a: b}".to_owned(), "did you mean `nodeSelector`?"),
         ("  priorityClassName: gold".to_owned(), "the PriorityClass `gold`, which is not in"),
         ("  runtimeClassName: gvisor".to_owned(), "the RuntimeClass `gvisor`, which is not in"),
-        ("  volumes: [{name: a, persistentVolumeClaim: {claimName: b}}]".to_owned(), "warning"),
     ] {
         let found = problem(&pod(&rest));
         assert!(found.contains(expected), "{rest}\n{found}");

@@ -1,0 +1,371 @@
+//! Where the claims of a pod let it run: the objects of the repository and of the world, put
+//! together.
+//!
+//! This module knows what binds a claim to nodes: the volume it is bound to, else the storage class
+//! that will make one. Rules are those of kube-scheduler's `VolumeBinding` and `VolumeZone` filters
+//! (`pkg/scheduler/framework/plugins/{volumebinding,volumezone}`). The world decides what is bound;
+//! what the world does not know is taken as the repository declares it, for it will be created so.
+//! Refuses to know nodes and how many volumes one can attach. Invariant: a claim whose place is not
+//! known makes its pods wait, with the reason; it never makes them pods without volumes.
+//!
+//! Karpenter 1.14 differs in one rule: it ignores a host name in the affinity of a local volume, so
+//! that such a pod may get a new node, on which kube-scheduler then does not let it run. Here a local
+//! volume binds the pod to its node.
+
+use std::collections::BTreeSet;
+
+use super::mount::{Cause, Mount, Sharing, Wait};
+use super::shape::{NodeChoice, PodShape, Unsupported, label_set};
+use crate::ids::Namespace;
+use crate::manifest::Desired;
+use crate::pod::{NodeTerm, Volume, VolumeSource};
+use crate::requirement::{LabelSet, Requirements, key, normalize_key};
+use crate::storage::{
+    Claim, ClaimPhase, EBS_DRIVER, NO_PROVISIONER, PersistentVolume, Storage, StorageClass,
+    csi_driver, ebs_zone,
+};
+
+/// Most alternatives that the volumes of one pod may leave; a claim rarely has more than the zones
+/// of a region.
+const ALTERNATIVES_MAX: usize = 512;
+
+/// What stands for the class of claims that name none, where no class is declared.
+const DEFAULT_CLASS: &str = "(default)";
+
+/// Drivers whose volumes are file systems on the network: any node reaches them, whenever they are
+/// bound.
+const FILE_DRIVERS: [&str; 6] = [
+    "efs.csi.aws.com",
+    "file.csi.azure.com",
+    "fsx.csi.aws.com",
+    "fsx.openzfs.csi.aws.com",
+    "nfs.csi.k8s.io",
+    "s3.csi.aws.com",
+];
+
+/// The claims, volumes and classes that there are.
+#[derive(Debug, Clone, Copy)]
+pub struct Claims<'a> {
+    /// What the repository declares; `None`: the world is all there is.
+    desired: Option<&'a Desired>,
+    world: &'a Storage,
+}
+
+/// Where a claim lets its pods run, and who attaches its volume.
+struct Binding {
+    nodes: Vec<Requirements>,
+    driver: Option<String>,
+    cause: Cause,
+    waits: Option<Wait>,
+}
+
+impl Binding {
+    fn new(cause: Cause, driver: Option<&str>, nodes: Vec<Requirements>) -> Self {
+        Self { nodes, driver: driver.map(str::to_owned), cause, waits: None }
+    }
+
+    /// A claim whose volume is nowhere yet.
+    fn waiting(wait: Wait) -> Self {
+        let nodes = vec![Requirements::default()];
+        Self { nodes, driver: None, cause: Cause::Bound, waits: Some(wait) }
+    }
+}
+
+impl<'a> Claims<'a> {
+    /// Returns what repository and world know together.
+    #[must_use]
+    pub fn of(desired: &'a Desired, world: &'a Storage) -> Self {
+        Self { desired: Some(desired), world }
+    }
+
+    /// Returns what the world alone knows: what pods meet that are there already.
+    #[must_use]
+    pub fn of_world(world: &'a Storage) -> Self {
+        Self { desired: None, world }
+    }
+
+    /// Returns `shape` with `volumes`, its nodes narrowed to those that the volumes allow.
+    ///
+    /// `pod` is the pod's name, by which the claims of a `StatefulSet` are told apart; without one,
+    /// those claims are taken for new ones.
+    #[must_use]
+    pub fn mounted(&self, shape: &PodShape, volumes: &[Volume], pod: Option<&str>) -> PodShape {
+        let mount = |volume: &Volume| self.mount(&shape.namespace, volume, pod);
+        let mut mounts: Vec<Mount> = volumes.iter().filter_map(mount).collect();
+        mounts.sort();
+        mounts.dedup_by(|a, b| a == b && a.sharing != Sharing::Own);
+        let mut shape = shape.clone();
+        shape.unsupported.retain(|feature| *feature != Unsupported::Volumes);
+        match narrowed(&shape.nodes, &mounts) {
+            Some(nodes) => shape.nodes = nodes,
+            None => {
+                mounts.iter_mut().take(1).for_each(|m| m.waits = Some(Wait::TooManyPlaces));
+            }
+        }
+        if mounts.iter().any(|mount| mount.waits.is_some()) {
+            shape.unsupported.push(Unsupported::Volumes);
+            shape.unsupported.sort();
+        }
+        shape.volumes = mounts;
+        shape
+    }
+
+    /// Returns whether the pod has a claim of its own from before.
+    #[must_use]
+    pub fn has_kept(&self, namespace: &Namespace, volumes: &[Volume], pod: &str) -> bool {
+        let kept = |volume: &Volume| match volume.source {
+            VolumeSource::ClaimTemplate(_) => {
+                self.find(namespace, &format!("{}-{pod}", volume.name)).is_some()
+            }
+            VolumeSource::Claim(_)
+            | VolumeSource::EphemeralClaim(_)
+            | VolumeSource::Ebs(_)
+            | VolumeSource::InTree(_)
+            | VolumeSource::HostPath
+            | VolumeSource::EmptyDir
+            | VolumeSource::Other => false,
+        };
+        volumes.iter().any(kept)
+    }
+
+    fn mount(&self, namespace: &Namespace, volume: &Volume, pod: Option<&str>) -> Option<Mount> {
+        let full = |name: &str| format!("{namespace}/{name}");
+        let Volume { name, source } = volume;
+        let (name, sharing, binding) = match source {
+            VolumeSource::Claim(claim) => {
+                let binding = self.claim(namespace, claim);
+                let binding = binding.unwrap_or_else(|| Binding::waiting(Wait::Missing));
+                (full(claim), self.sharing(namespace, claim), binding)
+            }
+            // Such a claim is deleted with its pod: wherever the pod goes next, it is a new one.
+            VolumeSource::EphemeralClaim(class) => {
+                (full(&format!("*-{name}")), Sharing::Own, self.new_claim(class.as_deref(), ""))
+            }
+            VolumeSource::ClaimTemplate(class) => {
+                let kept = pod.and_then(|pod| self.claim(namespace, &format!("{name}-{pod}")));
+                let binding = kept.unwrap_or_else(|| self.new_claim(class.as_deref(), ""));
+                (full(&format!("{name}-*")), Sharing::Own, binding)
+            }
+            VolumeSource::Ebs(id) => (id.clone(), Sharing::OnePodPerNode, disk(id)),
+            VolumeSource::InTree(kind) => {
+                let binding = Binding::waiting(Wait::UnknownDisk);
+                (format!("{name} ({kind})"), Sharing::Own, binding)
+            }
+            VolumeSource::HostPath | VolumeSource::EmptyDir | VolumeSource::Other => return None,
+        };
+        let Binding { nodes, driver, cause, waits } = binding;
+        let driver = driver.filter(|driver| self.counts(driver));
+        Some(Mount { name, sharing, driver, nodes, cause, waits })
+    }
+
+    /// Returns whether nodes are limited in how many volumes of the driver they attach.
+    fn counts(&self, driver: &str) -> bool {
+        let listed = || self.world.attach_limits.values().any(|limits| limits.contains_key(driver));
+        driver == EBS_DRIVER || listed()
+    }
+
+    fn sharing(&self, namespace: &Namespace, name: &str) -> Sharing {
+        let (claim, _) = self.find(namespace, name).unzip();
+        let one = claim.is_some_and(Claim::is_for_one_pod);
+        if one { Sharing::OnePod } else { Sharing::Shared }
+    }
+
+    /// Returns the claim, and whether it is there already.
+    fn find(&self, namespace: &Namespace, name: &str) -> Option<(&'a Claim, bool)> {
+        if let Some(claim) = self.world.claim(namespace, name) {
+            return Some((claim, true));
+        }
+        let declared = self.desired?.claims.get(&(namespace.clone(), name.to_owned()))?;
+        Some((&declared.claim, false))
+    }
+
+    fn volume(&self, name: &str) -> Option<&'a PersistentVolume> {
+        self.world.volumes.get(name).or_else(|| self.desired?.volumes.get(name))
+    }
+
+    fn volumes(&self) -> impl Iterator<Item = &'a PersistentVolume> {
+        let declared = self.desired.into_iter().flat_map(|desired| &desired.volumes);
+        let new = declared.filter(|(name, _)| !self.world.volumes.contains_key(*name));
+        self.world.volumes.values().chain(new.map(|(_, volume)| volume))
+    }
+
+    /// Returns where a claim that is there, or declared, lets its pods run.
+    fn claim(&self, namespace: &Namespace, name: &str) -> Option<Binding> {
+        let (claim, live) = self.find(namespace, name)?;
+        let mut binding = if live {
+            self.live_claim(claim)
+        } else {
+            self.declared_claim(claim, &format!("{namespace}/{name}"))
+        };
+        if claim.deleting {
+            binding.waits = Some(Wait::Deleting);
+        }
+        Some(binding)
+    }
+
+    fn live_claim(&self, claim: &Claim) -> Binding {
+        match (claim.phase, &claim.volume_name) {
+            (ClaimPhase::Lost, _) => Binding::waiting(Wait::Lost),
+            (ClaimPhase::Bound, Some(volume)) => self.bound(volume),
+            (ClaimPhase::Pending, Some(volume)) => {
+                Binding::waiting(Wait::VolumePending(volume.clone()))
+            }
+            (ClaimPhase::Bound | ClaimPhase::Pending, None) => {
+                match self.class(claim.storage_class.as_deref()) {
+                    Ok(Some((name, class))) if !class.waits_for_pod => {
+                        Binding::waiting(Wait::Immediate(name.to_owned()))
+                    }
+                    Ok(None) => Binding::waiting(Wait::ByHand),
+                    Ok(Some(_)) | Err(_) => self.new_claim(claim.storage_class.as_deref(), ""),
+                }
+            }
+        }
+    }
+
+    /// A claim that will be created. One that asks for a volume, or that a volume is kept for, will
+    /// be bound to it at once.
+    fn declared_claim(&self, claim: &Claim, full: &str) -> Binding {
+        if let Some(volume) = &claim.volume_name {
+            return self.bound(volume);
+        }
+        let kept = |volume: &&PersistentVolume| volume.claim.as_deref() == Some(full);
+        match self.volumes().find(kept) {
+            Some(volume) => of_volume(volume),
+            None => self.new_claim(claim.storage_class.as_deref(), full),
+        }
+    }
+
+    fn bound(&self, volume: &str) -> Binding {
+        let gone = || Binding::waiting(Wait::VolumeGone(volume.to_owned()));
+        self.volume(volume).map_or_else(gone, of_volume)
+    }
+
+    /// Returns the class that a claim asks for, by name: none for an empty name.
+    fn class(&self, asked: Option<&str>) -> Result<Option<(&'a str, &'a StorageClass)>, Binding> {
+        let found = match asked {
+            Some("") => return Ok(None),
+            Some(name) => self.classes().find(|(known, _)| *known == name),
+            // Of several default classes the youngest counts, and of those alike the first by name;
+            // one that is only declared is younger than all that are there.
+            None => self.classes().filter(|(_, class)| class.is_default).min_by_key(|(name, _)| {
+                let created = self.world.classes.get(*name).map(|class| class.created_at);
+                (created.is_some(), std::cmp::Reverse(created.flatten()), *name)
+            }),
+        };
+        let missing = || match asked {
+            // A world that tells of no class was not asked for them, or is empty.
+            _ if self.world.classes.is_empty() => {
+                let cause = Cause::Assumed(asked.unwrap_or(DEFAULT_CLASS).to_owned());
+                Binding::new(cause, Some(EBS_DRIVER), vec![Requirements::default()])
+            }
+            Some(name) => Binding::waiting(Wait::ClassGone(name.to_owned())),
+            None => Binding::waiting(Wait::NoDefaultClass),
+        };
+        found.map(Some).ok_or_else(missing)
+    }
+
+    /// Returns the classes; where both have one, the repository's counts, for claims to come.
+    fn classes(&self) -> impl Iterator<Item = (&'a str, &'a StorageClass)> {
+        let declared = self.desired.map(|desired| &desired.storage_classes);
+        let new = move |name: &str| !declared.is_some_and(|declared| declared.contains_key(name));
+        let live = self.world.classes.iter().filter(move |(name, _)| new(name));
+        declared.into_iter().flatten().chain(live).map(|(name, class)| (name.as_str(), class))
+    }
+
+    /// Returns where a claim that is not bound lets its first pod run.
+    fn new_claim(&self, asked: Option<&str>, full: &str) -> Binding {
+        let (name, class) = match self.class(asked) {
+            Ok(Some(found)) => found,
+            Ok(None) => return self.by_hand(full),
+            Err(binding) => return binding,
+        };
+        if class.provisioner == NO_PROVISIONER {
+            return Binding::waiting(Wait::ByHand);
+        }
+        let driver = csi_driver(&class.provisioner);
+        let nodes = alternatives(&class.allowed_topologies);
+        let placed = class.waits_for_pod || FILE_DRIVERS.contains(&driver) || is_one(&nodes);
+        let mut binding = Binding::new(Cause::Class(name.to_owned()), Some(driver), nodes);
+        binding.waits = (!placed).then(|| Wait::Immediate(name.to_owned()));
+        binding
+    }
+
+    /// Returns where a claim without a class lets its pods run: it gets one of the volumes without a
+    /// class that are not taken, whichever it is.
+    fn by_hand(&self, full: &str) -> Binding {
+        let free = self.volumes().filter(|volume| {
+            volume.storage_class.as_deref().unwrap_or_default().is_empty()
+                && volume.claim.as_deref().is_none_or(|claim| claim == full)
+        });
+        let mut free = free.map(of_volume);
+        let first = free.next();
+        first
+            .filter(|first| free.all(|next| next.nodes == first.nodes))
+            .unwrap_or_else(|| Binding::waiting(Wait::ByHand))
+    }
+}
+
+fn of_volume(volume: &PersistentVolume) -> Binding {
+    Binding::new(Cause::Bound, volume.driver.as_deref(), alternatives(&volume.node_terms))
+}
+
+/// Returns where a disk is that a pod names itself.
+fn disk(id: &str) -> Binding {
+    let Some(zone) = ebs_zone(id) else { return Binding::waiting(Wait::UnknownDisk) };
+    let zone = [(key::ZONE.into(), LabelSet::one(&zone.into()))].into_iter().collect();
+    Binding::new(Cause::Disk, Some(EBS_DRIVER), vec![zone])
+}
+
+/// Returns what terms of which one must hold require; no term at all requires nothing.
+fn alternatives(terms: &[NodeTerm]) -> Vec<Requirements> {
+    if terms.is_empty() {
+        return vec![Requirements::default()];
+    }
+    // A term without expressions matches no node; so does one over fields, which volumes have none
+    // of.
+    let sound = terms.iter().filter(|t| !t.expressions.is_empty() && t.fields.is_empty());
+    sound.map(requirements).collect::<BTreeSet<_>>().into_iter().collect()
+}
+
+fn requirements(term: &NodeTerm) -> Requirements {
+    let pairs = term.expressions.iter();
+    pairs.map(|e| (normalize_key(e.key.as_str()).into(), label_set(e))).collect()
+}
+
+/// Returns whether there is one place, and no choice within it.
+fn is_one(nodes: &[Requirements]) -> bool {
+    let [only] = nodes else { return false };
+    !only.is_unconstrained() && only.iter().all(|(_, set)| is_single(set))
+}
+
+fn is_single(set: &LabelSet) -> bool {
+    !set.allows_absence() && set.values().finite(1).is_some_and(|values| values.len() == 1)
+}
+
+/// Returns the choice of nodes within what every volume allows: one alternative of each, in every
+/// combination that is possible at all. `None` where those are too many.
+fn narrowed(choice: &NodeChoice, mounts: &[Mount]) -> Option<NodeChoice> {
+    let stated = choice.stated();
+    let mut narrowed: BTreeSet<Requirements> = stated.iter().cloned().collect();
+    for mount in mounts.iter().filter(|mount| !is_anywhere(&mount.nodes)) {
+        let both = narrowed.iter().flat_map(|held| mount.nodes.iter().map(|place| held.and(place)));
+        narrowed = both.filter(|both| both.conflict().is_none()).collect();
+        if narrowed.len() > ALTERNATIVES_MAX {
+            return None;
+        }
+    }
+    let stated = stated.to_vec();
+    Some(if mounts.iter().all(|mount| is_anywhere(&mount.nodes)) {
+        NodeChoice { any_of: stated, without_volumes: None, ..choice.clone() }
+    } else {
+        let any_of = narrowed.into_iter().collect();
+        NodeChoice { any_of, without_volumes: Some(stated), ..choice.clone() }
+    })
+}
+
+fn is_anywhere(nodes: &[Requirements]) -> bool {
+    nodes.iter().any(Requirements::is_unconstrained)
+}
+
+#[cfg(test)]
+mod tests;
