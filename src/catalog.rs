@@ -15,6 +15,7 @@
 #![doc = include_str!("adr/0002-catalogue.md")]
 
 mod allocation;
+mod attachment;
 mod facts;
 mod formula;
 mod load;
@@ -27,6 +28,7 @@ mod synthetic;
 mod unknown;
 
 pub use allocation::{allocation, explain};
+pub use attachment::{ebs_volumes, ebs_volumes_of};
 pub use formula::{Formula, PodCount};
 pub use lookup::Absent;
 pub use model::{

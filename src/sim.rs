@@ -13,7 +13,8 @@
 //! client tokens make harmless. What Kubernetes was told since the last sleep is lost with the run.
 //!
 //! Simplified, on purpose: a rollout replaces every old pod at once (no surge), a stateful set does
-//! not wait for one ordinal before the next, jobs never finish, and nothing is preempted.
+//! not wait for one ordinal before the next and begins with ordinal 0, jobs never finish, and nothing is
+//! preempted.
 //!
 //! [`Clock::sleep`]: crate::port::Clock::sleep
 
@@ -26,6 +27,7 @@ mod machines;
 mod place;
 mod ports;
 mod state;
+mod volumes;
 
 pub use file::SimError;
 pub use ledger::Call;
@@ -44,6 +46,7 @@ use crate::fleet::{ClusterIdentity, Observed};
 use crate::ids::{Labels, Namespace, WorkloadId};
 use crate::manifest::DisruptionBudget;
 use crate::pod::PodTemplate;
+use crate::storage::Storage;
 use state::State;
 
 /// How long things take, in virtual time.
@@ -97,6 +100,8 @@ pub struct Delivery {
     pub budgets: Vec<DisruptionBudget>,
     /// Labels of namespaces.
     pub namespaces: BTreeMap<Namespace, Labels>,
+    /// Storage classes, volumes and claims; what is bound already stays bound.
+    pub storage: Storage,
 }
 
 /// One workload of a [`Delivery`]; its id tells its kind, and with that its controller.

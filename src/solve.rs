@@ -7,6 +7,7 @@
 
 mod allot;
 mod assemble;
+mod attach;
 mod bound;
 mod consolidate;
 mod converge;
@@ -53,6 +54,7 @@ use crate::ids::NodeName;
 use crate::manifest::Desired;
 use crate::units::MicroUsd;
 use assemble::Assembly;
+use attach::AttachRules;
 use converge::Passes;
 use parts::Apart;
 
@@ -137,7 +139,9 @@ pub fn solve(input: &Input) -> Solution {
     let apart = Apart::of(input.demand);
     let groups = &apart.demand.groups;
     let shapes = groups.iter().map(|group| &*group.shape);
-    let offers = Offers::of(input.desired, input.catalog, &input.demand.daemons, shapes);
+    let mut offers = Offers::of(input.desired, input.catalog, &input.demand.daemons, shapes);
+    let attach = AttachRules::of(input.desired, input.observed, input.catalog, input.demand);
+    attach.limit_offers(&mut offers.list);
     let circumstances = Circumstances {
         desired: input.desired,
         demand: input.demand,
@@ -146,8 +150,9 @@ pub fn solve(input: &Input) -> Solution {
         replace: input.replace,
         untouched: input.untouched,
     };
-    let standing =
+    let mut standing =
         standing::standing_nodes(input.observed, input.catalog, &offers.list, &circumstances);
+    attach.limit_standing(&mut standing);
     let passes = Passes { input, demand: &apart.demand, offers: &offers.list, standing: &standing };
     let model = passes.model(groups, &standing);
     let outcome = passes.run(&model);

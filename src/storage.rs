@@ -23,6 +23,19 @@ pub const EBS_IN_TREE: &str = "awsElasticBlockStore";
 /// What a provisioner is called that makes no volumes: they are made by hand.
 pub const NO_PROVISIONER: &str = "kubernetes.io/no-provisioner";
 
+/// What names of attachments begin with, as a resource.
+const ATTACHABLE: &str = "attachable-volumes-csi-";
+
+/// Drivers of file systems on the network.
+const FILE_DRIVERS: [&str; 6] = [
+    "efs.csi.aws.com",
+    "file.csi.azure.com",
+    "fsx.csi.aws.com",
+    "fsx.openzfs.csi.aws.com",
+    "nfs.csi.k8s.io",
+    "s3.csi.aws.com",
+];
+
 /// Most volumes of a node, by CSI driver.
 pub type AttachLimits = BTreeMap<String, u32>;
 
@@ -50,7 +63,20 @@ pub fn csi_driver(provisioner: &str) -> &str {
 /// Source: `pkg/volume/util/attach_limit.go`, `GetCSIAttachLimitKey`, for names of any length.
 #[must_use]
 pub fn attach_resource(driver: &str) -> ResourceName {
-    format!("attachable-volumes-csi-{driver}").into()
+    format!("{ATTACHABLE}{driver}").into()
+}
+
+/// Returns whether `name` is one that [`attach_resource`] gives.
+#[must_use]
+pub fn is_attach_resource(name: &ResourceName) -> bool {
+    name.as_str().starts_with(ATTACHABLE)
+}
+
+/// Returns whether the volumes of a driver are file systems on the network: any node reaches them,
+/// whenever they are bound.
+#[must_use]
+pub fn is_file_system(driver: &str) -> bool {
+    FILE_DRIVERS.contains(&driver)
 }
 
 /// Returns the zone that the id of a built-in EBS volume names, such as `aws://us-east-1a/vol-1`.

@@ -20,6 +20,7 @@ use crate::ids::Digest;
 use crate::manifest::{Desired, Scale};
 use crate::plan::Plan;
 use crate::sim::{DeliveredWorkload, Delivery, Genesis, ShapeOf, World};
+use crate::storage::Storage;
 
 /// How long an embedded world may take to come to rest after an apply.
 const SETTLE_MAX: SignedDuration = SignedDuration::from_mins(30);
@@ -161,7 +162,22 @@ fn delivery(desired: &Desired) -> Delivery {
         workloads: workloads.collect(),
         budgets: desired.disruption_budgets.clone(),
         namespaces: desired.namespaces.clone(),
+        storage: declared_storage(desired),
     }
+}
+
+/// Returns the storage objects that the repository declares.
+fn declared_storage(desired: &Desired) -> Storage {
+    let mut storage = Storage {
+        classes: desired.storage_classes.clone(),
+        volumes: desired.volumes.clone(),
+        ..Storage::default()
+    };
+    for ((namespace, name), declared) in &desired.claims {
+        let claims = storage.claims.entry(namespace.clone()).or_default();
+        claims.insert(name.clone(), declared.claim.clone());
+    }
+    storage
 }
 
 /// Reads the tree that the plan was made from: the embedded world also plays the tool that delivers

@@ -22,7 +22,7 @@ use crate::pod::{NodeTerm, Volume, VolumeSource};
 use crate::requirement::{LabelSet, Requirements, key, normalize_key};
 use crate::storage::{
     Claim, ClaimPhase, EBS_DRIVER, NO_PROVISIONER, PersistentVolume, Storage, StorageClass,
-    csi_driver, ebs_zone,
+    csi_driver, ebs_zone, is_file_system,
 };
 
 /// Most alternatives that the volumes of one pod may leave; a claim rarely has more than the zones
@@ -31,17 +31,6 @@ const ALTERNATIVES_MAX: usize = 512;
 
 /// What stands for the class of claims that name none, where no class is declared.
 const DEFAULT_CLASS: &str = "(default)";
-
-/// Drivers whose volumes are file systems on the network: any node reaches them, whenever they are
-/// bound.
-const FILE_DRIVERS: [&str; 6] = [
-    "efs.csi.aws.com",
-    "file.csi.azure.com",
-    "fsx.csi.aws.com",
-    "fsx.openzfs.csi.aws.com",
-    "nfs.csi.k8s.io",
-    "s3.csi.aws.com",
-];
 
 /// The claims, volumes and classes that there are.
 #[derive(Debug, Clone, Copy)]
@@ -284,7 +273,7 @@ impl<'a> Claims<'a> {
         }
         let driver = csi_driver(&class.provisioner);
         let nodes = alternatives(&class.allowed_topologies);
-        let placed = class.waits_for_pod || FILE_DRIVERS.contains(&driver) || is_one(&nodes);
+        let placed = class.waits_for_pod || is_file_system(driver) || is_one(&nodes);
         let mut binding = Binding::new(Cause::Class(name.to_owned()), Some(driver), nodes);
         binding.waits = (!placed).then(|| Wait::Immediate(name.to_owned()));
         binding

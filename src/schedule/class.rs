@@ -14,6 +14,7 @@ use crate::demand::PodShape;
 use crate::ids::{LabelKey, WorkloadId, WorkloadKind};
 use crate::pod::{NodeInclusion, PodAffinity, PodAffinityTerm, TopologySpread, WhenUnsatisfiable};
 use crate::requirement::key;
+use crate::storage::is_attach_resource;
 use crate::units::ResourceName;
 
 /// The weight that required affinity of running pods has for pods that it selects.
@@ -102,7 +103,9 @@ impl Scheduler {
     }
 
     fn bare_class(&mut self, shape: &Arc<PodShape>, owner: Option<&WorkloadId>) -> Class {
-        let asked = shape.requests.extended.iter().filter(|(_, amount)| **amount > 0);
+        // Volumes are counted one by one, by a filter of their own.
+        let asked = shape.requests.extended.iter();
+        let asked = asked.filter(|(name, amount)| **amount > 0 && !is_attach_resource(name));
         let extended = asked.map(|(name, amount)| (self.column(name), *amount)).collect();
         let local = Local {
             view: Arc::make_mut(&mut self.ground).view(&shape.nodes, &shape.tolerations),

@@ -294,10 +294,7 @@ impl<'a> Gate<'a> {
         }
         let allocatable = &self.scheduler.ground.nodes[node].allocatable;
         let volume = self.claims.obstacle(node, allocatable).or_else(|| self.elsewhere(node));
-        volume
-            .or_else(|| self.bars.iter().find_map(|bar| bar.obstacle(node)))
-            .into_iter()
-            .collect()
+        volume.or_else(|| self.bars.iter().find_map(|bar| bar.obstacle(node))).into_iter().collect()
     }
 
     fn elsewhere(&self, node: usize) -> Option<Obstacle> {

@@ -23,6 +23,7 @@ impl State {
     pub(super) fn deliver(&mut self, delivery: &Delivery) {
         self.budgets = delivery.budgets.iter().map(Budget::from).collect();
         self.namespaces.clone_from(&delivery.namespaces);
+        self.deliver_storage(&delivery.storage);
         let missing = |(id, controller): &(&WorkloadId, &Controller)| {
             controller.delivered && !delivery.workloads.contains_key(*id)
         };
@@ -178,6 +179,7 @@ impl State {
         };
         let key = key_of(&pod);
         self.pods.insert(pod);
+        self.make_claims(&key, template);
         match node {
             Some(node) => self.bind(&key, node),
             None => self.wake_scheduler(),
@@ -224,6 +226,7 @@ impl State {
             return;
         }
         self.nodes.remove(name);
+        self.storage.attach_limits.remove(name);
         let stranded = |pod: &&Pod| pod.node.as_ref() == Some(name);
         let stranded: Vec<(PodKey, Option<WorkloadId>)> =
             self.pods.iter().filter(stranded).map(|p| (key_of(p), p.owner.clone())).collect();

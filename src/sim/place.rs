@@ -11,6 +11,7 @@ use crate::fleet::{Node, Pod};
 use crate::ids::{NodeName, WorkloadId, WorkloadKind};
 use crate::pod::{Taint, TaintEffect, Toleration, TolerationOperator};
 use crate::schedule::{NodeIndex, ScheduleNode, Scheduler};
+use crate::units::Resources;
 
 /// Key of the taint that a node has while it is not Ready.
 const NOT_READY: &str = "node.kubernetes.io/not-ready";
@@ -38,7 +39,7 @@ const NOT_MODELLED: [Unsupported; 5] = [
 ];
 
 /// Returns the node as the scheduler sees it, with the taints that mirror its state.
-fn schedule_node(node: &Node) -> ScheduleNode {
+fn schedule_node(node: &Node, allocatable: Resources) -> ScheduleNode {
     let mut taints = node.taints.clone();
     let mirrored = [TaintEffect::NoSchedule, TaintEffect::NoExecute];
     let mirrored = mirrored.map(|effect| Taint { key: NOT_READY.into(), value: "".into(), effect });
@@ -47,7 +48,7 @@ fn schedule_node(node: &Node) -> ScheduleNode {
         name: node.name.clone(),
         labels: node.labels.clone(),
         taints,
-        allocatable: node.allocatable.clone(),
+        allocatable,
         unschedulable: node.unschedulable,
     }
 }
@@ -69,16 +70,21 @@ impl State {
     /// Runs the DaemonSet controller, then the scheduler.
     pub(super) fn tick(&mut self) {
         self.counters.ticks += 1;
+        self.register_driver();
+        self.bind_waiting_claims();
         let mut scheduler = self.scheduler();
         self.run_daemons(&mut scheduler);
-        for (key, owner, shape) in self.queue() {
+        for key in self.queue() {
+            let Some(pod) = self.pods.get(&key).cloned() else { continue };
+            let Some(shape) = self.pod_shape(&pod) else { continue };
             if shape.unsupported.iter().any(|feature| NOT_MODELLED.contains(feature)) {
                 continue;
             }
-            let class = scheduler.class(&shape, owner.as_ref());
+            let class = scheduler.class(&shape, pod.owner.as_ref());
             // A pod that fits nowhere waits for the next tick.
             if let Some(node) = scheduler.try_schedule(class, None) {
                 let node = scheduler.name(node).clone();
+                self.provision_for(&key, &node);
                 self.bind(&key, node);
             }
         }
@@ -87,7 +93,8 @@ impl State {
     /// Returns the scheduler with everything that is bound. A pod that is stopping uses its room
     /// still; one that has finished uses none.
     fn scheduler(&mut self) -> Scheduler {
-        let nodes = self.nodes.values().map(schedule_node).collect();
+        let nodes = self.nodes.values();
+        let nodes = nodes.map(|n| schedule_node(n, self.allocatable_with_volumes(n))).collect();
         // Each tick draws its own ties.
         let seed = self.seed ^ self.counters.ticks;
         let mut scheduler = Scheduler::new(nodes, &self.namespaces, seed);
@@ -95,7 +102,7 @@ impl State {
         let bound: Vec<Pod> = self.pods.iter().filter(holds).cloned().collect();
         for pod in bound {
             let node = pod.node.as_ref().and_then(|name| scheduler.node(name));
-            let shape = self.shape(&pod.namespace, &pod.template);
+            let shape = self.pod_shape(&pod);
             if let (Some(node), Some(shape)) = (node, shape) {
                 let class = scheduler.class(&shape, pod.owner.as_ref());
                 scheduler.bind(class, node);
@@ -105,7 +112,7 @@ impl State {
     }
 
     /// Returns pods without a node, in the order of the scheduler's queue: by priority, then age.
-    fn queue(&mut self) -> Vec<(PodKey, Option<WorkloadId>, Arc<PodShape>)> {
+    fn queue(&mut self) -> Vec<PodKey> {
         let waits = |pod: &&Pod| pod.node.is_none() && pod.is_active();
         let pending: Vec<Pod> = self.pods.iter().filter(waits).cloned().collect();
         let mut queue: Vec<_> = pending
@@ -114,7 +121,7 @@ impl State {
             .collect();
         queue
             .sort_by_key(|(shape, pod)| (Reverse(shape.priority), pod.created_at, pod.uid.clone()));
-        queue.into_iter().map(|(shape, pod)| (key_of(&pod), pod.owner, shape)).collect()
+        queue.into_iter().map(|(_, pod)| key_of(&pod)).collect()
     }
 
     /// Binds a daemon to each node that admits it, has room for it and has none yet.
@@ -125,6 +132,7 @@ impl State {
             let template = self.controllers.get(&id).and_then(|c| c.template.clone());
             let Some(template) = template.or_else(|| self.template_in_use(&id)) else { continue };
             let Some(shape) = self.shape(&id.namespace, &template) else { continue };
+            let shape = self.mounted(shape, &template, None);
             let class = scheduler.class(&daemon_shape(&shape), Some(&id));
             // A daemon that is stopping still has its node: the next one waits until it has
             // stopped.

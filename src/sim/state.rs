@@ -225,6 +225,8 @@ pub(super) struct State {
     pub(super) namespaces: BTreeMap<Namespace, Labels>,
     pub(super) unavailable: Vec<Unavailable>,
     pub(super) storage: Storage,
+    /// What the EBS driver registers, by type; worked out once for each.
+    pub(super) ebs_limits: BTreeMap<InstanceTypeName, Option<u32>>,
     pub(super) shape_of: ShapeOf,
     /// Shapes made so far, by namespace and template.
     shapes: BTreeMap<(Namespace, String), Arc<PodShape>>,
@@ -250,6 +252,7 @@ impl State {
             namespaces: BTreeMap::new(),
             unavailable: Vec::new(),
             storage: Storage::default(),
+            ebs_limits: BTreeMap::new(),
             shape_of,
             shapes: BTreeMap::new(),
         }

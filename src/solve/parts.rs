@@ -1,13 +1,15 @@
 //! Workloads whose pods are not all alike, taken apart and put together again.
 //!
 //! The solver knows groups of alike pods only. A workload whose pods are bound to different places
-//! by their volumes goes in as several groups and comes out as one.
+//! by their volumes goes in as several groups and comes out as one. On the way in, volumes of a pod's
+//! own become resources that it asks for.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use super::attach;
 use super::target::{Place, Unplaced};
-use crate::demand::{Counts, Demand, Part, PodGroup};
+use crate::demand::{Counts, Demand, Part, PodGroup, PodShape};
 
 /// Demand in which all pods of a group are alike.
 pub(super) struct Apart {
@@ -23,7 +25,7 @@ impl Apart {
         let (mut groups, mut whole) = (Vec::with_capacity(demand.groups.len()), Vec::new());
         for (index, group) in demand.groups.iter().enumerate() {
             if group.parts.is_empty() {
-                groups.push(group.clone());
+                groups.push(PodGroup { shape: counted(&group.shape), ..group.clone() });
             } else {
                 groups.extend(group.parts.iter().map(|part| alone(group, part)));
             }
@@ -67,5 +69,13 @@ impl Apart {
 fn alone(group: &PodGroup, part: &Part) -> PodGroup {
     let Part { shape, planned, running } = part.clone();
     let counts = Counts { floor: planned, live: planned, ceiling: planned, planned };
-    PodGroup { shape: Arc::clone(&shape), counts, running, parts: Vec::new(), ..group.clone() }
+    PodGroup { shape: counted(&shape), counts, running, parts: Vec::new(), ..group.clone() }
+}
+
+/// Returns the shape with its own volumes among its requests.
+fn counted(shape: &Arc<PodShape>) -> Arc<PodShape> {
+    match attach::requests(shape) {
+        Some(requests) => Arc::new(PodShape { requests, ..(**shape).clone() }),
+        None => Arc::clone(shape),
+    }
 }

@@ -417,7 +417,8 @@ impl<'a> Stage<'a> {
 
     /// Returns the node that a launch becomes.
     pub(super) fn new_node(&self, offer: usize, index: usize) -> ScheduleNode {
-        let node = &self.offers[offer].node;
+        let offer = &self.offers[offer];
+        let node = &offer.node;
         let name = format!("launch/{index}");
         let mut labels = node.labels.clone();
         labels.extend([label(key::HOSTNAME, &name)]);
@@ -425,7 +426,8 @@ impl<'a> Stage<'a> {
             name: name.as_str().into(),
             labels,
             taints: node.taints.clone(),
-            allocatable: node.allocatable.clone(),
+            // The room knows what the node attaches as well.
+            allocatable: offer.room.plus(&offer.daemons),
             unschedulable: false,
         }
     }

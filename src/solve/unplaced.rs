@@ -7,7 +7,7 @@ use super::limits::amount;
 use super::offer::{Offer, Offers, PoolRefusal, pool_requirements};
 use super::target::{Rejection, Unplaced};
 use crate::catalog::{CapacityType, InstanceType, NodeSettings, allocation};
-use crate::demand::{PodGroup, PodShape};
+use crate::demand::{Mount, PodGroup, PodShape, Unsupported};
 use crate::ids::PoolName;
 use crate::manifest::{Desired, PoolLimits};
 use crate::pod::untolerated;
@@ -26,6 +26,7 @@ pub(super) struct Inquest<'a> {
 enum Obstacle {
     Taint(String),
     Label { key: String, asked: String },
+    Volume { place: String },
     TooSmall { resource: String },
     Limit,
 }
@@ -36,10 +37,19 @@ impl Inquest<'_> {
         let shape = &group.shape;
         let offerings = u32::try_from(self.offers.list.len()).unwrap_or(u32::MAX);
         if let Some(feature) = shape.unsupported.first() {
-            let rejection = Rejection {
-                reason: "unsupported".to_owned(),
-                detail: format!("the pod uses {}, which is not supported yet", feature.as_str()),
-                count: offerings,
+            let waits = || shape.volumes.iter().find_map(Mount::wait_text);
+            let rejection = match waits().filter(|_| *feature == Unsupported::Volumes) {
+                Some(detail) => {
+                    Rejection { reason: "volume-not-ready".to_owned(), detail, count: offerings }
+                }
+                None => Rejection {
+                    reason: "unsupported".to_owned(),
+                    detail: format!(
+                        "the pod uses {}, which is not supported yet",
+                        feature.as_str()
+                    ),
+                    count: offerings,
+                },
             };
             return Unplaced {
                 group: index,
@@ -78,6 +88,7 @@ impl Inquest<'_> {
                 "wrong-label".to_owned(),
                 format!("the pod asks for {key} {asked}; pool {pool} does not make such nodes"),
             ),
+            Obstacle::Volume { place } => ("volume-elsewhere".to_owned(), place.clone()),
             Obstacle::TooSmall { resource } => {
                 let largest = self.largest(pool, resource);
                 let asked = show(resource, amount(&shape.requests, resource));
@@ -140,6 +151,9 @@ impl Inquest<'_> {
                         offer.node.pool
                     )
                 }
+                Obstacle::Volume { place } => {
+                    format!("let pool {} make nodes there, since {place}", offer.node.pool)
+                }
                 Obstacle::TooSmall { .. } | Obstacle::Limit => return None,
             };
             return Some(format!(
@@ -199,6 +213,13 @@ fn obstacle(shape: &PodShape, offer: &Offer) -> Obstacle {
     let node = &offer.node;
     if let Some(taint) = untolerated(&node.taints, &shape.tolerations) {
         return Obstacle::Taint(format!("{}={}:{:?}", taint.key, taint.value, taint.effect));
+    }
+    let labels = &node.labels;
+    let reached = |mount: &&Mount| !mount.nodes.iter().any(|place| place.match_labels(labels));
+    if shape.nodes.stated().iter().any(|stated| stated.match_labels(labels))
+        && let Some(mount) = shape.volumes.iter().find(reached)
+    {
+        return Obstacle::Volume { place: mount.place_text() };
     }
     let unmatched = |alternative: &Requirements| {
         let key = alternative.unmatched(&node.labels)?;
