@@ -168,8 +168,9 @@ pub fn solve(input: &Input) -> Solution {
     let mut launches = assembly.new_nodes();
     let (keeps, retires) = assembly.fates(&places, &mut launches);
     let inquest = unplaced::Inquest { input, offers: &offers };
-    let unplaced =
-        places.unplaced.iter().map(|(g, n)| inquest.explain(*g, &groups[*g], *n)).collect();
+    let stage = passes.stage(&apart.demand, &standing, &model);
+    let unplaced = inquest
+        .explain_all(groups, &places.unplaced, || rescue::Hearing::of(&stage, &outcome.settled));
     let refusals = offers.refusals.iter().map(|(p, r)| unplaced::refusal_text(p, r)).collect();
     let target = Target {
         launches,

@@ -111,7 +111,7 @@ impl Passes<'_> {
         consolidate(&self.stage(&demand, standing, model), settings)
     }
 
-    fn stage<'s>(
+    pub(super) fn stage<'s>(
         &'s self,
         demand: &'s Demand,
         standing: &'s [Standing],

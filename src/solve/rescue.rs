@@ -15,7 +15,7 @@ use super::rehearse::{Settled, Stage, Verdict};
 use super::target::Place;
 use crate::demand::PodGroup;
 use crate::ids::{LabelKey, LabelValue, PoolName};
-use crate::schedule::{ClassIndex, NodeIndex, Scheduler};
+use crate::schedule::{ClassIndex, NodeIndex, Scheduler, UnfitReason};
 
 /// Times that pods are put to the scheduler again after some of them found a place.
 const ROUNDS_MAX: usize = 4;
@@ -26,6 +26,42 @@ const ASKED_OF_ALL_MAX: u32 = 2_048;
 
 /// Offers of one kind of place that are tried before the place is taken to be wrong.
 const TRIES_OF_PLACE: usize = 2;
+
+/// What the scheduler says of one more pod on nodes that could be launched.
+pub(super) struct Hearing<'a> {
+    rescue: Rescue<'a>,
+    classes: Vec<ClassIndex>,
+    known: BTreeMap<(usize, Where<'a>), Vec<UnfitReason>>,
+}
+
+impl<'a> Hearing<'a> {
+    /// Returns a hearing over the fleet as it was settled.
+    pub(super) fn of(stage: &'a Stage<'a>, settled: &Settled) -> Self {
+        let rescue = Rescue::of(stage, settled);
+        let classes = stage.scene(&settled.layout, &settled.offers).classes;
+        Self { rescue, classes, known: BTreeMap::new() }
+    }
+
+    /// Returns whether the limits of its pool leave room for one more node of the offer.
+    pub(super) fn is_within_limits(&self, offer: usize) -> bool {
+        let stage = self.rescue.stage;
+        let limits = stage.ground.limits_after(&self.rescue.layout.packing.opened);
+        limits.allows(stage.ground.model.of_offer[offer])
+    }
+
+    /// Returns what rules out a pod of the group, which has room there, on a node of the offer.
+    pub(super) fn refusal(&mut self, group: usize, offer: usize) -> Vec<UnfitReason> {
+        let place = self.rescue.place_of(offer);
+        if let Some(known) = self.known.get(&(group, place.clone())) {
+            return known.clone();
+        }
+        let at = self.rescue.add(offer);
+        let reasons = self.rescue.scheduler.fits(self.classes[group], at).err().unwrap_or_default();
+        self.rescue.scheduler.remove_node(at);
+        self.known.insert((group, place), reasons.clone());
+        reasons
+    }
+}
 
 /// The scheduler with every placed pod in its place, and nodes that are launched as they are needed.
 struct Rescue<'a> {
@@ -139,6 +175,20 @@ impl<'a> Rescue<'a> {
             })
     }
 
+    /// Returns where the nodes of an offer are, as far as rules between pods can tell.
+    fn place_of(&self, offer: usize) -> Where<'a> {
+        let node = &self.stage.offers[offer].node;
+        (&node.pool, self.keys.iter().map(|key| node.labels.get(*key)).collect())
+    }
+
+    /// Adds a node of the offer, with the pods of its DaemonSets.
+    fn add(&mut self, offer: usize) -> NodeIndex {
+        let node = self.stage.new_node(offer, self.launches);
+        let at = self.scheduler.add_node(node.clone());
+        self.stage.bind_daemons(&mut self.scheduler, &self.daemons, (&node, at));
+        at
+    }
+
     /// Launches the cheapest node on which the scheduler would let a pod of the group run.
     fn launch_for(&mut self, group: usize, class: ClassIndex) -> Option<NodeIndex> {
         let stage = self.stage;
@@ -148,8 +198,7 @@ impl<'a> Rescue<'a> {
         for (index, offer) in stage.offers.iter().enumerate() {
             let node = &offer.node;
             let column = stage.ground.model.of_offer[index];
-            let values = self.keys.iter().map(|key| node.labels.get(*key)).collect();
-            let place = (&node.pool, values);
+            let place = self.place_of(index);
             let suits = limits.allows(column)
                 && wrong.get(&place).is_none_or(|tries| *tries < TRIES_OF_PLACE)
                 && shape.requests.fits(&offer.room)
@@ -157,9 +206,7 @@ impl<'a> Rescue<'a> {
             if !suits {
                 continue;
             }
-            let candidate = stage.new_node(index, self.launches);
-            let at = self.scheduler.add_node(candidate.clone());
-            stage.bind_daemons(&mut self.scheduler, &self.daemons, (&candidate, at));
+            let at = self.add(index);
             if self.scheduler.fits(class, at).is_ok() {
                 let pods = BTreeMap::new();
                 self.layout.packing.opened.push(Opened { column, pods, offer: Some(index) });

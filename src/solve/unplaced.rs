@@ -1,10 +1,13 @@
 //! Why pods have no place: what ruled out each offer, and the nearest change that would help.
 
+mod rules;
+
 use std::collections::BTreeMap;
 
 use super::Input;
 use super::limits::amount;
 use super::offer::{Offer, Offers, PoolRefusal, pool_requirements};
+use super::rescue::Hearing;
 use super::target::{Rejection, Unplaced};
 use crate::catalog::{CapacityType, InstanceType, NodeSettings, allocation};
 use crate::demand::{Mount, PodGroup, PodShape, Unsupported};
@@ -12,6 +15,7 @@ use crate::ids::PoolName;
 use crate::manifest::{Desired, PoolLimits};
 use crate::pod::untolerated;
 use crate::requirement::{Requirements, key};
+use crate::schedule::UnfitReason;
 
 /// Most reasons that are listed for one group.
 const REASONS_MAX: usize = 12;
@@ -25,15 +29,56 @@ pub(super) struct Inquest<'a> {
 /// Why one offer does not take a pod.
 enum Obstacle {
     Taint(String),
-    Label { key: String, asked: String },
-    Volume { place: String },
-    TooSmall { resource: String },
+    Label {
+        key: String,
+        asked: String,
+    },
+    Volume {
+        place: String,
+    },
+    TooSmall {
+        resource: String,
+    },
     Limit,
+    /// A rule between pods.
+    Rule(UnfitReason),
+    /// Nothing that holds in every order of arrival.
+    Order,
+}
+
+/// Returns what keeps a pod off nodes of an offer that admit it and have room.
+fn heard(hearing: &mut Hearing, group: usize, offer: usize) -> Obstacle {
+    if !hearing.is_within_limits(offer) {
+        return Obstacle::Limit;
+    }
+    hearing.refusal(group, offer).into_iter().next().map_or(Obstacle::Order, Obstacle::Rule)
 }
 
 impl Inquest<'_> {
-    /// Returns why `pods` pods of `group` have no place.
-    pub(super) fn explain(&self, index: usize, group: &PodGroup, pods: u32) -> Unplaced {
+    /// Returns why pods of each of these groups have no place.
+    pub(super) fn explain_all<'h>(
+        &self,
+        groups: &[PodGroup],
+        unplaced: &BTreeMap<usize, u32>,
+        hearing: impl FnOnce() -> Hearing<'h>,
+    ) -> Vec<Unplaced> {
+        if unplaced.is_empty() {
+            return Vec::new();
+        }
+        let mut hearing = hearing();
+        let explain = |(index, pods): (&usize, &u32)| {
+            self.explain((*index, &groups[*index]), *pods, &mut hearing)
+        };
+        unplaced.iter().map(explain).collect()
+    }
+
+    /// Returns why `pods` pods of a group have no place.
+    fn explain(
+        &self,
+        (index, group): (usize, &PodGroup),
+        pods: u32,
+        hearing: &mut Hearing,
+    ) -> Unplaced {
         let shape = &group.shape;
         let offerings = u32::try_from(self.offers.list.len()).unwrap_or(u32::MAX);
         if let Some(feature) = shape.unsupported.first() {
@@ -60,9 +105,12 @@ impl Inquest<'_> {
             };
         }
         let mut counts: BTreeMap<(String, String), u32> = BTreeMap::new();
-        for offer in &self.offers.list {
-            let reason = self.describe(shape, offer, &obstacle(shape, offer));
+        let mut obstacles = Vec::with_capacity(self.offers.list.len());
+        for (at, offer) in self.offers.list.iter().enumerate() {
+            let obstacle = obstacle(shape, offer).unwrap_or_else(|| heard(hearing, index, at));
+            let reason = self.describe(shape, offer, &obstacle);
             *counts.entry(reason).or_insert(0) += 1;
+            obstacles.push((offer, obstacle));
         }
         let mut rejections: Vec<Rejection> = counts
             .into_iter()
@@ -71,7 +119,13 @@ impl Inquest<'_> {
         rejections.extend(self.refusals());
         rejections.sort_by(|a, b| b.count.cmp(&a.count).then_with(|| a.cmp(b)));
         rejections.truncate(REASONS_MAX);
-        Unplaced { group: index, pods, rejections, offerings, nearest: self.nearest(shape) }
+        Unplaced {
+            group: index,
+            pods,
+            rejections,
+            offerings,
+            nearest: self.nearest(shape, &obstacles),
+        }
     }
 
     fn describe(&self, shape: &PodShape, offer: &Offer, obstacle: &Obstacle) -> (String, String) {
@@ -99,6 +153,13 @@ impl Inquest<'_> {
                 ("too-small".to_owned(), detail)
             }
             Obstacle::Limit => ("limit-reached".to_owned(), self.limit_detail(pool)),
+            Obstacle::Rule(reason) => rules::describe(shape, &offer.node.labels, reason),
+            Obstacle::Order => (
+                "left-over".to_owned(),
+                "it would hold the pod, but kube-scheduler leaves one over in some order of \
+                 arrival"
+                    .to_owned(),
+            ),
         }
     }
 
@@ -126,12 +187,10 @@ impl Inquest<'_> {
     }
 
     /// Returns the smallest change that would let the pod be placed, in words.
-    fn nearest(&self, shape: &PodShape) -> Option<String> {
+    fn nearest(&self, shape: &PodShape, obstacles: &[(&Offer, Obstacle)]) -> Option<String> {
         if self.input.desired.pools.is_empty() {
             return Some("declare a NodePool: the repository has none".to_owned());
         }
-        let obstacles: Vec<(&Offer, Obstacle)> =
-            self.offers.list.iter().map(|offer| (offer, obstacle(shape, offer))).collect();
         let limited = obstacles.iter().find(|(_, o)| matches!(o, Obstacle::Limit));
         if let Some((offer, _)) = limited {
             let node = &offer.node;
@@ -154,7 +213,8 @@ impl Inquest<'_> {
                 Obstacle::Volume { place } => {
                     format!("let pool {} make nodes there, since {place}", offer.node.pool)
                 }
-                Obstacle::TooSmall { .. } | Obstacle::Limit => return None,
+                Obstacle::Rule(reason) => return rules::remedy(shape, reason),
+                Obstacle::TooSmall { .. } | Obstacle::Limit | Obstacle::Order => return None,
             };
             return Some(format!(
                 "{change}: {} at ${}/h would hold it",
@@ -209,17 +269,19 @@ impl Inquest<'_> {
     }
 }
 
-fn obstacle(shape: &PodShape, offer: &Offer) -> Obstacle {
+/// Returns what keeps a pod off a node of the offer in any case.
+fn obstacle(shape: &PodShape, offer: &Offer) -> Option<Obstacle> {
     let node = &offer.node;
     if let Some(taint) = untolerated(&node.taints, &shape.tolerations) {
-        return Obstacle::Taint(format!("{}={}:{:?}", taint.key, taint.value, taint.effect));
+        let taint = format!("{}={}:{:?}", taint.key, taint.value, taint.effect);
+        return Some(Obstacle::Taint(taint));
     }
     let labels = &node.labels;
     let reached = |mount: &&Mount| !mount.nodes.iter().any(|place| place.match_labels(labels));
     if shape.nodes.stated().iter().any(|stated| stated.match_labels(labels))
         && let Some(mount) = shape.volumes.iter().find(reached)
     {
-        return Obstacle::Volume { place: mount.place_text() };
+        return Some(Obstacle::Volume { place: mount.place_text() });
     }
     let unmatched = |alternative: &Requirements| {
         let key = alternative.unmatched(&node.labels)?;
@@ -229,20 +291,17 @@ fn obstacle(shape: &PodShape, offer: &Offer) -> Obstacle {
     let verdicts: Vec<Option<Obstacle>> = shape.nodes.any_of.iter().map(unmatched).collect();
     if verdicts.iter().all(Option::is_some) {
         let first = verdicts.into_iter().flatten().next();
-        return first.unwrap_or(Obstacle::Label {
-            key: "node affinity".into(),
-            asked: "impossible".into(),
-        });
+        let impossible =
+            Obstacle::Label { key: "node affinity".into(), asked: "impossible".into() };
+        return Some(first.unwrap_or(impossible));
     }
     // Of several resources that are short, the one that is furthest from enough tells most.
     let shortage = |resource: &String| {
         let (asked, room) = (amount(&shape.requests, resource), amount(&offer.room, resource));
         if room <= 0 { i128::MAX } else { i128::from(asked) * 1000 / i128::from(room) }
     };
-    match shape.requests.exceeding(&offer.room).into_iter().max_by_key(shortage) {
-        Some(resource) => Obstacle::TooSmall { resource },
-        None => Obstacle::Limit,
-    }
+    let short = shape.requests.exceeding(&offer.room).into_iter().max_by_key(shortage);
+    short.map(|resource| Obstacle::TooSmall { resource })
 }
 
 /// Returns an amount as Kubernetes writes it.
