@@ -64,6 +64,7 @@ mod pods;
 mod preempt;
 mod queue;
 mod rules;
+mod sample;
 mod score;
 mod spread;
 #[cfg(test)]
@@ -76,6 +77,7 @@ pub use filter::{Unfit, UnfitReason};
 pub use pods::{NamespaceLabels, Selection};
 pub use preempt::{Budget, Preemption};
 pub use queue::{PendingPod, queue_order};
+pub use sample::Sample;
 pub use score::Balance;
 
 use std::collections::BTreeMap;
@@ -154,6 +156,7 @@ pub struct Scheduler {
     balance: Balance,
     /// Where the next search begins.
     start: usize,
+    tries: u64,
     bound: u64,
     rng: Pcg64,
 }
@@ -187,6 +190,7 @@ impl Scheduler {
             hopeless: Vec::new(),
             balance: Balance::default(),
             start: 0,
+            tries: 0,
             bound: 0,
             rng: Pcg64::seed_from_u64(seed),
         };
@@ -333,6 +337,12 @@ impl Scheduler {
     pub fn fits(&self, class: ClassIndex, node: NodeIndex) -> Result<(), Vec<UnfitReason>> {
         let reasons = self.gate(class.0).reasons(node.0);
         if reasons.is_empty() { Ok(()) } else { Err(reasons) }
+    }
+
+    /// Returns how often a node was tried by a pod so far: the work done, whatever the machine.
+    #[must_use]
+    pub fn tries(&self) -> u64 {
+        self.tries
     }
 
     fn enlist(&mut self, node: ScheduleNode) -> NodeIndex {

@@ -40,6 +40,8 @@ pub struct SyntheticType<'a> {
     pub spot_price: Option<MicroUsd>,
     /// Zones that offer it; `None`: all of the catalogue.
     pub zones: Option<&'a [&'a str]>,
+    /// Those of them that sell it as spot; `None`: all.
+    pub spot_zones: Option<&'a [&'a str]>,
     /// Labels beyond those that follow from the above, or instead of them.
     pub labels: Labels,
 }
@@ -60,6 +62,7 @@ impl<'a> SyntheticType<'a> {
             price: Some(price),
             spot_price: None,
             zones: None,
+            spot_zones: None,
             labels: Labels::new(),
         }
     }
@@ -113,7 +116,9 @@ impl<'a> SyntheticType<'a> {
             estimated: false,
         };
         let on_demand = offering(CapacityType::OnDemand, self.price);
-        let spot = self.spot_price.map(|price| offering(CapacityType::Spot, Some(price)));
+        let sold = self.spot_zones.is_none_or(|names| names.contains(&zone.name.as_str()));
+        let spot = self.spot_price.filter(|_| sold);
+        let spot = spot.map(|price| offering(CapacityType::Spot, Some(price)));
         std::iter::once(on_demand).chain(spot)
     }
 }
@@ -174,10 +179,11 @@ mod tests {
     fn a_made_up_type_is_sold_where_and_how_it_says() {
         let spec = SyntheticType {
             spot_price: Some(MicroUsd(3)),
-            zones: Some(&["r-b"]),
+            zones: Some(&["r-b", "r-c"]),
+            spot_zones: Some(&["r-a", "r-b"]),
             ..SyntheticType::new("x", 1, 1024, MicroUsd(9))
         };
-        let catalog = Catalog::synthetic("r", &["r-a", "r-b"], &[spec]);
+        let catalog = Catalog::synthetic("r", &["r-a", "r-b", "r-c"], &[spec]);
         let offerings = &catalog.types["x"].offerings;
         let sold: Vec<_> =
             offerings.iter().map(|o| (o.zone.as_str(), o.capacity_type, o.price)).collect();
@@ -185,7 +191,8 @@ mod tests {
             sold,
             [
                 ("r-b", CapacityType::OnDemand, Some(MicroUsd(9))),
-                ("r-b", CapacityType::Spot, Some(MicroUsd(3)))
+                ("r-b", CapacityType::Spot, Some(MicroUsd(3))),
+                ("r-c", CapacityType::OnDemand, Some(MicroUsd(9))),
             ]
         );
     }

@@ -20,6 +20,7 @@ impl Scheduler {
         let mut finds = std::mem::take(&mut self.finds);
         let tried = self.search(class, &mut finds);
         self.start = self.ground.order.advanced(self.start, tried);
+        self.tries += u64::try_from(tried).unwrap_or(u64::MAX);
         let chosen = match finds.nodes.as_slice() {
             [] => {
                 self.give_up(class);
@@ -55,17 +56,17 @@ impl Scheduler {
         let gate = self.gate(class);
         let mut tried = 0;
         let mut try_all = |nodes: &[usize], wanted: usize| {
-            for node in nodes {
-                tried += 1;
+            for (index, node) in nodes.iter().enumerate() {
                 let score = gate.score(&mut row, *node);
                 if score != CLOSED && !reserved.contains(node) {
-                    finds.nodes.push(*node);
-                    finds.totals.push(score);
-                    if finds.nodes.len() == wanted {
+                    finds.push(*node, score);
+                    if finds.len() == wanted {
+                        tried += index + 1;
                         return true;
                     }
                 }
             }
+            tried += nodes.len();
             false
         };
         if let Some(name) = &self.rules.classes[class].shape.nodes.name {
@@ -82,10 +83,11 @@ impl Scheduler {
 
     /// Returns the node with the highest total; one of several at random, each as likely.
     fn best(&mut self, finds: &Finds) -> usize {
-        let highest = finds.totals.iter().max().expect("there are several");
-        let mut best = finds.totals.iter().zip(&finds.nodes).filter(|(total, _)| *total == highest);
-        let ties = best.clone().count();
+        let highest = finds.totals.iter().copied().fold(i32::MIN, i32::max);
+        let ties = finds.totals.iter().filter(|total| **total == highest).count();
         let pick = if ties > 1 { self.rng.random_range(0..ties) } else { 0 };
+        let mut best =
+            finds.totals.iter().zip(&finds.nodes).filter(|(total, _)| **total == highest);
         let (_, node) = best.nth(pick).expect("the highest is one of them");
         *node
     }

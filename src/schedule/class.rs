@@ -74,7 +74,8 @@ pub(super) struct Class {
 impl Class {
     /// Returns whether another pod anywhere can only take nodes away from pods of this class.
     pub(super) fn only_loses(&self) -> bool {
-        self.affinity.is_none() && self.hard_spread.is_empty()
+        // A volume that another pod attaches need not be attached again.
+        self.affinity.is_none() && self.hard_spread.is_empty() && self.mounts.is_none()
     }
 }
 

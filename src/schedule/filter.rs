@@ -156,6 +156,7 @@ impl Bar<'_> {
 /// One pod at the gate: what it asks for, against the counts as they are now.
 pub(super) struct Gate<'a> {
     scheduler: &'a Scheduler,
+    versions: &'a [u32],
     local: &'a Local,
     view: &'a View,
     claims: Claims<'a>,
@@ -168,8 +169,14 @@ impl Scheduler {
         let local = &self.rules.locals[class.local];
         let claims =
             Claims { mounts: &class.mounts, known: &self.rules.volumes, attached: &self.attached };
-        let view = &self.ground.views[local.view];
-        let mut gate = Gate { scheduler: self, local, view, claims, bars: Vec::new() };
+        let mut gate = Gate {
+            scheduler: self,
+            versions: &self.versions,
+            local,
+            view: &self.ground.views[local.view],
+            claims,
+            bars: Vec::new(),
+        };
         gate.raise_spread(class);
         gate.raise_affinity(class);
         gate
@@ -243,11 +250,14 @@ impl<'a> Gate<'a> {
     /// Returns the resource score of `node`, or [`CLOSED`] if the pod may not run there.
     #[inline]
     pub(super) fn score(&self, row: &mut Row, node: usize) -> i32 {
-        let Scheduler { versions, loads, balance, .. } = self.scheduler;
-        let work_out = || self.local.score(node, self.view, &loads[node], *balance);
-        let score = row.score(node, versions[node], work_out);
-        let open = score != CLOSED && self.mounts_pass(node);
-        if open && self.bars.iter().all(|bar| bar.passes(node)) { score } else { CLOSED }
+        if !self.bars.iter().all(|bar| bar.passes(node)) {
+            return CLOSED;
+        }
+        let score = row.score(node, self.versions[node], || {
+            let Scheduler { loads, balance, .. } = self.scheduler;
+            self.local.score(node, self.view, &loads[node], *balance)
+        });
+        if score != CLOSED && self.mounts_pass(node) { score } else { CLOSED }
     }
 
     /// Returns whether the pod may run on `node`.

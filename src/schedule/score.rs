@@ -26,6 +26,9 @@ const SPREAD_WEIGHT: i32 = 2;
 /// Weight of `InterPodAffinity`.
 const POD_AFFINITY_WEIGHT: i32 = 2;
 
+/// Differences of spread sums below this are worked out once each.
+const RANGE_MAX: usize = 64;
+
 /// What `NodeResourcesBalancedAllocation` rewards.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Balance {
@@ -58,6 +61,15 @@ impl Finds {
     pub(super) fn clear(&mut self) {
         self.nodes.clear();
         self.totals.clear();
+    }
+
+    pub(super) fn push(&mut self, node: usize, score: i32) {
+        self.nodes.push(node);
+        self.totals.push(score);
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.nodes.len()
     }
 
     fn add(&mut self, weight: i32, scores: impl Iterator<Item = i64>) {
@@ -109,16 +121,29 @@ impl Scheduler {
             let topology = &topologies[spread.topology];
             let weight = logarithm(spread_size(topology, nodes, &scored) + 2);
             let skew = f64::from(spread.max_skew) - 1.0;
+            let worth = |pods: u32| f64::from(pods) * weight + skew;
+            let of_node = topology.of_nodes();
             let pods = self.counters[spread.counter].pods();
             let here = &self.on_node[spread.set];
+            // Most hosts have none of the pods, and zones are few.
+            let none = worth(0);
+            let by_domain: Vec<f64> = if topology.is_hostname {
+                Vec::new()
+            } else {
+                pods.iter().map(|pods| worth(*pods)).collect()
+            };
             for (node, sum) in nodes.iter().zip(&mut sums) {
-                let domain = topology.of_nodes()[*node];
-                if domain != ABSENT {
-                    // Pods of the node itself count, whether or not the constraint counts it.
-                    let pods =
-                        if topology.is_hostname { here.get(*node) } else { pods.get(at(domain)) };
-                    *sum += f64::from(pods.copied().unwrap_or(0)) * weight + skew;
+                let domain = of_node[*node];
+                if domain == ABSENT {
+                    continue;
                 }
+                // Pods of the node itself count, whether or not the constraint counts it.
+                *sum += if topology.is_hostname {
+                    let pods = here.get(*node).copied().unwrap_or(0);
+                    if pods == 0 { none } else { worth(pods) }
+                } else {
+                    by_domain.get(at(domain)).copied().unwrap_or(none)
+                };
             }
         }
         invert_spread(&sums, &scored)
@@ -210,7 +235,15 @@ fn invert_spread(sums: &[f64], scored: &[bool]) -> Vec<i64> {
         0 => SCORE_MAX,
         _ => SCORE_MAX * (highest + lowest - sum) / highest,
     };
-    raw.iter().zip(scored).map(|(sum, scored)| if *scored { score(*sum) } else { 0 }).collect()
+    // Sums lie close together, so that each is divided once and not for each node.
+    let range = usize::try_from(highest - lowest).unwrap_or(usize::MAX);
+    let known: Vec<i64> =
+        if range < RANGE_MAX { (lowest..=highest).map(score).collect() } else { Vec::new() };
+    let look_up = |sum: i64| {
+        let at = usize::try_from(sum - lowest).unwrap_or(usize::MAX);
+        known.get(at).copied().unwrap_or_else(|| score(sum))
+    };
+    raw.iter().zip(scored).map(|(sum, scored)| if *scored { look_up(*sum) } else { 0 }).collect()
 }
 
 /// Counts the domains among the nodes that are scored. Nodes without the key are one more.

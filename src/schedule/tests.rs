@@ -4,7 +4,9 @@ mod bench;
 mod filters;
 mod oracle;
 mod plain;
+mod reserves;
 mod runs;
+mod sample;
 mod scores;
 mod volumes;
 

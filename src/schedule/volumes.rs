@@ -27,7 +27,7 @@ pub(super) struct Mounts {
 }
 
 impl Mounts {
-    fn is_none(&self) -> bool {
+    pub(super) fn is_none(&self) -> bool {
         self.own.is_empty() && self.shared.is_empty() && !self.waits
     }
 }

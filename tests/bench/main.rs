@@ -2,11 +2,14 @@
 //!
 //! Prints, for each tree, the median over several runs of reading, loading the catalogue and
 //! planning in this process, of the whole `fleetwright plan` process, and what the fleet costs against its lower bound. Without arguments the trees are the
-//! examples and a made one of 2,000 manifests with 10,000 pods. Nothing here asserts a time.
+//! examples and two made ones of 10,000 pods each: one of 2,000 manifests, one of 1,000 manifests on
+//! some 2,000 small nodes; then come the mix of pods and types on which Karpenter measures itself,
+//! and the scheduler's model alone on that mix. Nothing here asserts a time.
 
 #![expect(clippy::print_stdout, reason = "a benchmark prints its table")]
 
 mod diverse;
+mod mix;
 mod scheduler;
 
 use std::collections::BTreeMap;
@@ -14,31 +17,51 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use fleetwright::catalog::{Catalog, ZoneSetting};
-use fleetwright::demand::DemandMode;
+use fleetwright::catalog::{Catalog, ZoneSetting, allocation};
+use fleetwright::demand::{Demand, DemandMode};
 use fleetwright::engine::{Inputs, Scope, plan};
 use fleetwright::fleet::{ClusterIdentity, Observed};
 use fleetwright::git::read_tree;
 use fleetwright::manifest::{read, read_fleet};
-use fleetwright::plan::Plan;
 use fleetwright::plan::wire::{Base, BaseWorld};
+use fleetwright::plan::{Facts, Plan, check};
 use fleetwright::solve::Settings;
 
 const RUNS: usize = 5;
+
+/// A tree of Deployments with requests that repeat rarely.
+#[derive(Clone, Copy)]
+struct Made {
+    /// How many Deployments there are.
+    count: usize,
+    /// Pods of each.
+    replicas: usize,
+    /// Least CPU of a pod, in thousandths of a core.
+    cpu: usize,
+    /// vCPUs that a node must have fewer of.
+    below_vcpus: usize,
+}
+
+const MADE: [(&str, Made); 2] = [
+    ("made-manifests", Made { count: 2_000, replicas: 5, cpu: 50, below_vcpus: 1_000 }),
+    ("made-nodes", Made { count: 1_000, replicas: 10, cpu: 300, below_vcpus: 5 }),
+];
 
 fn main() -> anyhow::Result<()> {
     let named: Vec<PathBuf> =
         std::env::args().skip(1).filter(|arg| !arg.starts_with('-')).map(PathBuf::from).collect();
     let made = tempfile::tempdir()?;
     let trees = if named.is_empty() {
-        make_tree(made.path(), 2_000, 5)?;
+        for (name, tree) in MADE {
+            make_tree(&made.path().join(name), tree)?;
+        }
         let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples");
         let mut trees: Vec<PathBuf> = std::fs::read_dir(examples)?
             .filter_map(|entry| entry.ok().map(|entry| entry.path()))
             .filter(|path| path.is_dir())
             .collect();
         trees.sort();
-        trees.push(made.path().to_owned());
+        trees.extend(MADE.map(|(name, _)| made.path().join(name)));
         trees
     } else {
         named
@@ -48,7 +71,7 @@ fn main() -> anyhow::Result<()> {
         std::thread::available_parallelism()?
     );
     println!(
-        "{:<16} {:>7} {:>7} {:>8} {:>8} {:>8} {:>8} {:>8} {:>10} {:>10} {:>7} {:>7}",
+        "{:<16} {:>7} {:>7} {:>8} {:>8} {:>8} {:>8} {:>8} {:>8} {:>10} {:>10} {:>7} {:>7}",
         "tree",
         "pods",
         "nodes",
@@ -56,6 +79,7 @@ fn main() -> anyhow::Result<()> {
         "read",
         "catalog",
         "plan",
+        "judge",
         "process",
         "USD/h",
         "packed",
@@ -66,6 +90,8 @@ fn main() -> anyhow::Result<()> {
         row(&tree)?;
     }
     println!();
+    mix::rows()?;
+    println!();
     scheduler::rows();
     Ok(())
 }
@@ -74,7 +100,7 @@ fn row(tree: &Path) -> anyhow::Result<()> {
     let mut times: BTreeMap<&str, Vec<Duration>> = BTreeMap::new();
     let mut last = None;
     for _ in 0..RUNS {
-        last = Some(run(tree, &mut times)?);
+        last = Some(run(tree, None, &mut times)?);
         let begun = Instant::now();
         whole_process(tree)?;
         times.entry("process").or_default().push(begun.elapsed());
@@ -84,7 +110,7 @@ fn row(tree: &Path) -> anyhow::Result<()> {
     let errors = capacity.diagnostics.iter().filter(|d| d.severity == "error").count();
     let name = tree.file_name().unwrap_or_default().to_string_lossy();
     println!(
-        "{:<16} {:>7} {:>7} {:>8} {:>8} {:>8} {:>8} {:>8} {:>10} {:>10} {:>7} {:>7}",
+        "{:<16} {:>7} {:>7} {:>8} {:>8} {:>8} {:>8} {:>8} {:>8} {:>10} {:>10} {:>7} {:>7}",
         name,
         capacity.pods.total,
         plan.summary.nodes.after,
@@ -92,6 +118,7 @@ fn row(tree: &Path) -> anyhow::Result<()> {
         median(&mut times, "read"),
         median(&mut times, "catalog"),
         median(&mut times, "plan"),
+        median(&mut times, "judge"),
         median(&mut times, "process"),
         capacity.cost.hourly_after.rounded(4),
         capacity.placement.packed_hourly.rounded(4),
@@ -140,7 +167,12 @@ fn whole_process(tree: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn run(tree: &Path, times: &mut BTreeMap<&'static str, Vec<Duration>>) -> anyhow::Result<Plan> {
+/// Plans `tree` from an empty world, on `catalog` or on what its region offers.
+fn run(
+    tree: &Path,
+    catalog: Option<&Catalog>,
+    times: &mut BTreeMap<&'static str, Vec<Duration>>,
+) -> anyhow::Result<Plan> {
     let mut begun = Instant::now();
     let mut lap = |stage| {
         times.entry(stage).or_default().push(begun.elapsed());
@@ -156,7 +188,8 @@ fn run(tree: &Path, times: &mut BTreeMap<&'static str, Vec<Duration>>) -> anyhow
         .iter()
         .map(|(name, id)| ZoneSetting { name: name.clone(), id: id.clone() })
         .collect();
-    let catalog = Catalog::load(&fleet.cluster.region, &zones)?;
+    let region = &fleet.cluster.region;
+    let catalog = catalog.map_or_else(|| Catalog::load(region, &zones), |made| Ok(made.clone()))?;
     lap("catalog");
     let cluster = ClusterIdentity {
         name: fleet.cluster.name.clone(),
@@ -190,22 +223,27 @@ fn run(tree: &Path, times: &mut BTreeMap<&'static str, Vec<Duration>>) -> anyhow
         settings: Settings::default(),
     });
     lap("plan");
+    let demand = Demand::build(&desired, &observed, DemandMode::Live);
+    lap("demand");
+    let (desired, observed, catalog) = (&desired, &observed, &catalog);
+    let _ = check(&plan, &Facts { desired, demand: &demand, observed, catalog, allocation });
+    lap("judge");
     Ok(plan)
 }
 
-/// Writes a tree of `count` Deployments of `replicas` pods each, with requests that repeat rarely.
-fn make_tree(root: &Path, count: usize, replicas: usize) -> anyhow::Result<()> {
+fn make_tree(root: &Path, tree: Made) -> anyhow::Result<()> {
+    let Made { count, replicas, cpu: least, below_vcpus } = tree;
     let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/quickstart");
     for name in ["fleetwright.yaml", "platform/nodepool.yaml", "platform/agent.yaml"] {
         let text = std::fs::read_to_string(example.join(name))?
             .replace("  limits: { cpu: 200 }\n", "")
-            .replace("        - { key: karpenter.k8s.aws/instance-cpu, operator: Lt, values: [\"17\"] }\n", "");
+            .replace("values: [\"17\"]", &format!("values: [\"{below_vcpus}\"]"));
         let path = root.join(name);
         std::fs::create_dir_all(path.parent().expect("below the root"))?;
         std::fs::write(path, text)?;
     }
     for n in 0..count {
-        let (cpu, memory) = (50 + 25 * (n % 37), 128 + 32 * (n % 53));
+        let (cpu, memory) = (least + 25 * (n % 37), 128 + 32 * (n % 53));
         let text = format!(
             "apiVersion: apps/v1\nkind: Deployment\nmetadata: {{ name: app-{n}, namespace: team-{} }}\n\
              spec:\n  replicas: {replicas}\n  selector: {{ matchLabels: {{ app: app-{n} }} }}\n  template:\n    \
