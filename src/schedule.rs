@@ -9,9 +9,10 @@
 //! Refuses to know manifests, prices, instance types and time. What it leaves out, and callers
 //! have to say: image locality (images on nodes are unknown; every node scores 0), dynamic resources, scheduling gates, batches of equal pods
 //! that share one round of scores (a pod that fills its node, such as one of 1.36's batches, is
-//! scored anew here). A pod without requests scores as if it asked for 100m and 200Mi; upstream
-//! does so for each container, which a [`PodShape`] no longer shows. A Service that selects the
-//! pods of a Job or bare pods would make them spread by default; Services are not known here.
+//! scored anew here). A Service that selects the pods of a Job or bare pods would make them spread by
+//! default; Services are not known here. Namespace selectors of pod affinity mean what is
+//! documented; in 1.34 to 1.36.2 one that matches a namespace without labels matches every namespace
+//! (kubernetes#141526).
 //!
 //! Invariant: every count that filters and scores read is kept up with each pod that comes or
 //! goes, so that trying a node never looks at the pods of other nodes. What a node by itself says
@@ -31,6 +32,7 @@
 //! # };
 //! # let shape = Arc::new(PodShape {
 //! #     namespace: "default".into(), labels: BTreeMap::new(), requests: resources(600, 1),
+//! #     presumed: Resources::default(),
 //! #     nodes: NodeChoice { any_of: vec![Requirements::default()], ..NodeChoice::default() },
 //! #     tolerations: vec![], host_ports: vec![], spread: vec![], affinity: PodAffinity::default(),
 //! #     anti_affinity: PodAffinity::default(), volumes: vec![], priority: 0, pinned: false,

@@ -25,6 +25,12 @@ pub(super) struct Surroundings<'a> {
     pub granted: &'a Granted,
 }
 
+/// What the scheduler's scores count for a container that states no CPU, in thousandths.
+/// Source: `pkg/scheduler/util/pod_resources.go`.
+const PRESUMED_CPU: i64 = 100;
+/// What they count for a container that states no memory, in bytes.
+const PRESUMED_MEMORY: i64 = 200 << 20;
+
 /// Returns the requests of one pod, with `pods` = 1.
 ///
 /// The larger of two sums counts: what runs together (containers and sidecars), and the highest
@@ -35,11 +41,35 @@ pub(super) struct Surroundings<'a> {
 /// Source: `k8s.io/component-helpers/resource`, `PodRequests`.
 #[must_use]
 pub(super) fn pod_requests(spec: &PodSpec, around: &Surroundings) -> Resources {
+    requests_with(spec, around, |_| {})
+}
+
+/// Returns what the scheduler's scores count on top of the requests of one pod, for each container
+/// that states no CPU or no memory; a stated zero is stated.
+///
+/// Source: `pkg/scheduler/framework/types.go`, `CalculateResource`.
+#[must_use]
+pub(super) fn presumed_requests(spec: &PodSpec, around: &Surroundings) -> Resources {
+    let counted = requests_with(spec, around, |requests| {
+        requests.entry("cpu".into()).or_insert(PRESUMED_CPU);
+        requests.entry("memory".into()).or_insert(PRESUMED_MEMORY);
+    });
+    let stated = pod_requests(spec, around);
+    Resources {
+        cpu: MilliCpu(counted.cpu.0.saturating_sub(stated.cpu.0)),
+        memory: Bytes(counted.memory.0.saturating_sub(stated.memory.0)),
+        ..Resources::default()
+    }
+}
+
+/// Returns the requests of one pod, `fill` having added to those of each container.
+fn requests_with(spec: &PodSpec, around: &Surroundings, fill: impl Fn(&mut Amounts)) -> Resources {
     let of_container = |container: &Container| {
         let mut requests = admitted(&container.resources, around.limits).requests;
         if let Some(granted) = around.granted.get(&container.name) {
             combine(&mut requests, granted, i64::max);
         }
+        fill(&mut requests);
         requests
     };
     let mut requests = aggregate(spec, of_container);

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::mount::Mount;
-use super::requests::{Granted, Surroundings, pod_requests};
+use super::requests::{Granted, Surroundings, pod_requests, presumed_requests};
 use crate::fleet::Pod;
 use crate::ids::{LabelValue, Labels, Namespace};
 use crate::manifest::{Desired, LimitRangeItem, RuntimeClass};
@@ -23,6 +23,8 @@ pub struct PodShape {
     pub labels: Labels,
     /// Requests with init containers, sidecars and overhead; `pods` is 1.
     pub requests: Resources,
+    /// CPU and memory that the scheduler's scores count on top, for containers that state none.
+    pub presumed: Resources,
     /// The nodes it may run on.
     pub nodes: NodeChoice,
     /// Tolerations.
@@ -125,13 +127,19 @@ impl<'a> ShapeContext<'a> {
         spec.runtime_class_name.as_ref().and_then(|name| self.runtime_classes.get(name))
     }
 
-    fn requests(&self, namespace: &Namespace, spec: &PodSpec, granted: &Granted) -> Resources {
+    /// Returns what decides the requests of a pod beside `spec`.
+    fn around<'b>(
+        &'b self,
+        namespace: &Namespace,
+        spec: &'b PodSpec,
+        granted: &'b Granted,
+    ) -> Surroundings<'b> {
         let overhead = match self.runtime(spec) {
             Some(class) if spec.overhead.is_empty() => &class.overhead,
             _ => &spec.overhead,
         };
         let limits = self.limit_ranges.get(namespace).map_or(&[][..], Vec::as_slice);
-        pod_requests(spec, &Surroundings { overhead, limits, granted })
+        Surroundings { overhead, limits, granted }
     }
 
     fn priority(&self, spec: &PodSpec) -> i32 {
@@ -152,7 +160,7 @@ impl<'a> ShapeContext<'a> {
 /// is more than the template says.
 #[must_use]
 pub fn live_requests(pod: &Pod, template: &PodTemplate, context: &ShapeContext) -> Resources {
-    context.requests(&pod.namespace, &template.spec, &pod.granted)
+    pod_requests(&template.spec, &context.around(&pod.namespace, &template.spec, &pod.granted))
 }
 
 /// Returns what a pod of `template` in `namespace` asks for, its volumes left open: until they are
@@ -161,12 +169,15 @@ pub fn live_requests(pod: &Pod, template: &PodTemplate, context: &ShapeContext) 
 pub fn shape_of(namespace: &Namespace, template: &PodTemplate, context: &ShapeContext) -> PodShape {
     let spec = &template.spec;
     let runtime = context.runtime(spec);
+    let granted = Granted::new();
+    let around = context.around(namespace, spec, &granted);
     let mut tolerations = spec.tolerations.clone();
     tolerations.extend(runtime.iter().flat_map(|class| class.tolerations.clone()));
     PodShape {
         namespace: namespace.clone(),
         labels: template.labels.clone(),
-        requests: context.requests(namespace, spec, &Granted::new()),
+        requests: pod_requests(spec, &around),
+        presumed: presumed_requests(spec, &around),
         nodes: node_choice(spec, runtime),
         tolerations,
         host_ports: host_ports(spec),

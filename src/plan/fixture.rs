@@ -231,6 +231,7 @@ fn shape(requests: Resources) -> PodShape {
         volumes: Vec::new(),
         priority: 0,
         pinned: false,
+        presumed: Resources::default(),
         unsupported: Vec::new(),
     }
 }

@@ -110,7 +110,7 @@ impl Scheduler {
         let extended = asked.map(|(name, amount)| (self.column(name), *amount)).collect();
         let local = Local {
             view: Arc::make_mut(&mut self.ground).view(&shape.nodes, &shape.tolerations),
-            request: Request::new(&shape.requests, extended),
+            request: Request::new(shape, extended),
             ports: shape.host_ports.iter().filter_map(Port::new).collect(),
         };
         let mounts = Arc::make_mut(&mut self.rules).volumes.compile(&shape.volumes);

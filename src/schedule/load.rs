@@ -1,5 +1,6 @@
 //! What the pods on one node use.
 
+use crate::demand::PodShape;
 use crate::pod::HostPort;
 use crate::units::{ResourceName, Resources};
 
@@ -7,12 +8,6 @@ use crate::units::{ResourceName, Resources};
 const EVERY_ADDRESS: &str = "0.0.0.0";
 /// The protocol of a port that names none.
 const TCP: &str = "TCP";
-
-/// CPU that a pod without a request counts as when nodes are scored, in thousandths.
-/// Source: `pkg/scheduler/util/pod_resources.go`.
-const SCORED_CPU: i64 = 100;
-/// Memory that a pod without a request counts as when nodes are scored, in bytes.
-const SCORED_MEMORY: i64 = 200 << 20;
 
 /// A pod on a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,18 +45,18 @@ impl Pair {
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Request {
     pub(super) main: Pair,
-    /// CPU and memory as scores count them: never nothing.
+    /// CPU and memory as scores count them.
     pub(super) scored: Pair,
     pub(super) storage: i64,
     pub(super) extended: Vec<(usize, i64)>,
 }
 
 impl Request {
-    pub(super) fn new(requests: &Resources, extended: Vec<(usize, i64)>) -> Self {
-        let main = Pair { cpu: requests.cpu.0, memory: requests.memory.0 };
-        let or = |asked: i64, default: i64| if asked == 0 { default } else { asked };
-        let scored = Pair { cpu: or(main.cpu, SCORED_CPU), memory: or(main.memory, SCORED_MEMORY) };
-        Self { main, scored, storage: requests.ephemeral_storage.0, extended }
+    pub(super) fn new(shape: &PodShape, extended: Vec<(usize, i64)>) -> Self {
+        let pair = |of: &Resources| Pair { cpu: of.cpu.0, memory: of.memory.0 };
+        let main = pair(&shape.requests);
+        let scored = main.plus(pair(&shape.presumed));
+        Self { main, scored, storage: shape.requests.ephemeral_storage.0, extended }
     }
 }
 

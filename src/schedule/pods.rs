@@ -67,10 +67,16 @@ impl Selection {
     }
 
     /// Compiles the pods that a spread constraint of a pod of `shape` counts.
+    ///
+    /// An empty selector counts no pod, although it would match every pod.
+    /// Source: `pkg/scheduler/framework/plugins/podtopologyspread/common.go`.
     #[must_use]
     pub fn of_spread(constraint: &TopologySpread, shape: &PodShape) -> Option<Self> {
         let mut labels = requirements(constraint.selector.as_ref()?);
         adopt(&mut labels, &constraint.match_label_keys, shape, LabelSet::one);
+        if labels.is_unconstrained() {
+            return None;
+        }
         Some(Self { namespaces: [shape.namespace.clone()].into(), by_namespace: None, labels })
     }
 

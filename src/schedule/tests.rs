@@ -62,6 +62,7 @@ fn pod(app: &str) -> PodShape {
         volumes: Vec::new(),
         priority: 0,
         pinned: false,
+        presumed: Resources::default(),
         unsupported: Vec::new(),
     }
 }

@@ -182,6 +182,7 @@ fn class(scheduler: &mut Scheduler, pod: &Pod, has_owner: bool) -> ClassIndex {
             pods: 1,
             ..Resources::default()
         },
+        presumed: Resources::default(),
         nodes: NodeChoice { any_of: vec![Requirements::default()], ..NodeChoice::default() },
         tolerations: vec![],
         host_ports: vec![],

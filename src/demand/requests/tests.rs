@@ -26,8 +26,12 @@ fn with_defaults() -> [LimitRangeItem; 1] {
 }
 
 fn requests(spec: &PodSpec) -> Resources {
+    bare(spec, pod_requests)
+}
+
+fn bare(spec: &PodSpec, of: impl Fn(&PodSpec, &Surroundings) -> Resources) -> Resources {
     let (overhead, granted) = (Amounts::new(), Granted::new());
-    pod_requests(spec, &Surroundings { overhead: &overhead, limits: &[], granted: &granted })
+    of(spec, &Surroundings { overhead: &overhead, limits: &[], granted: &granted })
 }
 
 #[test]
@@ -49,6 +53,40 @@ fn the_higher_of_start_and_run_counts() {
         let spec = PodSpec { init_containers: init, containers, ..PodSpec::default() };
         assert_eq!(requests(&spec).cpu.0, expected, "{rule}");
     }
+}
+
+#[test]
+fn scores_presume_an_amount_for_each_container_that_states_none() {
+    const MEMORY: i64 = 200 << 20;
+    let memory = |amount: i64| Container {
+        resources: resources(&[("memory", amount)], &[]),
+        ..Container::default()
+    };
+    let both = || Container {
+        resources: resources(&[("cpu", 1), ("memory", 1)], &[]),
+        ..Container::default()
+    };
+    for (rule, init, containers, expected) in [
+        ("all is stated", vec![], vec![both(), both()], (0, 0)),
+        ("each container counts", vec![], vec![memory(1), memory(2)], (200, 0)),
+        ("a stated zero is stated", vec![], vec![container(0), memory(0)], (100, MEMORY)),
+        ("an init container below the sum", vec![memory(1)], vec![container(900)], (0, MEMORY - 1)),
+        ("a sidecar", vec![sidecar(1)], vec![container(2)], (0, 2 * MEMORY)),
+    ] {
+        let spec = PodSpec { init_containers: init, containers, ..PodSpec::default() };
+        let Resources { cpu, memory, pods, .. } = bare(&spec, presumed_requests);
+        assert_eq!((cpu.0, memory.0, pods), (expected.0, expected.1, 0), "{rule}");
+    }
+    let spec = PodSpec {
+        containers: vec![memory(1)],
+        resources: Some(resources(&[("cpu", 7)], &[])),
+        ..PodSpec::default()
+    };
+    assert_eq!(
+        bare(&spec, presumed_requests),
+        Resources::default(),
+        "the pod as a whole states it"
+    );
 }
 
 #[test]

@@ -5,7 +5,7 @@ use rand_pcg::Pcg64;
 
 use super::plain::Turn;
 use super::*;
-use crate::ids::{LabelValue, Namespace};
+use crate::ids::{LabelKey, LabelValue, Namespace};
 use crate::schedule::Balance;
 
 /// Random worlds tried.
@@ -39,7 +39,7 @@ fn holds(selector: &Selector, labels: &Labels) -> bool {
     })
 }
 
-fn same_value(key: &crate::ids::LabelKey, a: &PodShape, b: &PodShape) -> bool {
+fn same_value(key: &LabelKey, a: &PodShape, b: &PodShape) -> bool {
     a.labels.get(key).is_none_or(|value| b.labels.get(key) == Some(value))
 }
 
@@ -56,7 +56,11 @@ impl World {
 
     /// Returns whether `rule` of `pod` counts `other`.
     pub(super) fn counted_by(rule: &TopologySpread, pod: &PodShape, other: &PodShape) -> bool {
-        other.namespace == pod.namespace
+        let narrows = |key: &LabelKey| pod.labels.contains_key(key);
+        let counts_nobody = rule.selector.as_ref().is_some_and(|s| s.0.is_empty())
+            && !rule.match_label_keys.iter().any(narrows);
+        !counts_nobody
+            && other.namespace == pod.namespace
             && rule.selector.as_ref().is_some_and(|s| holds(s, &other.labels))
             && rule.match_label_keys.iter().all(|key| same_value(key, pod, other))
     }
@@ -93,7 +97,7 @@ impl World {
                 .all(|key| carrier.labels.get(key).is_none_or(|v| other.labels.get(key) != Some(v)))
     }
 
-    pub(super) fn together(&self, a: usize, b: usize, key: &crate::ids::LabelKey) -> bool {
+    pub(super) fn together(&self, a: usize, b: usize, key: &LabelKey) -> bool {
         let value = |node: usize| self.nodes[node].labels.get(key);
         value(a).is_some() && value(a) == value(b)
     }
@@ -258,11 +262,11 @@ impl Draw {
         ])
     }
 
-    fn key(&mut self) -> crate::ids::LabelKey {
+    fn key(&mut self) -> LabelKey {
         self.of(&[key::ZONE, key::ZONE, key::HOSTNAME, "disk"]).into()
     }
 
-    fn label_keys(&mut self) -> Vec<crate::ids::LabelKey> {
+    fn label_keys(&mut self) -> Vec<LabelKey> {
         if self.one_in(5) { vec!["tier".into()] } else { Vec::new() }
     }
 
@@ -309,6 +313,7 @@ impl Draw {
             drawn.labels.extend([label("tier", self.of(&["1", "2"]))]);
         }
         drawn.requests = resources(self.of(&[0, 100, 300]), self.of(&[0, 100, 300]));
+        drawn.presumed = resources(self.of(&[0, 0, 100]), self.of(&[0, 0, 200]));
         if self.one_in(6) {
             drawn.requests.extended.insert("gpu".into(), 1);
         }

@@ -36,16 +36,17 @@ fn truncate(x: f64) -> i64 {
 impl World {
     fn resource_score(&self, pod: &PodShape, node: usize, balance: Balance) -> i64 {
         let pairs = |pod: &PodShape| (pod.requests.cpu.0, pod.requests.memory.0);
-        let or = |n: i64, default: i64| if n == 0 { default } else { n };
+        let presumed = |pod: &PodShape| (pod.presumed.cpu.0, pod.presumed.memory.0);
+        let plus = |a: (i64, i64), b: (i64, i64)| (a.0 + b.0, a.1 + b.1);
         let has =
             pairs(&PodShape { requests: self.nodes[node].allocatable.clone(), ..pod.clone() });
         let (mut used, mut scored) = ((0, 0), (0, 0));
-        for (cpu, memory) in self.on_node(node).map(pairs) {
-            used = (used.0 + cpu, used.1 + memory);
-            scored = (scored.0 + or(cpu, 100), scored.1 + or(memory, 200 << 20));
+        for other in self.on_node(node) {
+            used = plus(used, pairs(other));
+            scored = plus(scored, presumed(other));
         }
-        let (cpu, memory) = pairs(pod);
-        let scored = (scored.0 + or(cpu, 100), scored.1 + or(memory, 200 << 20));
+        let asked = pairs(pod);
+        let scored = plus(plus(used, asked), plus(scored, presumed(pod)));
         let least = i64::midpoint(percent(scored.0, has.0), percent(scored.1, has.1));
         let mib = |n: i64| n >> 10;
         let evenness = |used: (i64, i64)| {
@@ -53,10 +54,10 @@ impl World {
             let gap = share(used.0, has.0) - share(mib(used.1), mib(has.1));
             truncate((1.0 - (gap / 2.0).abs()) * 100.0)
         };
-        let after = evenness((used.0 + cpu, used.1 + memory));
+        let after = evenness(plus(used, asked));
         least
             + match balance {
-                _ if (cpu, memory) == (0, 0) => 0,
+                _ if asked == (0, 0) => 0,
                 Balance::Level => after,
                 Balance::Change => 50 + (50 + after - evenness(used)) / 2,
             }

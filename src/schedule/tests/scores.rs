@@ -16,6 +16,11 @@ impl Cluster {
     }
 }
 
+/// Returns `shape` with one container that states neither cpu nor memory.
+fn weightless(shape: PodShape) -> PodShape {
+    PodShape { requests: resources(0, 0), presumed: resources(100, 200), ..shape }
+}
+
 #[test]
 fn least_allocated_and_balance_by_hand() {
     // A node of 4000m, 8192Mi. Used (in requests), asked, LeastAllocated, BalancedAllocation when
@@ -34,10 +39,15 @@ fn least_allocated_and_balance_by_hand() {
         for (balance, expected) in [(Balance::Level, level), (Balance::Change, change)] {
             let mut cluster = Cluster::new(vec![node("n", "")]);
             cluster.0 = cluster.0.with_balance(balance);
+            let asking = |(cpu, mib): (i64, i64)| PodShape {
+                requests: resources(cpu, mib),
+                presumed: resources(if cpu == 0 { 100 } else { 0 }, if mib == 0 { 200 } else { 0 }),
+                ..pod("a")
+            };
             if used != (0, 0) {
-                cluster.run(&PodShape { requests: resources(used.0, used.1), ..pod("u") }, "n");
+                cluster.run(&asking(used), "n");
             }
-            let asks = PodShape { requests: resources(asked.0, asked.1), ..pod("a") };
+            let asks = asking(asked);
             let found = cluster.totals(&asks, None);
             assert_eq!(found, [least + expected], "{used:?} {asked:?} {balance:?}");
         }
@@ -47,7 +57,7 @@ fn least_allocated_and_balance_by_hand() {
 #[test]
 fn a_pod_without_requests_scores_as_a_small_one_and_ignores_the_balance() {
     let mut cluster = Cluster::new(vec![node("n", "")]).level();
-    let nothing = PodShape { requests: resources(0, 0), ..pod("a") };
+    let nothing = weightless(pod("a"));
     // (4000 − 100) / 4000 = 97, (8192 − 200) / 8192 = 97.
     assert_eq!(cluster.totals(&nothing, None), [97]);
 }
@@ -103,13 +113,13 @@ fn preferred_node_affinity_scales_with_the_best_node() {
 fn soft_spreading_prefers_the_emptier_domain() {
     let nodes = [("a1", "a"), ("a2", "a"), ("b1", "b"), ("x", "")];
     let mut cluster = Cluster::new(nodes.map(|(name, zone)| node(name, zone)).into()).level();
-    let free = PodShape { requests: resources(0, 0), ..pod("s") };
+    let free = weightless(pod("s"));
     cluster.run_all(&free, &[("a1", 2), ("a2", 1), ("b1", 1)]);
     let soft = TopologySpread {
         when_unsatisfiable: WhenUnsatisfiable::ScheduleAnyway,
         ..spread("s", key::ZONE, 1)
     };
-    let asks = PodShape { spread: vec![soft], requests: resources(0, 0), ..pod("s") };
+    let asks = weightless(PodShape { spread: vec![soft], ..pod("s") });
     // Two zones weigh ln 4 = 1.386: a 3 × 1.386 = 4.16 → 4, b 1.386 → 1; of 4 + 1 − s over 4:
     // a 25, b 100; x has no zone and scores 0. Resources: 100m and 200Mi for each pod.
     let resource =
@@ -119,10 +129,29 @@ fn soft_spreading_prefers_the_emptier_domain() {
 }
 
 #[test]
+fn spreading_by_an_empty_selector_counts_no_pod() {
+    let mut cluster = Cluster::new(vec![node("n1", "a"), node("n2", "b")]).level();
+    let rule = |when_unsatisfiable| TopologySpread {
+        when_unsatisfiable,
+        selector: Some(Selector::default()),
+        ..spread("s", key::ZONE, 1)
+    };
+    let spread =
+        vec![rule(WhenUnsatisfiable::DoNotSchedule), rule(WhenUnsatisfiable::ScheduleAnyway)];
+    let asks = PodShape { spread, ..pod("s") };
+    cluster.run_all(&asks, &[("n1", 3)]);
+    // Both nodes gain the full score of a constraint that finds no pods.
+    let bare = cluster.totals(&pod("s"), None);
+    assert_eq!(cluster.totals(&asks, None), [bare[0] + 200, bare[1] + 200]);
+    let class = cluster.class(&asks);
+    assert_eq!(cluster.0.fits(class, cluster.index("n1")), Ok(()));
+}
+
+#[test]
 fn pods_of_controllers_spread_by_default_over_hosts_and_zones() {
     let nodes = [("a1", "a"), ("a2", "a"), ("b1", "b")];
     let build = || Cluster::new(nodes.map(|(name, zone)| node(name, zone)).into()).level();
-    let asks = PodShape { requests: resources(0, 0), ..pod("s") };
+    let asks = weightless(pod("s"));
     let owner = deployment("s");
     let place = |cluster: &mut Cluster, owner: Option<&WorkloadId>| {
         let class = cluster.0.class(&Arc::new(asks.clone()), owner);
@@ -170,7 +199,6 @@ fn pod_affinity_scores_wishes_of_both_sides() {
         let nodes = [("a1", "a"), ("b1", "b"), ("x", "")];
         Cluster::new(nodes.map(|(name, zone)| node(name, zone)).into()).level()
     };
-    let weightless = |shape: PodShape| PodShape { requests: resources(0, 0), ..shape };
     // Only the differences between nodes with and without the pod db matter below.
     let used = |pods: i32| if pods == 0 { 97 } else { 95 - i32::from(pods > 1) * 3 };
     let wants = |weight| preferred(vec![(weight, term("db", key::ZONE))]);
@@ -212,10 +240,10 @@ fn pod_affinity_scores_wishes_of_both_sides() {
 fn pod_affinity_between_extremes_is_a_share_of_the_range() {
     let nodes = [("a1", "a"), ("b1", "b"), ("c1", "c")];
     let mut cluster = Cluster::new(nodes.map(|(name, zone)| node(name, zone)).into()).level();
-    let db = PodShape { requests: resources(0, 0), ..pod("db") };
+    let db = weightless(pod("db"));
     cluster.run_all(&db, &[("a1", 3), ("b1", 1)]);
     let affinity = preferred(vec![(2, term("db", key::ZONE))]);
-    let asks = PodShape { affinity, requests: resources(0, 0), ..pod("a") };
+    let asks = weightless(PodShape { affinity, ..pod("a") });
     // 6, 2, 0 → 100, 33, 0, times 2; resources 90, 95, 97.
     assert_eq!(cluster.totals(&asks, None), [90 + 200, 95 + 66, 97]);
 }

@@ -80,11 +80,14 @@ impl<'a> Census<'a> {
     }
 
     /// Returns the selection of a spread constraint that pods of `shape` carry; `None` where it has
-    /// no selector, which means nobody.
+    /// no selector, or an empty one: kube-scheduler counts no pod for either.
     pub(super) fn of_spread(&mut self, rule: &TopologySpread, shape: &PodShape) -> Option<usize> {
         let mut labels = requirements(rule.selector.as_ref()?);
         for (key, value) in held(&rule.match_label_keys, shape) {
             labels.add(key.clone(), &LabelSet::one(value));
+        }
+        if labels.is_unconstrained() {
+            return None;
         }
         Some(self.intern(Selection { namespaces: [shape.namespace.clone()].into(), labels }))
     }

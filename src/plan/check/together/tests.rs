@@ -152,6 +152,7 @@ fn bare(name: &str) -> PodShape {
         namespace: "shop".into(),
         labels: [label("app", name)].into(),
         requests: Resources { cpu: MilliCpu(100), pods: 1, ..Resources::default() },
+        presumed: Resources::default(),
         nodes: NodeChoice { any_of: vec![Requirements::default()], ..NodeChoice::default() },
         tolerations: Vec::new(),
         host_ports: Vec::new(),

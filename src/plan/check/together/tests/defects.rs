@@ -282,7 +282,9 @@ const DEFECTS: &[Case] = &[
     }),
     ("fit/spread", "pods of a DaemonSet are counted", |t| {
         let mut rule = spread(ZONE, 1, "");
-        rule.selector = Some(everything());
+        let named =
+            Expression { key: "app".into(), operator: Operator::Exists, values: Vec::new() };
+        rule.selector = Some(Selector(vec![named]));
         t.daemon("agent", |s| only(s, ZONE, "a"));
         t.put("w", |s| s.spread = vec![rule], &[("a1", 0, 1)]);
     }),
@@ -415,6 +417,10 @@ const HARMLESS: &[Case] = &[
         tier.selector = Some(Selector(vec![expression]));
         let terms = vec![term(HOST, "u"), tier];
         t.put("w", |s| s.affinity.required = terms, &[("a1", 0, 1)]);
+    }),
+    ("fit/spread", "an empty selector, which counts no pod", |t| {
+        let rule = TopologySpread { selector: Some(everything()), ..spread(ZONE, 1, "") };
+        t.put("w", |s| s.spread = vec![rule], &[("a1", 0, 3)]);
     }),
     ("fit/spread", "even", |t| {
         t.put("w", even(ZONE, 1, "w"), &[("a1", 0, 2), ("b1", 0, 1), ("c1", 0, 1)]);
