@@ -22,6 +22,7 @@ mod load;
 mod lookup;
 mod model;
 mod near;
+mod overlay;
 mod snapshot;
 mod step;
 mod synthetic;
@@ -35,5 +36,6 @@ pub use model::{
     Allocation, CapacityType, Catalog, CatalogError, InstanceType, NodeSettings, Offering,
     PriceSource, Zone, ZoneSetting,
 };
+pub use overlay::{Overlaid, Overlays};
 pub use step::{AllocationStep, NodeResource, Part};
 pub use synthetic::SyntheticType;

@@ -123,7 +123,9 @@ fn input<'a>(
 
 /// Returns why nothing may be removed: what is not known is never taken for nothing.
 fn frozen(inputs: &Inputs, demand: &Demand) -> Option<String> {
-    if has_errors(&inputs.desired.problems) {
+    if has_errors(&inputs.desired.problems)
+        || !inputs.catalog.overlay_conflicts(inputs.desired).is_empty()
+    {
         return Some("the repository has errors".to_owned());
     }
     if !inputs.observed.is_complete() {
@@ -148,6 +150,7 @@ fn put_together(inputs: &Inputs, demand: &Demand, solution: &Solution) -> Plan {
         at: inputs.at,
         errored: has_errors(&inputs.desired.problems)
             || has_errors(&demand.problems)
+            || !inputs.catalog.overlay_conflicts(inputs.desired).is_empty()
             || !inputs.observed.is_complete(),
         complete: !scope.is_limited(),
         left_out: &left_out,
@@ -253,8 +256,9 @@ fn diagnostics(inputs: &Inputs, demand: &Demand, solution: &Solution) -> Vec<Dia
         message: message.clone(),
         hint: None,
     };
-    let unknown = inputs.catalog.unknown_types(inputs.desired);
-    let problems = inputs.desired.problems.iter().chain(&demand.problems).chain(&unknown);
+    let mut found = inputs.catalog.unknown_types(inputs.desired);
+    found.extend(inputs.catalog.overlay_conflicts(inputs.desired));
+    let problems = inputs.desired.problems.iter().chain(&demand.problems).chain(&found);
     let mut list: Vec<Diagnostic> = problems.map(problem).collect();
     list.extend(inputs.catalog.warnings.iter().map(|text| note("note", text)));
     list.extend(solution.refusals.iter().map(|text| note("warning", text)));

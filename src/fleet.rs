@@ -4,8 +4,10 @@
 //! FILE` reads, and that the simulator keeps. It holds names, labels and amounts, never secrets.
 //! Invariant: what could not be read is marked in `sources`, never left out in silence.
 
+mod capacity;
 mod file;
 
+pub use capacity::{Exclusion, MatchCriteria, Reservation, ReservationKind, ReservationState};
 pub use file::{WorldError, read_world, template_key, write_world};
 
 use std::collections::BTreeMap;
@@ -17,7 +19,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::catalog::CapacityType;
 use crate::ids::{
-    InstanceId, InstanceTypeName, Labels, Namespace, NodeName, Region, Uid, WorkloadId, ZoneName,
+    InstanceId, InstanceTypeName, LabelKey, Labels, Namespace, NodeName, Region, ReservationId,
+    Uid, WorkloadId, ZoneName,
 };
 use crate::pod::{Amounts, PodTemplate, Taint};
 use crate::storage::Storage;
@@ -38,6 +41,10 @@ pub mod tag {
     pub const CHANGE: &str = "fleetwright.dev/change";
     /// Digest of the node class and pool template the instance was launched with.
     pub const SPEC: &str = "fleetwright.dev/spec";
+    /// Prefix of one tag for each label whose value the pool leaves open; the label's key follows.
+    pub const LABEL_PREFIX: &str = "fleetwright.dev/label/";
+    /// Most characters that EC2 takes as the key of a tag.
+    pub const KEY_CHARS_MAX: usize = 128;
 }
 
 /// Label of a node of ours: the key of its instance within its pool.
@@ -82,6 +89,12 @@ pub struct Observed {
     /// nothing of storage; see [`Storage`].
     #[serde(default, skip_serializing_if = "Storage::is_empty")]
     pub storage: Storage,
+    /// Offerings that EC2 had no capacity for lately.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub exclusions: Vec<Exclusion>,
+    /// Capacity reservations that the account can use, by id.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub reservations: BTreeMap<ReservationId, Reservation>,
 }
 
 /// Who a cluster is: a plan is applied to the cluster it was made for, or not at all.
@@ -136,9 +149,21 @@ pub struct Instance {
     /// Tags.
     #[serde(default)]
     pub tags: BTreeMap<String, String>,
+    /// The capacity reservation it runs in.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reservation: Option<ReservationId>,
 }
 
 impl Instance {
+    /// Returns the labels that the instance was launched with where its pool leaves them open.
+    #[must_use]
+    pub fn open_labels(&self) -> Labels {
+        let labels = self.tags.iter().filter_map(|(key, value)| {
+            Some((LabelKey::from(key.strip_prefix(tag::LABEL_PREFIX)?), value.as_str().into()))
+        });
+        labels.collect()
+    }
+
     /// Returns whether the instance carries our tag for `cluster`.
     #[must_use]
     pub fn is_ours(&self, cluster: &str) -> bool {
@@ -292,6 +317,8 @@ impl Observed {
             templates: BTreeMap::new(),
             pods: Vec::new(),
             storage: Storage::default(),
+            exclusions: Vec::new(),
+            reservations: BTreeMap::new(),
         }
     }
 
@@ -315,6 +342,7 @@ impl Observed {
         self.templates = templates.into_values().map(|t| (template_key(&t), t)).collect();
         self.pods.sort_by(|a, b| (&a.namespace, &a.name).cmp(&(&b.namespace, &b.name)));
         self.workloads.sort();
+        self.exclusions.sort();
     }
 
     /// Returns whether every source was read completely.

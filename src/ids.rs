@@ -71,6 +71,8 @@ define_id! {
     ZoneId,
     /// The id of an EC2 instance, such as `i-0abc`.
     InstanceId,
+    /// The id of an EC2 capacity reservation, such as `cr-0abc`.
+    ReservationId,
     /// The name of a Kubernetes node.
     NodeName,
     /// The UID that the API server gave an object.

@@ -53,8 +53,8 @@ pub use model::{
     VolumeClaim, Workload,
 };
 pub use pool::{
-    AmiFamily, Budget, Consolidation, Expiry, Generation, KubeletSettings, NodeClass, Pool,
-    PoolLimits, PoolRequirement, Reserved,
+    AmiFamily, Budget, Consolidation, Expiry, Generation, KubeletSettings, MinValuesPolicy,
+    NodeClass, Overlay, Pool, PoolLimits, PoolRequirement, PriceChange, ReservationTerm, Reserved,
 };
 pub use read::read;
 

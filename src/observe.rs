@@ -4,7 +4,7 @@
 //! nothing, retries nothing and knows no adapter. Invariant: unknown is not empty; a read that
 //! failed, or that contradicts another read, leaves its mark in `sources`.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::fleet::{
     ClusterIdentity, Completeness, FORMAT_VERSION, Instance, KEY_LABEL, Node, Observed,
@@ -42,6 +42,9 @@ pub async fn observe<C: Cloud, K: Cluster, T: Clock>(
         templates,
         pods,
         storage,
+        // No port tells yet what is sold out, or reserved.
+        exclusions: Vec::new(),
+        reservations: BTreeMap::new(),
     };
     observed.canonicalize();
     observed

@@ -13,7 +13,7 @@ use thiserror::Error;
 
 use crate::catalog::CapacityType;
 use crate::fleet::{Instance, LiveWorkload, Node, Pod};
-use crate::ids::{InstanceId, InstanceTypeName, Labels, NodeName, Uid, ZoneName};
+use crate::ids::{InstanceId, InstanceTypeName, Labels, NodeName, ReservationId, Uid, ZoneName};
 use crate::pod::{PodTemplate, Taint};
 use crate::storage::Storage;
 use crate::units::Resources;
@@ -41,6 +41,9 @@ pub struct LaunchRequest {
     pub zone: ZoneName,
     /// Capacity type.
     pub capacity_type: CapacityType,
+    /// The capacity reservation to launch into; it, and no other capacity.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reservation: Option<ReservationId>,
     /// Image as the node class names it.
     pub image: String,
     /// Tags, set in the launch call itself.

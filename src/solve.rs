@@ -14,6 +14,8 @@ mod converge;
 mod drift;
 mod exchange;
 mod fill;
+mod fixed;
+mod joining;
 mod layout;
 mod limits;
 mod market;
@@ -25,24 +27,28 @@ mod rehearse;
 mod rescue;
 mod settle;
 mod shape;
+mod stand_ins;
 mod standing;
 mod survey;
 mod target;
+mod template;
 #[cfg(test)]
 mod tests;
 mod unplaced;
+mod variety;
 
 #[cfg(doc)]
 #[doc = include_str!("adr/0005-rehearsal.md")]
 pub mod adr_0005 {}
 
 pub use offer::{
-    Offer, Offers, PoolRefusal, admits, admits_daemon, daemon_requests, pool_requirements,
+    Offer, Offers, PoolRefusal, Supply, Withheld, admits, admits_daemon, daemon_requests,
+    pool_requirements,
 };
 pub use standing::{Circumstances, Fate, Standing};
 pub use target::{
-    Alternative, BlockReason, KeepReason, Launch, LaunchReason, NewNode, Place, Rejection, Retire,
-    RetireReason, Target, Unplaced, workload_key,
+    Alternative, BlockReason, KeepReason, Launch, LaunchReason, NewNode, Place, Rejection, Relaxed,
+    Retire, RetireReason, Target, Unplaced, workload_key,
 };
 
 use jiff::Timestamp;
@@ -56,6 +62,7 @@ use crate::units::MicroUsd;
 use assemble::Assembly;
 use attach::AttachRules;
 use converge::Passes;
+use fixed::FixedNodes;
 use parts::Apart;
 
 /// When a voluntary change is worth it.
@@ -139,9 +146,15 @@ pub fn solve(input: &Input) -> Solution {
     let apart = Apart::of(input.demand);
     let groups = &apart.demand.groups;
     let shapes = groups.iter().map(|group| &*group.shape);
-    let mut offers = Offers::of(input.desired, input.catalog, &input.demand.daemons, shapes);
+    let supply = Supply {
+        desired: input.desired,
+        catalog: input.catalog,
+        observed: input.observed,
+        at: input.at,
+    };
+    let mut offers = Offers::of(&supply, &input.demand.daemons, shapes);
     let attach = AttachRules::of(input.desired, input.observed, input.catalog, input.demand);
-    attach.limit_offers(&mut offers.list);
+    attach.limit_offers(offers.all_mut());
     let circumstances = Circumstances {
         desired: input.desired,
         demand: input.demand,
@@ -151,12 +164,15 @@ pub fn solve(input: &Input) -> Solution {
         untouched: input.untouched,
     };
     let mut standing =
-        standing::standing_nodes(input.observed, input.catalog, &offers.list, &circumstances);
+        standing::standing_nodes(input.observed, input.catalog, &offers, &circumstances);
+    let fixed = FixedNodes::decide(&circumstances, input.observed, &offers, &mut standing);
+    standing.extend(fixed.as_standing());
     attach.limit_standing(&mut standing);
     let passes = Passes { input, demand: &apart.demand, offers: &offers.list, standing: &standing };
     let model = passes.model(groups, &standing);
     let outcome = passes.run(&model);
     let assembly = Assembly {
+        input,
         model: &model,
         groups,
         offers: &offers.list,
@@ -164,9 +180,11 @@ pub fn solve(input: &Input) -> Solution {
         outcome: &outcome,
         settings: &input.settings,
     };
-    let places = assembly.places();
+    let mut places = assembly.places();
     let mut launches = assembly.new_nodes();
-    let (keeps, retires) = assembly.fates(&places, &mut launches);
+    fixed.launch(&mut places, &mut launches, groups, &offers);
+    let (mut keeps, retires) = assembly.fates(&places, &mut launches);
+    keeps.retain(|name, _| !fixed.contains(name));
     let inquest = unplaced::Inquest { input, offers: &offers };
     let stage = passes.stage(&apart.demand, &standing, &model);
     let unplaced = inquest
@@ -182,6 +200,7 @@ pub fn solve(input: &Input) -> Solution {
         orders: orders(groups, &outcome),
         lower_bound: passes.bound(&outcome),
     };
+    standing.retain(|node| !fixed.contains(&node.name));
     Solution { target, standing, refusals }
 }
 

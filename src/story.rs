@@ -129,8 +129,19 @@ impl Story {
             state: InstanceState::Running,
             launched_at: self.observed.taken_at,
             image: new.image.clone(),
-            tags: tags.map(|(k, v)| (k.to_owned(), v.to_owned())).into(),
+            tags: tags
+                .map(|(k, v)| (k.to_owned(), v.to_owned()))
+                .into_iter()
+                .chain(new.open_labels.iter().map(|key| {
+                    (format!("{}{key}", tag::LABEL_PREFIX), new.labels[key].to_string())
+                }))
+                .collect(),
+            reservation: new.reservation.clone(),
         };
+        if let Some(id) = &new.reservation {
+            let held = self.observed.reservations.get_mut(id).expect("a reservation that is there");
+            held.available -= 1;
+        }
         let name = NodeName::from(format!("n{}", self.launched));
         let node = Node {
             name: name.clone(),
@@ -212,6 +223,7 @@ pub(crate) fn pool() -> Pool {
         budgets: Vec::new(),
         expire_after: Expiry::Never,
         termination_grace: None,
+        unreadable: None,
     }
 }
 
@@ -225,8 +237,10 @@ pub(crate) fn node_class() -> NodeClass {
         kubelet: KubeletSettings::default(),
         ephemeral_storage: None,
         instance_store_raid0: false,
+        reservations: Vec::new(),
         user_data_digest: None,
         tags: BTreeMap::new(),
         spec_digest: "x".into(),
+        unreadable: None,
     }
 }

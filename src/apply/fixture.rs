@@ -82,6 +82,8 @@ fn new_node(zone: &str) -> NodeState {
         startup_taints: Vec::new(),
         capacity: amount.clone(),
         allocatable: amount,
+        reservation: None,
+        open_labels: Vec::new(),
         spec_digest: Some("spec-1".into()),
         instance_id: None,
         node: None,

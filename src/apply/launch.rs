@@ -156,6 +156,11 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
         if let Some(digest) = &node.spec_digest {
             tags.insert(tag::SPEC.to_owned(), digest.clone());
         }
+        for key in &node.open_labels {
+            let name = format!("{}{key}", tag::LABEL_PREFIX);
+            let value = node.labels.get(key).filter(|_| name.len() <= tag::KEY_CHARS_MAX);
+            tags.extend(value.map(|value| (name, value.to_string())));
+        }
         let mut labels = node.labels.clone();
         labels.insert(KEY_LABEL.into(), work.key.into());
         LaunchRequest {
@@ -163,6 +168,7 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
             instance_type: offering.instance_type.clone(),
             zone: offering.zone.clone(),
             capacity_type: offering.capacity_type,
+            reservation: node.reservation.clone(),
             image: work.image.to_owned(),
             tags,
             labels,

@@ -380,6 +380,8 @@ fn a_group_whose_launches_succeeded_goes_on_where_another_failed() {
         pods: BTreeMap::new(),
         daemons: Amount::default(),
         rejected: Vec::new(),
+        overlays: Vec::new(),
+        relaxed: Vec::new(),
     };
     // Row `0` retires with the group of the launch that fails, or without any group.
     for group_of_0 in [Some(("0", "b")), None] {

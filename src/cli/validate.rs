@@ -63,7 +63,10 @@ fn problems(repository: &Repository) -> Vec<Problem> {
     let nothing = Observed::empty(fleet.identity(), Timestamp::UNIX_EPOCH);
     problems.extend(Demand::build(desired, &nothing, fleet.demand).problems);
     match Catalog::load(&fleet.region, &fleet.zones) {
-        Ok(catalog) => problems.extend(catalog.unknown_types(desired)),
+        Ok(catalog) => {
+            problems.extend(catalog.unknown_types(desired));
+            problems.extend(catalog.overlay_conflicts(desired));
+        }
         Err(error) => problems.push(of_catalog(&error)),
     }
     problems.sort();

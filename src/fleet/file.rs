@@ -104,6 +104,12 @@ fn contradictions(world: &Observed) -> Vec<String> {
             problems.push(format!("node `{}` is listed under the name `{name}`", node.name));
         }
     }
+    for (id, reservation) in &world.reservations {
+        if *id != reservation.id {
+            let found = &reservation.id;
+            problems.push(format!("reservation `{found}` is listed under the id `{id}`"));
+        }
+    }
     let mut seen = BTreeSet::new();
     for pod in &world.pods {
         if !seen.insert((&pod.namespace, &pod.name)) {

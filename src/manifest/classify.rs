@@ -22,6 +22,7 @@ pub(super) enum Object {
     NodePool(Generation),
     NodeClass(Generation),
     Provisioner,
+    NodeOverlay,
     NodeTemplate,
     /// An autoscaler: the field that names its target, and the kind meant where it names none.
     Autoscaler(&'static str, Option<&'static str>),
@@ -45,6 +46,7 @@ impl Object {
             | Self::NodePool(_)
             | Self::NodeClass(_)
             | Self::Provisioner
+            | Self::NodeOverlay
             | Self::NodeTemplate => Place::Cluster,
         }
     }
@@ -84,7 +86,7 @@ const fn served(
     Served { kind, group, versions, object }
 }
 
-const SERVED: [Served; 26] = [
+const SERVED: [Served; 27] = [
     served("apps", &["v1", "v1beta2", "v1beta1"], "Deployment", |_| deployment()),
     served("extensions", &["v1beta1"], "Deployment", |_| deployment()),
     served("apps", &["v1", "v1beta2", "v1beta1"], "StatefulSet", |_| {
@@ -118,6 +120,7 @@ const SERVED: [Served; 26] = [
         Object::NodeClass(generation(v))
     }),
     served("karpenter.sh", &["v1alpha5"], "Provisioner", |_| Object::Provisioner),
+    served("karpenter.sh", &["v1alpha1"], "NodeOverlay", |_| Object::NodeOverlay),
     served("karpenter.k8s.aws", &["v1alpha1"], "AWSNodeTemplate", |_| Object::NodeTemplate),
     served("autoscaling", &["v2", "v1", "v2beta2", "v2beta1"], "HorizontalPodAutoscaler", |_| {
         Object::Autoscaler("scaleTargetRef", None)

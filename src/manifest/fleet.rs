@@ -12,6 +12,7 @@ use std::collections::BTreeMap;
 
 use jiff::SignedDuration;
 
+use super::pool::MinValuesPolicy;
 use crate::ids::{Origin, Region, ZoneId, ZoneName};
 use crate::units::MicroUsd;
 
@@ -38,6 +39,9 @@ pub struct Fleet {
     pub policies: Vec<String>,
     /// When moving pods is worth its saving.
     pub consolidation: ConsolidationSettings,
+    /// What to do where a pool's `minValues` cannot be met, as Karpenter is told by
+    /// `MIN_VALUES_POLICY`.
+    pub min_values_policy: MinValuesPolicy,
 }
 
 /// The cluster that a fleet serves.
@@ -150,6 +154,7 @@ impl Default for Fleet {
             world: "empty".to_owned(),
             policies: Vec::new(),
             consolidation: ConsolidationSettings::default(),
+            min_values_policy: MinValuesPolicy::default(),
         }
     }
 }

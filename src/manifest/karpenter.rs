@@ -1,19 +1,21 @@
 //! Karpenter's objects, of every generation → one model of pools and node classes.
 //!
 //! `NodePool` and `EC2NodeClass` (v1, v1beta1), `Provisioner` (v1alpha5) and `AWSNodeTemplate`
-//! (v1alpha1). Knows what each generation calls a setting and which default it has; what Karpenter
+//! (v1alpha1), and `NodeOverlay` (v1alpha1). Knows what each generation calls a setting and which default it has; what Karpenter
 //! or its validation refuses is an error here.
 
 mod canonical;
 mod kubelet;
 mod node_class;
 mod node_pool;
+mod overlay;
 mod provisioner;
 mod requirements;
 
 pub(super) use kubelet::milli_percent;
 pub(super) use node_class::{node_class, node_template};
 pub(super) use node_pool::node_pool;
+pub(super) use overlay::node_overlay;
 pub(super) use provisioner::provisioner;
 
 use super::collect::{Collected, Named};
@@ -28,6 +30,7 @@ const WEIGHT_MAX: u32 = 100;
 /// Adds a pool to what was collected. Provisioners and node pools share their names, because nodes
 /// and plans name a pool by its name alone.
 fn add_pool(pool: Pool, root: &Map<'_>, into: &mut Collected) {
+    let pool = Pool { unreadable: root.field.scope.first_failed(), ..pool };
     let named = Named {
         sort: "NodePool",
         name: pool.name.to_string(),

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::pool::{NodeClass, Pool};
+use super::pool::{MinValuesPolicy, NodeClass, Overlay, Pool};
 use crate::ids::{Labels, Namespace, NodeClassName, Origin, PoolName, WorkloadId};
 use crate::pod::{Amounts, PodTemplate, Selector, Toleration};
 use crate::requirement::Operator;
@@ -81,6 +81,10 @@ pub struct Desired {
     pub pools: BTreeMap<PoolName, Pool>,
     /// Node classes, by name.
     pub node_classes: BTreeMap<NodeClassName, NodeClass>,
+    /// Node overlays, by name.
+    pub overlays: BTreeMap<String, Overlay>,
+    /// What to do where a pool's `minValues` cannot be met.
+    pub min_values_policy: MinValuesPolicy,
     /// Labels of namespaces that the repository declares.
     pub namespaces: BTreeMap<Namespace, Labels>,
     /// Priority classes: value, and whether it is the default one.

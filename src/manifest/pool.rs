@@ -8,6 +8,7 @@ use jiff::SignedDuration;
 use crate::ids::{LabelKey, LabelValue, Labels, NodeClassName, Origin, PoolName};
 use crate::pod::{Amounts, Taint};
 use crate::requirement::Operator;
+use crate::units::MicroUsd;
 
 /// The API generation that an object was written for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -59,6 +60,10 @@ pub struct Pool {
     pub expire_after: Expiry,
     /// Longest time a drain may take.
     pub termination_grace: Option<SignedDuration>,
+    /// The first field found wrong (empty for the object itself). A pool that was not read whole
+    /// makes no nodes: a requirement or a taint that is missing would let it make others than its
+    /// author meant. Karpenter does not admit such an object, or holds it not Ready.
+    pub unreadable: Option<String>,
 }
 
 /// One requirement of a pool, operator and values validated.
@@ -72,6 +77,44 @@ pub struct PoolRequirement {
     pub values: Vec<LabelValue>,
     /// Fewest distinct values that must stay possible.
     pub min_values: Option<u32>,
+}
+
+/// What to do where fewer distinct values remain possible than a pool's `minValues` demands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum MinValuesPolicy {
+    /// Such offerings are not used.
+    #[default]
+    Strict,
+    /// They are used, and the plan says what is not met.
+    BestEffort,
+}
+
+/// A node overlay: what the repository states of offerings in the place of the cloud.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Overlay {
+    /// Name.
+    pub name: String,
+    /// File and line.
+    pub origin: Origin,
+    /// Of several that set the same, the heaviest wins; 0 to 10000.
+    pub weight: u32,
+    /// Labels of the nodes that it is about.
+    pub requirements: Vec<PoolRequirement>,
+    /// What becomes of the price.
+    pub price: Option<PriceChange>,
+    /// Extended resources that the nodes have.
+    pub capacity: Amounts,
+}
+
+/// What an overlay makes of a price.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PriceChange {
+    /// This price.
+    To(MicroUsd),
+    /// So much more, or less; never less than nothing.
+    By(MicroUsd),
+    /// So many thousandths of a percent more, or less.
+    ByMilliPercent(i64),
 }
 
 /// When nodes of a pool may go or be replaced.
@@ -152,12 +195,29 @@ pub struct NodeClass {
     pub ephemeral_storage: Option<i64>,
     /// Whether instance-store disks hold the kubelet's data (`instanceStorePolicy: RAID0`).
     pub instance_store_raid0: bool,
+    /// Capacity reservations that may be used; a reservation that one of the terms selects is.
+    pub reservations: Vec<ReservationTerm>,
     /// SHA-256 of the user data, in hex: user data may hold secrets and is never kept.
     pub user_data_digest: Option<Arc<str>>,
     /// Tags of instances and volumes.
     pub tags: BTreeMap<String, String>,
     /// SHA-256 over the canonical specification without user data; tells whether a class changed.
     pub spec_digest: Arc<str>,
+    /// The first field found wrong, as with [`Pool::unreadable`].
+    pub unreadable: Option<String>,
+}
+
+/// A term that selects capacity reservations: all that it states must hold.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ReservationTerm {
+    /// Id.
+    pub id: Option<String>,
+    /// Tags; the value `*` means any.
+    pub tags: BTreeMap<String, String>,
+    /// Account that owns it.
+    pub owner: Option<String>,
+    /// Whether it is open, or targeted.
+    pub targeted: Option<bool>,
 }
 
 /// Kubelet settings that change what a node offers.

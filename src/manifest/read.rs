@@ -34,6 +34,7 @@ pub fn read(tree: &Tree, fleet: &Fleet) -> Desired {
     }
     reader.unrendered(fleet);
     let mut desired = reader.into.into_desired();
+    desired.min_values_policy = fleet.min_values_policy;
     references::check(&desired, &report);
     desired.problems = report.into_problems();
     desired.problems.sort();
@@ -363,6 +364,7 @@ fn read_object(object: Object, meta: Meta, root: &Map<'_>, into: &mut Collected)
         Object::PersistentVolumeClaim => storage::claim(&meta, root, into),
         Object::NodePool(generation) => karpenter::node_pool(generation, &meta, root, into),
         Object::NodeClass(generation) => karpenter::node_class(generation, meta, root, into),
+        Object::NodeOverlay => karpenter::node_overlay(meta, root, into),
         Object::Provisioner => karpenter::provisioner(meta, root, into),
         Object::NodeTemplate => karpenter::node_template(meta, root, into),
         Object::Autoscaler(key, kind) => autoscaler::read(key, kind, meta, root, into),

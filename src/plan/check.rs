@@ -14,12 +14,14 @@ mod case;
 mod conditions;
 mod cost;
 mod fit;
+mod fixed;
 mod identity;
 mod launches;
 mod limits;
 mod observed;
 mod ownership;
 mod parts;
+mod reservations;
 mod rows;
 mod state;
 #[cfg(test)]
@@ -87,6 +89,8 @@ pub fn check(plan: &Plan, facts: &Facts<'_>) -> Vec<Violation> {
     ownership::check(&case, &mut verdict);
     launches::check(&case, &mut verdict);
     alternatives::check(&case, &state, &mut verdict);
+    reservations::check(&case, &mut verdict);
+    fixed::check(&case, &mut verdict);
     limits::check(&case, &mut verdict);
     fit::check(&case, &state, &mut verdict);
     totals::check(&case, &mut verdict);

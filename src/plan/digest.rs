@@ -27,8 +27,8 @@ use super::wire::{
 use crate::catalog::CapacityType;
 use crate::fleet::ClusterIdentity;
 use crate::ids::{
-    Address, ChangeId, Digest, InstanceId, InstanceTypeName, Labels, PlanId, PoolName, Uid, ZoneId,
-    ZoneName,
+    Address, ChangeId, Digest, InstanceId, InstanceTypeName, Labels, PlanId, PoolName,
+    ReservationId, Uid, ZoneId, ZoneName,
 };
 use crate::pod::Taint;
 use crate::solve::Alternative;
@@ -170,6 +170,8 @@ struct After<'a> {
     labels: &'a Labels,
     taints: Vec<&'a Taint>,
     startup_taints: Vec<&'a Taint>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reservation: &'a Option<ReservationId>,
     spec_digest: &'a Option<String>,
 }
 
@@ -286,6 +288,9 @@ impl<'a> Before<'a> {
             startup_taints: _,
             capacity: _,
             allocatable: _,
+            // The instance id says it already.
+            reservation: _,
+            open_labels: _,
             spec_digest: _,
             instance_id,
             // Nodes may be named again; the UID is the identity.
@@ -311,6 +316,9 @@ impl<'a> After<'a> {
             // Both follow from type, pool and class.
             capacity: _,
             allocatable: _,
+            reservation,
+            // Follows from the labels and the pool.
+            open_labels: _,
             spec_digest,
             // What is updated in place is identified by the state before.
             instance_id: _,
@@ -327,6 +335,7 @@ impl<'a> After<'a> {
             labels,
             taints: in_order(taints),
             startup_taints: in_order(startup_taints),
+            reservation,
             spec_digest,
         }
     }

@@ -181,7 +181,7 @@ fn desired() -> Desired {
         taints: vec![dedicated()],
         startup_taints: vec![starting()],
         kubelet: None,
-        limits: PoolLimits { resources: [("cpu".into(), 8000)].into(), nodes: Some(4) },
+        limits: PoolLimits { resources: [("cpu".into(), 14_000)].into(), nodes: Some(5) },
         weight: 0,
         replicas: None,
         consolidation: Consolidation::WhenEmptyOrUnderutilized,
@@ -189,6 +189,7 @@ fn desired() -> Desired {
         budgets: Vec::new(),
         expire_after: Expiry::Never,
         termination_grace: None,
+        unreadable: None,
     };
     let class = NodeClass {
         name: "default".into(),
@@ -199,9 +200,11 @@ fn desired() -> Desired {
         kubelet: KubeletSettings::default(),
         ephemeral_storage: None,
         instance_store_raid0: false,
+        reservations: Vec::new(),
         user_data_digest: None,
         tags: BTreeMap::new(),
         spec_digest: "c1a55".into(),
+        unreadable: None,
     };
     Desired {
         pools: [(pool.name.clone(), pool)].into(),
@@ -302,6 +305,7 @@ fn live(key: &str, kind: &str) -> (Instance, Node) {
             (tag::KEY.to_owned(), key.to_owned()),
         ]
         .into(),
+        reservation: None,
     };
     let kinds = catalog().types;
     let allocation = allocation(&kinds[kind], &NodeSettings::default());
@@ -364,6 +368,8 @@ fn node_state(key: &str, kind: &str) -> NodeState {
         startup_taints: vec![starting()],
         capacity: Amount::from(&allocation.capacity),
         allocatable: Amount::from(&allocation.allocatable),
+        reservation: None,
+        open_labels: Vec::new(),
         spec_digest: Some("5bec".to_owned()),
         instance_id: None,
         node: None,
@@ -447,6 +453,8 @@ fn explain() -> Vec<ExplainRow> {
         pods: pods.iter().map(|(name, n)| (format!("shop/Deployment/{name}"), *n)).collect(),
         daemons: Amount::from(&resources(100, 128)),
         rejected: Vec::new(),
+        overlays: Vec::new(),
+        relaxed: Vec::new(),
     };
     let saved =
         RetireReason::Underutilized { saves_hourly: MicroUsd(107_000), moves: 1, payback_hours: 1 };

@@ -14,12 +14,13 @@ use crate::catalog::{CapacityType, PriceSource};
 pub use crate::demand::{Counts, Decider, DemandMode};
 pub use crate::fleet::{ClusterIdentity, Completeness, KEY_LABEL};
 use crate::ids::{
-    Address, Digest, InstanceId, InstanceTypeName, Labels, NodeName, Origin, PlanId, PoolName, Uid,
-    WorkloadId, ZoneId, ZoneName,
+    Address, Digest, InstanceId, InstanceTypeName, LabelKey, Labels, NodeName, Origin, PlanId,
+    PoolName, ReservationId, Uid, WorkloadId, ZoneId, ZoneName,
 };
 pub use crate::pod::Taint;
 pub use crate::solve::{
-    Alternative, BlockReason, KeepReason, LaunchReason, Rejection, RetireReason, workload_key,
+    Alternative, BlockReason, KeepReason, LaunchReason, Rejection, Relaxed, RetireReason,
+    workload_key,
 };
 use crate::units::{MicroUsd, Resources};
 
@@ -163,6 +164,13 @@ pub struct NodeState {
     pub capacity: Amount,
     /// What its pods may use, DaemonSet pods included.
     pub allocatable: Amount,
+    /// Capacity reservation that it runs in.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reservation: Option<ReservationId>,
+    /// Keys of the labels whose values its pool leaves open: a launch keeps them as tags, so that
+    /// the machine is known by them before its node has joined.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub open_labels: Vec<LabelKey>,
     /// Digest of pool template and node class.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub spec_digest: Option<String>,
@@ -545,6 +553,13 @@ pub struct ExplainRow {
     /// What was looked at and not taken.
     #[serde(default)]
     pub rejected: Vec<Rejection>,
+    /// Names of the node overlays that changed its price or its capacity.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub overlays: Vec<String>,
+    /// Demands for distinct values (`minValues`) that the launch and what may stand in for it do
+    /// not meet.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub relaxed: Vec<Relaxed>,
 }
 
 /// The reason of a row.

@@ -10,7 +10,7 @@ use crate::ids::Address;
 use crate::plan::Plan;
 use crate::plan::wire::{
     Alternative, AlternativesRow, Amount, Change, ExplainRow, KEY_LABEL, LaunchReason, NodeState,
-    Reason, Taint,
+    Reason, Relaxed, Taint,
 };
 use crate::requirement::is_well_known;
 
@@ -18,6 +18,7 @@ use crate::requirement::is_well_known;
 pub(super) const WORKLOADS_MAX: usize = 8;
 const ADDRESSES_MAX: usize = 4;
 const OFFERINGS_MAX: usize = 3;
+const OVERLAYS_MAX: usize = 4;
 
 /// Writes a block for each change; launches that are alike share one.
 pub(super) fn write(page: &mut Page, plan: &Plan, rows: &[Row<'_>]) {
@@ -175,6 +176,8 @@ fn fields(state: &NodeState) -> Fields {
         startup_taints,
         capacity,
         allocatable,
+        reservation,
+        open_labels: _, // listed among the labels
         spec_digest,
         instance_id,
         node,
@@ -199,6 +202,7 @@ fn fields(state: &NodeState) -> Fields {
     }
     add("taints", joined(taints));
     add("startup_taints", joined(startup_taints));
+    add("reservation", text(reservation.as_ref()));
     add("spec_digest", text(spec_digest.as_ref()));
     add("instance_id", text(instance_id.as_ref()));
     add("node", text(node.as_ref()));
@@ -226,8 +230,18 @@ fn joined(taints: &[Taint]) -> Option<String> {
 
 /// Writes what belongs to a row beside its attributes.
 fn notes(page: &mut Page, plan: &Plan, explain: &ExplainRow) {
-    let ExplainRow { address, group, hourly_before, hourly_after, pods, daemons, rejected, .. } =
-        explain;
+    let ExplainRow {
+        address,
+        group,
+        hourly_before,
+        hourly_after,
+        pods,
+        daemons,
+        rejected,
+        overlays,
+        relaxed,
+        ..
+    } = explain;
     let mut note = |name: &str, value: Option<String>| {
         if let Some(value) = value.filter(|value| !value.is_empty()) {
             page.line([Span::new(&format!("        {name:<9} "), Tone::Faint), plain(value)]);
@@ -241,6 +255,10 @@ fn notes(page: &mut Page, plan: &Plan, explain: &ExplainRow) {
     note("daemons", (daemons != &Amount::default()).then(|| amount(daemons)));
     note("with", group.as_ref().map(|group| companions(plan, group, address)));
     note("or", alternatives(plan, address));
+    note("overlays", Some(list(overlays, OVERLAYS_MAX)));
+    for Relaxed { key, demanded, remain } in relaxed {
+        note("relaxed", Some(format!("{remain} of {demanded} distinct values of {key}")));
+    }
     for rejected in rejected {
         note("not taken", Some(rejection(rejected)));
     }

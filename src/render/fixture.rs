@@ -135,6 +135,8 @@ fn node(pool: &str, key: &str, instance_type: &str, size: i64) -> NodeState {
         startup_taints: Vec::new(),
         capacity: amount(2_000 * size, Bytes::gib(8 * size).0, 29),
         allocatable: amount(1_930 * size, Bytes::mib(7_100 * size).0, 29),
+        reservation: None,
+        open_labels: Vec::new(),
         spec_digest: Some("5d1c".into()),
         instance_id: None,
         node: None,
@@ -187,6 +189,8 @@ fn explain((pool, key): (&str, &str), reason: Reason, pods: &[(&str, u32)]) -> E
         pods: pods.iter().map(|(name, n)| ((*name).to_owned(), *n)).collect(),
         daemons: amount(150, Bytes::mib(200).0, 2),
         rejected: Vec::new(),
+        overlays: Vec::new(),
+        relaxed: Vec::new(),
     }
 }
 

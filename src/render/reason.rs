@@ -35,6 +35,10 @@ fn launch(reason: &LaunchReason) -> String {
             hourly(*saves_hourly),
             count(*moves, "pod")
         ),
+        LaunchReason::Static { declared, there } => {
+            let nodes = count(*declared, "node");
+            format!("its pool has a fixed number of {nodes}, of which {there} were there")
+        }
         LaunchReason::Replacement { of, because } => {
             format!("takes the place of {of}, which goes: {}", retire(because))
         }
@@ -52,6 +56,10 @@ pub(super) fn retire(reason: &RetireReason) -> String {
             hourly(*saves_hourly),
             count(*moves, "pod")
         ),
+        RetireReason::Surplus { declared, there } => {
+            let nodes = count(*declared, "node");
+            format!("its pool has a fixed number of {nodes}, and {there} were there")
+        }
         RetireReason::PoolRemoved => "its pool is no longer declared".to_owned(),
         RetireReason::Drifted { field, is, declared } => {
             format!("drifted: {field} is {is}, its pool declares {declared}")
@@ -96,6 +104,12 @@ fn block(reason: &BlockReason) -> String {
         BlockReason::NotTargeted => "left out by --target or --exclude".to_owned(),
         BlockReason::Budget => "the disruption budget of its pool is used up".to_owned(),
         BlockReason::StaticPool => "its pool has a fixed number of nodes".to_owned(),
+        BlockReason::InTurn => {
+            "another node of its pool, which has a fixed number, is replaced first".to_owned()
+        }
+        BlockReason::NodeLimit { limit } => {
+            format!("replacing it needs one node more than its pool's limit of {limit}")
+        }
     }
 }
 

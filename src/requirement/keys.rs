@@ -26,6 +26,13 @@ pub mod key {
     pub const WINDOWS_BUILD: &str = "node.kubernetes.io/windows-build";
     /// Node class of the node.
     pub const NODE_CLASS: &str = "karpenter.k8s.aws/ec2nodeclass";
+    /// Capacity reservation that the node runs in.
+    pub const RESERVATION_ID: &str = "karpenter.k8s.aws/capacity-reservation-id";
+    /// What that reservation is: `default` or `capacity-block`.
+    pub const RESERVATION_TYPE: &str = "karpenter.k8s.aws/capacity-reservation-type";
+    /// Whether EC2 may take the machine back.
+    pub const RESERVATION_INTERRUPTIBLE: &str =
+        "karpenter.k8s.aws/capacity-reservation-interruptible";
     /// Prefix of the labels that describe an instance type.
     pub const INSTANCE_PREFIX: &str = "karpenter.k8s.aws/instance-";
 }
@@ -44,9 +51,9 @@ const WELL_KNOWN: [&str; 21] = [
     key::WINDOWS_BUILD,
     key::NODE_CLASS,
     "karpenter.k8s.aws/nitro-sandbox",
-    "karpenter.k8s.aws/capacity-reservation-id",
-    "karpenter.k8s.aws/capacity-reservation-type",
-    "karpenter.k8s.aws/capacity-reservation-interruptible",
+    key::RESERVATION_ID,
+    key::RESERVATION_TYPE,
+    key::RESERVATION_INTERRUPTIBLE,
     "karpenter.k8s.aws/placement-group-id",
     "karpenter.k8s.aws/placement-group-partition",
     "karpenter.sh/registered",
@@ -88,6 +95,16 @@ pub fn is_well_known(key: &str) -> bool {
         || key
             .strip_prefix(key::INSTANCE_PREFIX)
             .is_some_and(|rest| INSTANCE_LABELS.contains(&rest))
+}
+
+/// Returns every value that `key` can have, where there is such a list.
+#[must_use]
+pub fn known_values(key: &str) -> Option<&'static [&'static str]> {
+    match key {
+        key::CAPACITY_TYPE => Some(&["on-demand", "spot", "reserved"]),
+        "karpenter.k8s.aws/instance-tenancy" => Some(&["default", "dedicated"]),
+        _ => None,
+    }
 }
 
 /// Returns whether neither pools nor pods may use `key` to ask for new nodes.

@@ -193,6 +193,8 @@ fn revive(observed: Observed, hidden: Hidden, shape_of: ShapeOf) -> Result<State
         templates,
         pods,
         storage,
+        exclusions,
+        reservations,
     } = observed;
     let Hidden {
         seed,
@@ -212,6 +214,8 @@ fn revive(observed: Observed, hidden: Hidden, shape_of: ShapeOf) -> Result<State
     state.nodes = nodes;
     state.templates = templates;
     state.storage = storage;
+    state.exclusions = exclusions;
+    state.reservations = reservations;
     for pod in pods {
         state.pods.insert(pod);
     }

@@ -70,6 +70,7 @@ pub(crate) fn request(token: &str) -> LaunchRequest {
         instance_type: "m5.large".into(),
         zone: "eu-west-1a".into(),
         capacity_type: CapacityType::OnDemand,
+        reservation: None,
         image: "al2023@latest".into(),
         tags: [
             (tag::CLUSTER.to_owned(), "prod".to_owned()),

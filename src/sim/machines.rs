@@ -63,6 +63,12 @@ impl State {
 
     /// Returns why EC2 has no such capacity; the one place where a launch meets faults.
     fn no_capacity(&self, request: &LaunchRequest) -> Option<String> {
+        if let Some(id) = &request.reservation {
+            let left = self.reservations.get(id).map_or(0, |reservation| reservation.available);
+            return (left == 0).then(|| {
+                format!("ReservationCapacityExceeded: reservation {id} has no machine left")
+            });
+        }
         self.unavailable.iter().any(|offering| offering.covers(request)).then(|| {
             let LaunchRequest { instance_type, zone, capacity_type, .. } = request;
             format!(
@@ -82,6 +88,7 @@ impl State {
             launched_at: self.now,
             image: request.image.clone(),
             tags: request.tags.clone(),
+            reservation: request.reservation.clone(),
         };
         let machine = Machine {
             labels: request.labels.clone(),
@@ -90,6 +97,10 @@ impl State {
             capacity: request.capacity.clone(),
             allocatable: request.allocatable.clone(),
         };
+        let reservation = request.reservation.as_ref();
+        if let Some(reservation) = reservation.and_then(|id| self.reservations.get_mut(id)) {
+            reservation.available = reservation.available.saturating_sub(1);
+        }
         self.instances.insert(id.clone(), instance);
         self.machines.insert(id.clone(), machine);
         let startup_taints = request.startup_taints.clone();
@@ -108,6 +119,10 @@ impl State {
             return;
         }
         instance.state = InstanceState::ShuttingDown;
+        let reservation = instance.reservation.as_ref();
+        if let Some(reservation) = reservation.and_then(|id| self.reservations.get_mut(id)) {
+            reservation.available = reservation.available.saturating_add(1);
+        }
         self.machines.remove(id);
         self.timers.retain(|timer| timer.due.boots() != Some(id));
         if let Some(node) = self.node_mut(id) {

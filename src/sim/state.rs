@@ -10,9 +10,12 @@ use super::budgets::Budget;
 use super::{Genesis, ShapeOf, delay};
 use crate::catalog::CapacityType;
 use crate::demand::PodShape;
-use crate::fleet::{ClusterIdentity, Instance, LiveWorkload, Node, Observed, Pod};
+use crate::fleet::{
+    ClusterIdentity, Exclusion, Instance, LiveWorkload, Node, Observed, Pod, Reservation,
+};
 use crate::ids::{
-    InstanceId, InstanceTypeName, Labels, Namespace, NodeName, Uid, WorkloadId, ZoneName,
+    InstanceId, InstanceTypeName, Labels, Namespace, NodeName, ReservationId, Uid, WorkloadId,
+    ZoneName,
 };
 use crate::pod::{PodTemplate, Taint};
 use crate::storage::Storage;
@@ -227,6 +230,8 @@ pub(super) struct State {
     pub(super) storage: Storage,
     /// What the EBS driver registers, by type; worked out once for each.
     pub(super) ebs_limits: BTreeMap<InstanceTypeName, Option<u32>>,
+    pub(super) exclusions: Vec<Exclusion>,
+    pub(super) reservations: BTreeMap<ReservationId, Reservation>,
     pub(super) shape_of: ShapeOf,
     /// Shapes made so far, by namespace and template.
     shapes: BTreeMap<(Namespace, String), Arc<PodShape>>,
@@ -253,6 +258,8 @@ impl State {
             unavailable: Vec::new(),
             storage: Storage::default(),
             ebs_limits: BTreeMap::new(),
+            exclusions: Vec::new(),
+            reservations: BTreeMap::new(),
             shape_of,
             shapes: BTreeMap::new(),
         }
@@ -279,6 +286,8 @@ impl State {
             .collect();
         observed.pods = self.pods.iter().cloned().collect();
         observed.storage.clone_from(&self.storage);
+        observed.exclusions.clone_from(&self.exclusions);
+        observed.reservations.clone_from(&self.reservations);
         observed
     }
 

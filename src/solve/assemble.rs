@@ -5,27 +5,22 @@ use std::collections::BTreeMap;
 use super::consolidate::{Consolidated, Declined};
 use super::exchange::{Changes, Exchange, Exchanges};
 use super::layout::Counts;
+use super::limits::Limits;
 use super::model::{Column, Model, copies, take};
 use super::offer::Offer;
 use super::pack::Opened;
 use super::standing::{Fate, Standing};
 use super::target::{
-    Alternative, BlockReason, KeepReason, Launch, LaunchReason, Place, Rejection, Retire,
-    RetireReason,
+    BlockReason, KeepReason, Launch, LaunchReason, Place, Rejection, Retire, RetireReason,
 };
-use super::{Settings, workload_key};
+use super::{Input, Settings, stand_ins, variety, workload_key};
 use crate::demand::PodGroup;
 use crate::ids::NodeName;
 use crate::units::MicroUsd;
 
-/// How much dearer than the node itself an alternative may be, in percent.
-const ALTERNATIVE_BAND_PERCENT: i64 = 20;
-
-/// Most alternatives kept for a node.
-const ALTERNATIVES_MAX: usize = 15;
-
 /// What concrete answers are made from.
 pub(super) struct Assembly<'a> {
+    pub input: &'a Input<'a>,
     pub model: &'a Model,
     pub groups: &'a [PodGroup],
     pub offers: &'a [Offer],
@@ -35,8 +30,9 @@ pub(super) struct Assembly<'a> {
 }
 
 /// What could stand in for a node, and what was not taken.
-struct Others {
-    alternatives: Vec<Alternative>,
+struct Others<'a> {
+    /// Offers that hold its pods, cheapest first.
+    candidates: Vec<&'a Offer>,
     rejected: Vec<Rejection>,
 }
 
@@ -50,17 +46,16 @@ impl Assembly<'_> {
     /// Returns the concrete nodes to launch, one for each opened node, in the same order.
     pub(super) fn new_nodes(&self) -> Vec<Launch> {
         let settled = &self.outcome.settled;
+        let limits = self.limits();
         let mut memo: BTreeMap<(usize, &Counts), Others> = BTreeMap::new();
         let mut launches = Vec::with_capacity(settled.offers.len());
         for (node, offer) in settled.layout.packing.opened.iter().zip(&settled.offers) {
-            let others = memo.entry((node.column, &node.pods)).or_insert_with(|| self.others(node));
+            let key = (node.column, &node.pods);
+            let others = memo.entry(key).or_insert_with(|| self.others(node, &limits));
             let mut new = self.offers[*offer].node.clone();
-            let itself = |a: &Alternative| {
-                let same_type = a.instance_type == new.instance_type;
-                same_type && a.zone == new.zone && a.capacity_type == new.capacity_type
-            };
-            let alternatives = others.alternatives.iter().filter(|a| !itself(a)).cloned().collect();
-            new.alternatives = alternatives;
+            let pool = self.input.desired.pools.get(&new.pool);
+            let demands = pool.map(variety::demands).unwrap_or_default();
+            stand_ins::choose(&mut new, &others.candidates, &demands);
             let reason = LaunchReason::Demand { pods: BTreeMap::new() };
             let rejected = others.rejected.clone();
             launches.push(Launch { node: new, reason, batch: None, rejected });
@@ -68,12 +63,23 @@ impl Assembly<'_> {
         launches
     }
 
+    /// Returns what pools may still grow by once everything is launched.
+    fn limits(&self) -> Limits {
+        let pools = self.input.desired.pools.iter().map(|(name, pool)| (name, &pool.limits));
+        let columns: Vec<&Offer> =
+            self.model.columns.iter().map(|c| &self.offers[c.offers[0]]).collect();
+        let mut limits = Limits::of(pools, std::iter::empty(), self.standing, &columns);
+        for node in &self.outcome.settled.layout.packing.opened {
+            limits.take(node.column);
+        }
+        limits
+    }
+
     /// Returns the offerings that could stand in for `node`, and what was not taken and why.
-    fn others(&self, node: &Opened) -> Others {
+    fn others(&self, node: &Opened, limits: &Limits) -> Others<'_> {
         let taken = &self.model.columns[node.column];
-        let cap = MicroUsd(taken.price.0 + taken.price.0 * ALTERNATIVE_BAND_PERCENT / 100);
-        let (mut alternatives, mut dearer) = (Vec::new(), Vec::new());
-        let (mut too_small, mut too_tight) = (0_u32, 0_u32);
+        let (mut candidates, mut dearer) = (Vec::new(), Vec::new());
+        let (mut too_small, mut too_tight, mut used_up) = (0_u32, 0_u32, 0_u32);
         for (index, column) in self.model.columns.iter().enumerate() {
             if column.pool != taken.pool {
                 continue;
@@ -82,32 +88,28 @@ impl Assembly<'_> {
                 too_small += 1;
                 continue;
             }
-            if column.price < taken.price {
-                too_tight += 1;
+            if column.scarce {
+                used_up += u32::from(!taken.scarce);
                 continue;
             }
-            if index != node.column {
+            if limits.allows_swap(node.column, index) {
+                candidates.extend(column.offers.iter().map(|i| &self.offers[*i]));
+            }
+            if column.price < taken.price {
+                too_tight += 1;
+            } else if index != node.column {
                 dearer.push(index);
             }
-            if column.price <= cap && alternatives.len() < ALTERNATIVES_MAX {
-                alternatives.extend(column.offers.iter().map(|i| self.alternative(*i)));
-            }
         }
-        alternatives.sort_by(|a, b| {
-            (a.hourly, &a.instance_type, &a.zone).cmp(&(b.hourly, &b.instance_type, &b.zone))
-        });
-        alternatives.truncate(ALTERNATIVES_MAX);
-        Others { alternatives, rejected: self.rejections(&dearer, too_small, too_tight) }
-    }
-
-    fn alternative(&self, offer: usize) -> Alternative {
-        let node = &self.offers[offer].node;
-        Alternative {
-            instance_type: node.instance_type.clone(),
-            zone: node.zone.clone(),
-            capacity_type: node.capacity_type,
-            hourly: node.price,
+        candidates
+            .sort_by_key(|offer| (offer.node.price, &offer.node.instance_type, &offer.node.zone));
+        let mut rejected = self.rejections(&dearer, too_small, too_tight);
+        if used_up > 0 {
+            let detail = "of a capacity reservation, which this plan uses up".to_owned();
+            let reason = "reservation-full".to_owned();
+            rejected.push(Rejection { reason, detail, count: used_up });
         }
+        Others { candidates, rejected }
     }
 
     fn rejections(&self, dearer: &[usize], too_small: u32, too_tight: u32) -> Vec<Rejection> {
@@ -260,6 +262,9 @@ impl Assembly<'_> {
         for (index, launch) in launches.iter_mut().enumerate() {
             launch.batch = exchanges.of_launch.get(&index).copied();
             let exchange = launch.batch.map(|batch| &exchanges.list[batch]);
+            if launch.is_fixed() {
+                continue;
+            }
             launch.reason = match exchange {
                 Some(Exchange { leaving: Some((node, reason)), .. }) => LaunchReason::Replacement {
                     of: node.as_str().into(),

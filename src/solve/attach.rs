@@ -75,7 +75,7 @@ impl<'a> AttachRules<'a> {
     }
 
     /// Adds the limits to what nodes to come have room for.
-    pub(super) fn limit_offers(&self, offers: &mut [Offer]) {
+    pub(super) fn limit_offers<'o>(&self, offers: impl IntoIterator<Item = &'o mut Offer>) {
         for offer in offers {
             let (name, pool) = (&offer.node.instance_type, Some(&offer.node.pool));
             for driver in &self.drivers {
@@ -135,7 +135,7 @@ mod tests {
     use super::*;
     use crate::demand::{Cause, DemandMode, Mount};
     use crate::requirement::Requirements;
-    use crate::solve::Offers;
+    use crate::solve::{Offers, Supply};
     use crate::story::Story;
 
     fn mount(driver: &str, sharing: Sharing) -> Mount {
@@ -160,7 +160,13 @@ mod tests {
     fn limits(story: &Story, driver: &str) -> BTreeMap<String, i64> {
         let demand = demand(story, &[driver]);
         let shapes = demand.groups.iter().map(|group| &*group.shape);
-        let mut offers = Offers::of(&story.desired, &story.catalog, &[], shapes);
+        let supply = Supply {
+            desired: &story.desired,
+            catalog: &story.catalog,
+            observed: &story.observed,
+            at: story.observed.taken_at,
+        };
+        let mut offers = Offers::of(&supply, &[], shapes);
         let rules = AttachRules::of(&story.desired, &story.observed, &story.catalog, &demand);
         rules.limit_offers(&mut offers.list);
         let limit = |offer: &Offer| offer.room.extended(&attach_resource(driver));

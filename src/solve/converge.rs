@@ -122,8 +122,11 @@ impl Passes<'_> {
         let pools = self.input.desired.pools.iter().map(|(name, pool)| (name, &pool.limits));
         // Nodes that go still count, because they go last.
         let new = standing.iter().filter(|node| node.is_new);
-        let counted: Vec<Standing> = self.standing.iter().chain(new).cloned().collect();
-        let limits = Limits::of(pools, &counted, &columns);
+        let there = self.standing.iter().filter(|node| !node.is_new);
+        let counted: Vec<Standing> = there.chain(new).cloned().collect();
+        let reservations = self.input.observed.reservations.iter();
+        let supply = reservations.map(|(id, reservation)| (id, reservation.available));
+        let limits = Limits::of(pools, supply, &counted, &columns);
         let ground = Ground::of(model, standing, limits);
         Stage::new(ground, demand, self.offers, &self.input.desired.namespaces)
     }
@@ -187,6 +190,8 @@ impl Passes<'_> {
                 room: offer.room.clone(),
                 price: Some(offer.node.price),
                 price_estimated: offer.node.price_estimated,
+                reservation: offer.node.reservation.clone(),
+                overlays: offer.node.overlays.clone(),
                 is_new: true,
                 schedulable: true,
                 fate: Fate::Free,

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::rehearse::Placements;
 use super::standing::{Fate, Standing};
-use super::target::{Launch, Place, RetireReason};
+use super::target::{Launch, LaunchReason, Place, RetireReason};
 use crate::demand::PodGroup;
 use crate::ids::NodeName;
 use crate::units::MicroUsd;
@@ -50,6 +50,9 @@ impl Changes<'_> {
                 for launch in self.launches_of(group) {
                     join(&mut sets, index, nodes + launch);
                 }
+            }
+            for (launch, _) in self.replacements_of(node) {
+                join(&mut sets, index, nodes + launch);
             }
         }
         let mut exchanges = Exchanges::default();
@@ -111,9 +114,21 @@ impl Changes<'_> {
 
     fn launches_of(&self, group: usize) -> impl Iterator<Item = usize> {
         let places = self.placements.get(&group).into_iter().flat_map(BTreeMap::keys);
+        // Pools of a fixed size launch whatever pods do: what goes is not exchanged for their nodes.
         places.filter_map(|place| match place {
-            Place::Launch(index) => Some(*index),
+            Place::Launch(index) => Some(*index).filter(|i| !self.launches[*i].is_fixed()),
             Place::Node(_) => None,
+        })
+    }
+
+    /// Launches that were decided on to replace this very node.
+    fn replacements_of(&self, node: &Standing) -> impl Iterator<Item = (usize, &Launch)> {
+        let launches = self.launches.iter().enumerate();
+        launches.filter(|(_, launch)| match &launch.reason {
+            LaunchReason::Replacement { of, .. } => of.as_str() == node.name.as_str(),
+            LaunchReason::Demand { .. }
+            | LaunchReason::Consolidation { .. }
+            | LaunchReason::Static { .. } => false,
         })
     }
 }

@@ -78,6 +78,8 @@ pub(super) struct Column {
     pub weight: u32,
     /// Pool.
     pub pool: PoolName,
+    /// Whether there are only so many (a capacity reservation).
+    pub scarce: bool,
     /// Indices of the offers, in their order.
     pub offers: Vec<usize>,
     /// For each class, whether its pods may run there and one of them fits.
@@ -396,18 +398,19 @@ fn columns(
         let node = &offer.node;
         let room = vector(&offer.room, names);
         let Verdicts { admitted, unmet } = choices.verdicts(&node.labels, &node.taints);
-        let (kind, verdicts) = ((&node.instance_type, node.capacity_type), (admitted, unmet));
-        let key = (node.price, room, &node.pool, kind, verdicts);
+        let kind = (&node.instance_type, node.capacity_type, &node.reservation);
+        let key = (node.price, room, &node.pool, kind, (admitted, unmet));
         keyed.entry(key).or_default().push(index);
     }
     let mut columns: Vec<Column> = keyed
         .into_iter()
-        .map(|((price, room, pool, _, (admitted, unmet)), members)| {
+        .map(|((price, room, pool, (_, _, reservation), (admitted, unmet)), members)| {
             let fits = |class: &Class| admitted[class.choice] && copies(&class.ask, &room, 1) == 1;
             Column {
                 price,
                 weight: offers[members[0]].weight,
                 pool: pool.clone(),
+                scarce: reservation.is_some(),
                 takes: classes.iter().map(fits).collect(),
                 offers: members,
                 unmet,
@@ -437,7 +440,10 @@ fn worth(index: usize, class: &Class, columns: &[Column]) -> i128 {
         let price = i128::from(column.price.0) * 1000;
         parts.map(|(asked, room)| price * i128::from(*asked) / i128::from((*room).max(1))).max()
     };
-    columns.iter().filter(|column| column.takes[index]).filter_map(share).min().unwrap_or(0)
+    let takes = |column: &&Column| column.takes[index];
+    // What there is only so much of says little about what the rest will cost.
+    let plenty = columns.iter().filter(takes).filter(|column| !column.scarce).filter_map(share);
+    plenty.min().or_else(|| columns.iter().filter(takes).filter_map(share).min()).unwrap_or(0)
 }
 
 /// What is needed to put a standing node in numbers.
@@ -484,7 +490,8 @@ fn undominated(columns: &[Column]) -> Vec<usize> {
         let holds = x.room.iter().zip(&y.room).all(|(x, y)| x >= y);
         let equal =
             x.price == y.price && x.room == y.room && x.takes == y.takes && x.unmet == y.unmet;
-        x.pool == y.pool && x.price <= y.price && holds && covers && (!equal || a < b)
+        // What there is only so much of leaves room for others.
+        !x.scarce && x.pool == y.pool && x.price <= y.price && holds && covers && (!equal || a < b)
     };
     let useful = |i: &usize| columns[*i].takes.contains(&true);
     let candidates: Vec<usize> = (0..columns.len()).filter(useful).collect();

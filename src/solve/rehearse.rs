@@ -426,8 +426,8 @@ impl<'a> Stage<'a> {
             name: name.as_str().into(),
             labels,
             taints: node.taints.clone(),
-            // The room knows what the node attaches as well.
-            allocatable: offer.room.plus(&offer.daemons),
+            // The room knows what the node attaches as well, and what others must hold for it.
+            allocatable: offer.planned(),
             unschedulable: false,
         }
     }

@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 use jiff::{SignedDuration, Timestamp};
 
 use super::drift;
-use super::offer::{Offer, admits_daemon};
+use super::offer::{Offers, admits_daemon};
 use super::target::{BlockReason, KeepReason, RetireReason};
-use crate::catalog::{Allocation, Catalog, NodeSettings, Offering, allocation};
+use crate::catalog::{Catalog, Overlays};
 use crate::demand::{Demand, ShapeContext, forbids_disruption, live_requests};
 use crate::fleet::{Instance, Node, Observed, Pod, SCALE_DOWN_DISABLED_ANNOTATION, tag};
-use crate::ids::{Labels, NodeName, PoolName, WorkloadKind};
+use crate::ids::{Labels, NodeName, PoolName, ReservationId, WorkloadKind};
 use crate::manifest::{Consolidation, Desired, Expiry, Pool};
 use crate::pod::Taint;
 use crate::requirement::key;
@@ -43,6 +43,10 @@ pub struct Standing {
     pub price: Option<MicroUsd>,
     /// Whether the price stands in for one that is not known.
     pub price_estimated: bool,
+    /// The capacity reservation it runs in, or is to be launched into.
+    pub reservation: Option<ReservationId>,
+    /// Names of the node overlays that changed its price.
+    pub overlays: Vec<String>,
     /// Whether the node is only planned yet: it may be planned away again at no cost.
     pub is_new: bool,
     /// Whether new pods may be placed on it.
@@ -85,7 +89,7 @@ pub struct Circumstances<'a> {
 pub(super) fn standing_nodes(
     observed: &Observed,
     catalog: &Catalog,
-    offers: &[Offer],
+    offers: &Offers,
     circumstances: &Circumstances,
 ) -> Vec<Standing> {
     let survey = Survey {
@@ -93,6 +97,7 @@ pub(super) fn standing_nodes(
         catalog,
         offers,
         circumstances,
+        overlays: Overlays::of(circumstances.desired),
         fixed: fixed_requests(observed, circumstances),
         pinned_daemons: pinned_daemons(observed),
     };
@@ -110,11 +115,13 @@ pub(super) fn standing_nodes(
     nodes
 }
 
-struct Survey<'a> {
-    observed: &'a Observed,
-    catalog: &'a Catalog,
-    offers: &'a [Offer],
-    circumstances: &'a Circumstances<'a>,
+/// What is known of what runs.
+pub(super) struct Survey<'a> {
+    pub(super) observed: &'a Observed,
+    pub(super) catalog: &'a Catalog,
+    pub(super) offers: &'a Offers,
+    pub(super) circumstances: &'a Circumstances<'a>,
+    pub(super) overlays: Overlays<'a>,
     /// What static pods, and DaemonSet pods that no rule expects, take of each node.
     fixed: BTreeMap<NodeName, Resources>,
     /// Workload of a DaemonSet pod or static pod that forbids to touch its node.
@@ -134,7 +141,7 @@ impl Survey<'_> {
         let starts = |taint: &Taint| declared.is_some_and(|p| p.startup_taints.contains(taint));
         let (startup_taints, taints): (Vec<Taint>, Vec<Taint>) =
             node.taints.iter().cloned().partition(starts);
-        let offering = instance.and_then(|instance| self.offering(instance));
+        let priced = instance.map(|i| self.priced(i, &node.labels)).unwrap_or_default();
         let daemons = self.expected_daemons(&node.labels, &taints);
         let fixed = self.fixed.get(&node.name).cloned().unwrap_or_default();
         let fate = match ours {
@@ -147,8 +154,10 @@ impl Survey<'_> {
             capacity: node.capacity.clone(),
             allocatable: node.allocatable.clone(),
             room: node.allocatable.minus(&daemons).minus(&fixed),
-            price: offering.and_then(|offering| offering.price),
-            price_estimated: offering.is_some_and(|offering| offering.estimated),
+            price: priced.price,
+            price_estimated: priced.estimated,
+            reservation: instance.and_then(|instance| instance.reservation.clone()),
+            overlays: priced.overlays,
             schedulable: !node.unschedulable
                 && (node.ready || ours.is_some() && self.is_coming(node.created_at)),
             is_new: false,
@@ -159,60 +168,12 @@ impl Survey<'_> {
         })
     }
 
-    /// An instance without a node counts as the node it will become, so that a second plan does
-    /// not launch another one for the same pods; one that never joined holds nothing.
-    fn joining(&self, instance: &Instance) -> Option<Standing> {
-        let pool = pool_of(instance)?;
-        let offer = self.offers.iter().find(|offer| {
-            let node = &offer.node;
-            node.pool == pool
-                && node.instance_type == instance.instance_type
-                && node.zone == instance.zone
-                && node.capacity_type == instance.capacity_type
-        });
-        let node = offer.map(|offer| &offer.node);
-        let kind = self.catalog.types.get(&instance.instance_type);
-        let amounts = kind.map(|kind| allocation(kind, &self.settings(&pool)));
-        let Allocation { capacity, allocatable, .. } = amounts.unwrap_or_default();
-        let offering = self.offering(instance);
-        Some(Standing {
-            name: instance.id.as_str().into(),
-            labels: node.map(|node| node.labels.clone()).unwrap_or_default(),
-            taints: node.map(|node| node.taints.clone()).unwrap_or_default(),
-            startup_taints: Vec::new(),
-            capacity,
-            allocatable,
-            room: offer.map(|offer| offer.room.clone()).unwrap_or_default(),
-            price: offering.and_then(|offering| offering.price),
-            price_estimated: offering.is_some_and(|offering| offering.estimated),
-            is_new: false,
-            schedulable: offer.is_some() && self.is_coming(instance.launched_at),
-            fate: Fate::Stays(KeepReason::Blocked { by: BlockReason::NotReady }),
-            pool: Some(pool),
-        })
-    }
-
-    /// The settings of a pool's nodes; the defaults where it is no longer declared.
-    fn settings(&self, pool: &PoolName) -> NodeSettings {
-        let desired = self.circumstances.desired;
-        let pool = desired.pools.get(pool);
-        let class = pool.and_then(|pool| desired.node_classes.get(pool.node_class.as_ref()?));
-        pool.zip(class).map(|(pool, class)| NodeSettings::of(pool, class)).unwrap_or_default()
-    }
-
     /// Returns whether a machine that began then may still become Ready.
-    fn is_coming(&self, began: Timestamp) -> bool {
+    pub(super) fn is_coming(&self, began: Timestamp) -> bool {
         self.circumstances.at.duration_since(began) <= READY_MAX
     }
 
-    fn offering(&self, instance: &Instance) -> Option<&Offering> {
-        let offerings = &self.catalog.types.get(&instance.instance_type)?.offerings;
-        let same =
-            |o: &&Offering| o.zone == instance.zone && o.capacity_type == instance.capacity_type;
-        offerings.iter().find(same)
-    }
-
-    fn expected_daemons(&self, labels: &Labels, taints: &[Taint]) -> Resources {
+    pub(super) fn expected_daemons(&self, labels: &Labels, taints: &[Taint]) -> Resources {
         super::offer::daemon_requests(&self.circumstances.demand.daemons, labels, taints)
     }
 
@@ -310,7 +271,7 @@ impl Survey<'_> {
     }
 }
 
-fn pool_of(instance: &Instance) -> Option<PoolName> {
+pub(super) fn pool_of(instance: &Instance) -> Option<PoolName> {
     instance.tags.get(tag::POOL).map(|name| name.as_str().into())
 }
 

@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::catalog::CapacityType;
 use crate::ids::{
-    Address, InstanceTypeName, Labels, NodeClassName, NodeName, PoolName, WorkloadId, ZoneId,
-    ZoneName,
+    Address, InstanceTypeName, LabelKey, Labels, NodeClassName, NodeName, PoolName, ReservationId,
+    WorkloadId, ZoneId, ZoneName,
 };
 use crate::pod::Taint;
 use crate::units::{MicroUsd, Resources};
@@ -56,6 +56,16 @@ pub struct Launch {
     pub rejected: Vec<Rejection>,
 }
 
+impl Launch {
+    /// Returns whether it was decided on before any pod was placed, for a pool of a fixed size.
+    pub(super) fn is_fixed(&self) -> bool {
+        match &self.reason {
+            LaunchReason::Static { .. } | LaunchReason::Replacement { .. } => true,
+            LaunchReason::Demand { .. } | LaunchReason::Consolidation { .. } => false,
+        }
+    }
+}
+
 /// A node that goes, and why.
 #[derive(Debug, Clone)]
 pub struct Retire {
@@ -98,8 +108,27 @@ pub struct NewNode {
     pub price_estimated: bool,
     /// Digest of pool template and node class, kept as a tag: tells later whether they changed.
     pub spec_digest: String,
+    /// Capacity reservation that it is launched into; it, and no other capacity.
+    pub reservation: Option<ReservationId>,
+    /// Keys among `labels` whose values the pool leaves open; kept as tags.
+    pub open_labels: Vec<LabelKey>,
+    /// Names of the node overlays that changed its price or capacity.
+    pub overlays: Vec<String>,
+    /// Demands for distinct values that it and its alternatives do not meet.
+    pub relaxed: Vec<Relaxed>,
     /// Offerings that can stand in, cheapest first.
     pub alternatives: Vec<Alternative>,
+}
+
+/// A demand of a pool for distinct values (`minValues`) that is not met.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+pub struct Relaxed {
+    /// The key.
+    pub key: LabelKey,
+    /// How many distinct values the pool demands.
+    pub demanded: u32,
+    /// How many there are.
+    pub remain: u32,
 }
 
 /// An offering that can hold the same pods.
@@ -157,6 +186,13 @@ pub enum LaunchReason {
         /// How many running pods the batch moves.
         moves: u32,
     },
+    /// Its pool has a fixed number of nodes (`replicas`), and fewer are there.
+    Static {
+        /// How many nodes the pool declares.
+        declared: u32,
+        /// How many are there.
+        there: u32,
+    },
     /// It takes the place of a node that must go for another reason.
     Replacement {
         /// The node it replaces.
@@ -183,6 +219,13 @@ pub enum RetireReason {
         moves: u32,
         /// Hours until the saving has paid for the moves.
         payback_hours: u32,
+    },
+    /// Its pool has a fixed number of nodes (`replicas`), and more are there.
+    Surplus {
+        /// How many nodes the pool declares.
+        declared: u32,
+        /// How many are there.
+        there: u32,
     },
     /// Its pool is no longer declared.
     PoolRemoved,
@@ -268,8 +311,15 @@ pub enum BlockReason {
     NotTargeted,
     /// A budget of its pool is used up.
     Budget,
-    /// Its workload's configuration is static: the pool has a fixed number of nodes.
+    /// Its pool has a fixed number of nodes.
     StaticPool,
+    /// Another node of its pool, which has a fixed number of them, is replaced first.
+    InTurn,
+    /// To replace it, its pool would need room for one more node.
+    NodeLimit {
+        /// The pool's limit of nodes.
+        limit: u32,
+    },
 }
 
 /// Returns a key for `workload` as reasons write it.

@@ -1,17 +1,21 @@
 //! Why pods have no place: what ruled out each offer, and the nearest change that would help.
 
+mod pools;
 mod rules;
 
 use std::collections::BTreeMap;
 
+pub(super) use pools::refusal_text;
+use pools::{code, withheld_text};
+
 use super::Input;
 use super::limits::amount;
-use super::offer::{Offer, Offers, PoolRefusal, pool_requirements};
+use super::offer::{Offer, Offers, Withheld, pool_requirements};
 use super::rescue::Hearing;
-use super::target::{Rejection, Unplaced};
+use super::target::{Rejection, Relaxed, Unplaced};
 use crate::catalog::{CapacityType, InstanceType, NodeSettings, allocation};
 use crate::demand::{Mount, PodGroup, PodShape, Unsupported};
-use crate::ids::PoolName;
+use crate::ids::{PoolName, ReservationId};
 use crate::manifest::{Desired, PoolLimits};
 use crate::pod::untolerated;
 use crate::requirement::{Requirements, key};
@@ -39,7 +43,14 @@ enum Obstacle {
     TooSmall {
         resource: String,
     },
+    /// The limits of its pool.
     Limit,
+    /// Its reservation, which the plan uses up.
+    Reservation(ReservationId),
+    /// Its pool has a fixed number of nodes.
+    Fixed,
+    /// It is not offered now.
+    Withheld(Withheld),
     /// A rule between pods.
     Rule(UnfitReason),
     /// Nothing that holds in every order of arrival.
@@ -47,11 +58,12 @@ enum Obstacle {
 }
 
 /// Returns what keeps a pod off nodes of an offer that admit it and have room.
-fn heard(hearing: &mut Hearing, group: usize, offer: usize) -> Obstacle {
-    if !hearing.is_within_limits(offer) {
-        return Obstacle::Limit;
+fn heard(hearing: &mut Hearing, group: usize, (at, offer): (usize, &Offer)) -> Obstacle {
+    if !hearing.is_within_limits(at) {
+        let reservation = offer.node.reservation.clone();
+        return reservation.map_or(Obstacle::Limit, Obstacle::Reservation);
     }
-    hearing.refusal(group, offer).into_iter().next().map_or(Obstacle::Order, Obstacle::Rule)
+    hearing.refusal(group, at).into_iter().next().map_or(Obstacle::Order, Obstacle::Rule)
 }
 
 impl Inquest<'_> {
@@ -80,7 +92,8 @@ impl Inquest<'_> {
         hearing: &mut Hearing,
     ) -> Unplaced {
         let shape = &group.shape;
-        let offerings = u32::try_from(self.offers.list.len()).unwrap_or(u32::MAX);
+        let offerings =
+            u32::try_from(self.offers.list.len() + self.not_offered().count()).unwrap_or(u32::MAX);
         if let Some(feature) = shape.unsupported.first() {
             let waits = || shape.volumes.iter().find_map(Mount::wait_text);
             let rejection = match waits().filter(|_| *feature == Unsupported::Volumes) {
@@ -107,10 +120,15 @@ impl Inquest<'_> {
         let mut counts: BTreeMap<(String, String), u32> = BTreeMap::new();
         let mut obstacles = Vec::with_capacity(self.offers.list.len());
         for (at, offer) in self.offers.list.iter().enumerate() {
-            let obstacle = obstacle(shape, offer).unwrap_or_else(|| heard(hearing, index, at));
-            let reason = self.describe(shape, offer, &obstacle);
+            let obstacle = obstacle(shape, offer);
+            obstacles.push((offer, obstacle.unwrap_or_else(|| heard(hearing, index, (at, offer)))));
+        }
+        for (offer, last) in self.not_offered() {
+            obstacles.push((offer, obstacle(shape, offer).unwrap_or(last)));
+        }
+        for (offer, obstacle) in &obstacles {
+            let reason = self.describe(shape, offer, obstacle);
             *counts.entry(reason).or_insert(0) += 1;
-            obstacles.push((offer, obstacle));
         }
         let mut rejections: Vec<Rejection> = counts
             .into_iter()
@@ -126,6 +144,13 @@ impl Inquest<'_> {
             offerings,
             nearest: self.nearest(shape, &obstacles),
         }
+    }
+
+    /// Returns the offers that are not made, with the reason.
+    fn not_offered(&self) -> impl Iterator<Item = (&Offer, Obstacle)> {
+        let fixed = self.offers.fixed.values().flatten().map(|offer| (offer, Obstacle::Fixed));
+        let withheld = self.offers.withheld.iter();
+        fixed.chain(withheld.map(|(offer, why)| (offer, Obstacle::Withheld(why.clone()))))
     }
 
     fn describe(&self, shape: &PodShape, offer: &Offer, obstacle: &Obstacle) -> (String, String) {
@@ -153,6 +178,14 @@ impl Inquest<'_> {
                 ("too-small".to_owned(), detail)
             }
             Obstacle::Limit => ("limit-reached".to_owned(), self.limit_detail(pool)),
+            Obstacle::Reservation(id) => {
+                ("reservation-full".to_owned(), format!("reservation {id} has no machine left"))
+            }
+            Obstacle::Fixed => (
+                "fixed-size".to_owned(),
+                format!("pool {pool} has a fixed number of nodes, to which pods add none"),
+            ),
+            Obstacle::Withheld(why) => (code(why).to_owned(), withheld_text(pool, why)),
             Obstacle::Rule(reason) => rules::describe(shape, &offer.node.labels, reason),
             Obstacle::Order => (
                 "left-over".to_owned(),
@@ -212,6 +245,15 @@ impl Inquest<'_> {
                 }
                 Obstacle::Volume { place } => {
                     format!("let pool {} make nodes there, since {place}", offer.node.pool)
+                }
+                Obstacle::Fixed => format!("raise `replicas` of pool {}", offer.node.pool),
+                Obstacle::Withheld(Withheld::Excluded { until }) => format!("wait until {until}"),
+                Obstacle::Withheld(Withheld::TooFewValues(Relaxed { key, .. })) => {
+                    format!("lower minValues of {key} in pool {}", offer.node.pool)
+                }
+                Obstacle::Reservation(id)
+                | Obstacle::Withheld(Withheld::UsedUp { reservation: id }) => {
+                    format!("enlarge reservation {id}, or let the pool use other capacity")
                 }
                 Obstacle::Rule(reason) => return rules::remedy(shape, reason),
                 Obstacle::TooSmall { .. } | Obstacle::Limit | Obstacle::Order => return None,
@@ -310,22 +352,5 @@ fn show(resource: &str, amount: i64) -> String {
         "cpu" => crate::units::MilliCpu(amount).to_string(),
         "memory" | "ephemeral-storage" => crate::units::Bytes(amount).to_string(),
         _ => amount.to_string(),
-    }
-}
-
-/// Returns why a pool can make no nodes, in words.
-pub(super) fn refusal_text(pool: &PoolName, refusal: &PoolRefusal) -> String {
-    match refusal {
-        PoolRefusal::NoNodeClass => format!("pool {pool} has no node class"),
-        PoolRefusal::NoOffering => format!("no offering satisfies the requirements of pool {pool}"),
-        PoolRefusal::Static => format!(
-            "pool {pool} has a fixed number of nodes (replicas), which is not supported yet: its \
-             nodes are neither made nor removed"
-        ),
-        PoolRefusal::TooFewValues { key, demanded, remain } => {
-            format!(
-                "pool {pool} demands {demanded} distinct values of {key}; {remain} remain possible"
-            )
-        }
     }
 }

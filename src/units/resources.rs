@@ -123,6 +123,12 @@ impl Resources {
         self.zip(other, i64::max)
     }
 
+    /// Returns the smaller of both, resource by resource.
+    #[must_use]
+    pub fn at_most(&self, other: &Self) -> Self {
+        self.zip(other, i64::min)
+    }
+
     /// Returns this amount `count` times.
     #[must_use]
     pub fn times(&self, count: i64) -> Self {

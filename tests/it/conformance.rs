@@ -17,6 +17,7 @@
 //! pods NAME COUNT KEY=VALUE…      a Deployment; indented below it more of the pod's `spec`
 //! daemon NAME KEY=VALUE…          a DaemonSet
 //! node NAME TYPE ZONE KEY=VALUE…  a node that runs
+//! reservation ID TYPE ZONE COUNT  a capacity reservation with so many machines left
 //! manifest                        indented below it any manifest
 //! carry out                       make the world what was planned, with every pod where it goes
 //! ```

@@ -8,6 +8,7 @@ use super::super::decode::{Field, Map, Report, Scope, shorten};
 use super::super::karpenter::milli_percent;
 use super::super::model::{Problem, Severity, Tree};
 use super::super::placeholder::Vars;
+use super::super::pool::MinValuesPolicy;
 use super::super::yaml::{self, Node};
 use super::{Autoscaled, ClusterSettings, Fleet, Renderer, Source, is_below, normal_path};
 
@@ -129,6 +130,13 @@ fn read_spec(spec: &Map<'_>, fleet: &mut Fleet) {
         set(&mut consolidation.restart_cost, map.get("restartCost").and_then(|f| money(&f)));
         let saving = map.get("minimumSaving").and_then(|f| share(&f));
         set(&mut consolidation.minimum_saving_milli_percent, saving);
+        map.finish(Severity::Error);
+    }
+    if let Some(map) = spec.get("karpenter").as_ref().and_then(Field::map) {
+        let policies =
+            [("Strict", MinValuesPolicy::Strict), ("BestEffort", MinValuesPolicy::BestEffort)];
+        let policy = map.get("minValuesPolicy").and_then(|f| f.choice(&policies));
+        set(&mut fleet.min_values_policy, policy);
         map.finish(Severity::Error);
     }
     spec.finish(Severity::Error);

@@ -141,6 +141,8 @@ const VALID: &[&str] = &[
     "  world: live\n  policies: [policies, apps/x]\n",
     "  consolidation: {horizon: 1.5h, restartCost: '0.001', minimumSaving: 0%}\n",
     "  consolidation: {restartCost: 1, minimumSaving: 12.5%}\n",
+    "  karpenter: {minValuesPolicy: BestEffort}\n",
+    "  karpenter:\n",
 ];
 
 /// Specifications that are wrong.
@@ -178,6 +180,8 @@ const INVALID: &[&str] = &[
     "  consolidation: {minimumSaving: 5}\n",
     "  consolidation: {minimumSaving: 101%}\n",
     "  consolidation: {more: 1}\n",
+    "  karpenter: {minValuesPolicy: best-effort}\n",
+    "  karpenter: {more: 1}\n",
 ];
 
 /// Whole files, and whether they are right.

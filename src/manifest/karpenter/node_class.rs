@@ -4,7 +4,7 @@ use super::super::collect::{Collected, Named};
 use super::super::decode::{Field, Map, nearest, shorten};
 use super::super::meta::Meta;
 use super::super::model::Severity;
-use super::super::pool::{AmiFamily, Generation, KubeletSettings, NodeClass};
+use super::super::pool::{AmiFamily, Generation, KubeletSettings, NodeClass, ReservationTerm};
 use super::canonical::{canonical, sha256};
 use super::finish_root;
 use super::kubelet::kubelet;
@@ -26,7 +26,6 @@ const FAMILIES: [(&str, AmiFamily); 8] = [
 /// Fields of every generation that do not change what a node offers.
 const IRRELEVANT: &[&str] = &[
     "associatePublicIPAddress",
-    "capacityReservationSelectorTerms",
     "connectionTracking",
     "context",
     "cpuOptions",
@@ -109,6 +108,7 @@ pub(in super::super) fn node_template(meta: Meta, root: &Map<'_>, into: &mut Col
 }
 
 fn add(class: NodeClass, root: &Map<'_>, into: &mut Collected) {
+    let class = NodeClass { unreadable: root.field.scope.first_failed(), ..class };
     let named = Named {
         sort: "EC2NodeClass",
         name: class.name.to_string(),
@@ -126,7 +126,8 @@ fn settings(spec: &Map<'_>, generation: Generation, meta: Meta, family: AmiFamil
     let raid0 = spec.get("instanceStorePolicy").and_then(|field| field.choice(&policies));
     let user_data = spec.get("userData").and_then(|field| Some(sha256(field.node.text()?)));
     let vars = spec.field.scope.vars;
-    let shape = canonical(spec.field.node, vars, &["userData"]);
+    // What selects reservations may change without any machine being set up otherwise.
+    let shape = canonical(spec.field.node, vars, &["userData", "capacityReservationSelectorTerms"]);
     let digested = format!("{shape}\n{}", user_data.as_deref().unwrap_or_default());
     NodeClass {
         name: meta.name.into(),
@@ -139,10 +140,41 @@ fn settings(spec: &Map<'_>, generation: Generation, meta: Meta, family: AmiFamil
             .get("blockDeviceMappings")
             .and_then(|field| ephemeral_storage(&field, family)),
         instance_store_raid0: raid0.unwrap_or(false),
+        reservations: spec
+            .get("capacityReservationSelectorTerms")
+            .map(|field| reservation_terms(&field))
+            .unwrap_or_default(),
         user_data_digest: user_data,
         tags: spec.get("tags").map(|field| texts(&field)).unwrap_or_default(),
         spec_digest: sha256(&digested),
+        unreadable: None,
     }
+}
+
+/// Reads the terms that select capacity reservations.
+fn reservation_terms(field: &Field<'_>) -> Vec<ReservationTerm> {
+    let term = |item: Field<'_>| {
+        let map = item.map()?;
+        let filled = |key| map.get(key).and_then(|f| f.filled()).map(std::borrow::Cow::into_owned);
+        let criteria = [("open", false), ("targeted", true)];
+        let term = ReservationTerm {
+            id: filled("id"),
+            tags: map.get("tags").map(|field| texts(&field)).unwrap_or_default(),
+            owner: filled("ownerID"),
+            targeted: map.get("instanceMatchCriteria").and_then(|f| f.choice(&criteria)),
+        };
+        map.finish(Severity::Warning);
+        let beside = term.owner.is_some() || term.targeted.is_some() || !term.tags.is_empty();
+        if term.id.is_some() && beside {
+            item.error("has an `id` beside other conditions, which it excludes", None);
+        } else if term == ReservationTerm::default() {
+            let hint = "state an id, tags, ownerID or instanceMatchCriteria".to_owned();
+            item.error("selects every reservation", hint);
+            return None;
+        }
+        Some(term)
+    };
+    field.items().filter_map(term).collect()
 }
 
 /// A value is there and wrong, and its problem is noted.

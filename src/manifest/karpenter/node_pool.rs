@@ -137,6 +137,7 @@ fn template_of(field: &Field<'_>, generation: Generation, meta: &Meta) -> Option
         budgets: Vec::new(),
         expire_after: expire_after.unwrap_or(Expiry::After(EXPIRE_AFTER)),
         termination_grace: grace,
+        unreadable: None,
     })
 }
 

@@ -58,6 +58,7 @@ pub(in super::super) fn provisioner(meta: Meta, root: &Map<'_>, into: &mut Colle
         budgets: vec![budget],
         expire_after: expire_after.map_or(Expiry::Never, Expiry::After),
         termination_grace: None,
+        unreadable: None,
     };
     spec.finish(Severity::Warning);
     add_pool(pool, root, into);

@@ -4,8 +4,8 @@ use super::super::decode::{Field, Map};
 use super::super::labels::{NODE_OPERATORS, Of, expression_of, labels};
 use super::super::model::Severity;
 use super::super::pool::{Generation, PoolRequirement};
-use crate::ids::Labels;
-use crate::requirement::{Operator, is_restricted, key};
+use crate::ids::{LabelValue, Labels};
+use crate::requirement::{Operator, is_restricted, key, known_values};
 
 /// Operators of pool requirements in today's API.
 const V1_OPERATORS: &[Operator] = &[
@@ -40,9 +40,29 @@ pub(super) fn pool_requirements(
     field: Option<Field<'_>>,
     generation: Generation,
 ) -> Vec<PoolRequirement> {
+    requirements(field, generation, check_restricted)
+}
+
+/// Reads the requirements of an overlay, which may name the pool.
+pub(super) fn overlay_requirements(
+    field: Option<Field<'_>>,
+    generation: Generation,
+) -> Vec<PoolRequirement> {
+    requirements(field, generation, |field, name| {
+        if name != key::NODEPOOL {
+            check_restricted(field, name);
+        }
+    })
+}
+
+fn requirements(
+    field: Option<Field<'_>>,
+    generation: Generation,
+    check_key: fn(&Field<'_>, &str),
+) -> Vec<PoolRequirement> {
     let Some(field) = field else { return Vec::new() };
-    let requirements: Vec<PoolRequirement> =
-        field.items().filter_map(|item| pool_requirement(&item.map()?, generation)).collect();
+    let requirement = |item: Field<'_>| pool_requirement(&item.map()?, generation, check_key);
+    let requirements: Vec<PoolRequirement> = field.items().filter_map(requirement).collect();
     if requirements.len() > REQUIREMENTS_MAX {
         let count = requirements.len();
         field.error(format_args!("lists {count} requirements, more than {REQUIREMENTS_MAX}"), None);
@@ -50,7 +70,11 @@ pub(super) fn pool_requirements(
     requirements
 }
 
-fn pool_requirement(map: &Map<'_>, generation: Generation) -> Option<PoolRequirement> {
+fn pool_requirement(
+    map: &Map<'_>,
+    generation: Generation,
+    check_key: fn(&Field<'_>, &str),
+) -> Option<PoolRequirement> {
     let allowed = if generation == Generation::V1 { V1_OPERATORS } else { NODE_OPERATORS };
     let expression = expression_of(map, Of::Node, allowed);
     let min_values = map.get("minValues").and_then(|field| {
@@ -62,7 +86,7 @@ fn pool_requirement(map: &Map<'_>, generation: Generation) -> Option<PoolRequire
     });
     map.finish(Severity::Warning);
     let expression = expression?;
-    check_restricted(&map.field, expression.key.as_str());
+    check_key(&map.field, expression.key.as_str());
     let requirement = PoolRequirement {
         key: expression.key,
         operator: expression.operator,
@@ -70,6 +94,7 @@ fn pool_requirement(map: &Map<'_>, generation: Generation) -> Option<PoolRequire
         min_values,
     };
     check_values(&map.field, &requirement);
+    check_known_values(&map.field, &requirement);
     Some(requirement)
 }
 
@@ -88,6 +113,27 @@ fn check_values(field: &Field<'_>, requirement: &PoolRequirement) {
             format_args!("for `{key}` asks for {least} distinct values and lists {listed}"),
             "list more values, or lower minValues".to_owned(),
         );
+    }
+}
+
+/// Notes values that a well-known key never has. Where no other value is listed, no node can ever
+/// meet the requirement, and Karpenter holds the pool not Ready.
+///
+/// Source: karpenter core, `pkg/apis/v1/nodeclaim_validation.go`.
+fn check_known_values(field: &Field<'_>, requirement: &PoolRequirement) {
+    let PoolRequirement { key, operator, values, min_values: _ } = requirement;
+    let Some(known) = known_values(key.as_str()).filter(|_| *operator == Operator::In) else {
+        return;
+    };
+    let is_known = |value: &&LabelValue| known.contains(&value.as_str());
+    let (good, bad): (Vec<&LabelValue>, Vec<&LabelValue>) = values.iter().partition(is_known);
+    let Some(first) = bad.first() else { return };
+    let message = format!("for `{key}` lists `{first}`, which no node has");
+    let hint = format!("values are {}", known.join(", "));
+    if good.is_empty() {
+        field.error(message, hint);
+    } else {
+        field.warn(message, hint);
     }
 }
 

@@ -3,6 +3,7 @@ use jiff::SignedDuration;
 use super::*;
 use crate::pod::TaintEffect;
 use crate::requirement::Operator;
+use crate::units::MicroUsd;
 
 const CLASS: &str = "---
 apiVersion: karpenter.k8s.aws/v1
@@ -246,6 +247,91 @@ fn what_karpenter_refuses_is_an_error_with_its_line() {
         (provisioner("  provider: {instanceProfile: x}\n"), "states the provider inline"),
     ] {
         let found = problem(&text);
+        assert!(found.contains(expected), "{text}\n{found}");
+    }
+}
+
+#[test]
+fn values_that_no_node_has_spoil_a_pool_only_where_no_other_is_listed() {
+    let requirement = |values: &str| {
+        let text = format!(
+            "      requirements: [{{key: karpenter.sh/capacity-type, operator: In, values: [{values}]}}]\n"
+        );
+        read_text(&v1(&text, ""))
+    };
+    let none = requirement("sopt, dedicated");
+    assert!(line(&none.problems[0]).starts_with("error a.yaml:8"), "{:?}", none.problems);
+    assert!(
+        line(&none.problems[0]).contains("lists `sopt`, which no node has; values are on-demand")
+    );
+    assert!(none.pools["web"].unreadable.is_some());
+    let some = requirement("spot, sopt");
+    assert!(line(&some.problems[0]).starts_with("warning a.yaml:8"), "{:?}", some.problems);
+    assert_eq!(some.pools["web"].unreadable, None);
+}
+
+#[test]
+fn a_pool_or_class_with_an_error_in_it_is_marked_as_not_read_whole() {
+    let bad = v1("      requirements: [{key: a, operator: Gt, values: ['1', '2']}]\n", "");
+    let pool = read_text(&bad).pools.remove("web").expect("kept, so that its nodes are known");
+    assert_eq!(pool.unreadable.as_deref(), Some("spec.template.spec.requirements[0]"));
+    let bad = v1("      taints: [{key: a, effect: Never}]\n", "");
+    assert!(read_text(&bad).pools["web"].unreadable.is_some());
+    let bad = node_class(&format!("{ALIAS}  kubelet: {{maxPods: many}}\n"));
+    assert!(read_text(&bad).node_classes["c"].unreadable.is_some());
+}
+
+#[test]
+fn an_overlay_is_read_whole_or_not_at_all() {
+    let overlay = |spec: &str| {
+        format!(
+            "apiVersion: karpenter.sh/v1alpha1\nkind: NodeOverlay\nmetadata: {{name: deal}}\nspec:\n  \
+             requirements:\n  - {{key: karpenter.sh/nodepool, operator: In, values: [web]}}\n{spec}"
+        )
+    };
+    let read = clean(&overlay("  weight: 7\n  price: '0.05'\n  capacity: {example.com/fuse: 2}\n"));
+    let deal = &read.overlays["deal"];
+    assert_eq!((deal.weight, deal.price), (7, Some(PriceChange::To(MicroUsd(50_000)))));
+    assert_eq!(deal.capacity["example.com/fuse"], 2);
+    assert_eq!(deal.requirements[0].key.as_str(), "karpenter.sh/nodepool");
+    for (spec, expected) in [
+        (
+            "  price: cheap\n",
+            "error a.yaml:7: NodeOverlay deal: `spec.price` is `cheap`, not a price",
+        ),
+        ("  price: '1'\n  priceAdjustment: -1%\n", "stands beside `price`, which excludes it"),
+        ("  priceAdjustment: 10%\n", "is `10%`, not an adjustment; write dollars or a share"),
+        ("  capacity: {cpu: 2}\n", "sets `cpu`, which follows from the machine"),
+        ("  weight: 10001\n", "is 10001, above 10000"),
+    ] {
+        let text = overlay(spec);
+        let found = problem(&text);
+        assert!(found.contains(expected), "{spec}\n{found}");
+        assert!(read_text(&text).overlays.is_empty(), "{spec}");
+    }
+    let twice = format!("{}---\n{}", overlay("  price: '1'\n"), overlay("  price: '2'\n"));
+    assert!(problem(&twice).contains("is defined differently at a.yaml:1"));
+}
+
+#[test]
+fn terms_select_reservations_by_id_tags_owner_or_criteria() {
+    let terms = |terms: &str| {
+        node_class(&format!("{ALIAS}  capacityReservationSelectorTerms: [{terms}]\n"))
+    };
+    let read = class(&terms(
+        "{id: cr-1}, {tags: {team: '*'}, ownerID: '1', instanceMatchCriteria: targeted}",
+    ));
+    let [by_id, by_tags] = read.reservations.as_slice() else { panic!("{read:?}") };
+    assert_eq!(by_id.id.as_deref(), Some("cr-1"));
+    assert_eq!((by_tags.tags["team"].as_str(), by_tags.targeted), ("*", Some(true)));
+    assert_eq!(by_tags.owner.as_deref(), Some("1"));
+    assert_eq!(read.spec_digest, class(&terms("{id: cr-2}")).spec_digest, "no node drifts");
+    for (text, expected) in [
+        ("{id: cr-1, ownerID: '1'}", "has an `id` beside other conditions"),
+        ("{}", "selects every reservation"),
+        ("{instanceMatchCriteria: closed}", "is `closed`, not one of open, targeted"),
+    ] {
+        let found = lines(&read_text(&terms(text))).join("\n");
         assert!(found.contains(expected), "{text}\n{found}");
     }
 }

@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::Verdict;
 use super::case::{Case, Row};
 use super::fit::{Spot, refusal_of, runs_daemon};
-use super::launches::{place_labels, unmet};
+use super::launches::{is_excluded, stand_in_labels, unmet};
 use super::parts::admitted;
 use super::state::{Crowd, CrowdKind, EndState};
 use super::together::{first_clash, ties};
@@ -40,9 +40,9 @@ struct Template<'a> {
 }
 
 /// The node that would come instead.
-struct StandIn<'a> {
+struct StandIn {
     labels: Labels,
-    allocatable: &'a Resources,
+    allocatable: Resources,
     /// The crowds of its DaemonSet pods, and what they take.
     daemons: Vec<usize>,
     daemons_take: Resources,
@@ -62,7 +62,7 @@ struct Answers<'a> {
     keyed: bool,
     sites: BTreeMap<&'a Address, usize>,
     templates: BTreeMap<Template<'a>, usize>,
-    stand_ins: BTreeMap<(usize, Stated<'a>), Result<StandIn<'a>, Fault>>,
+    stand_ins: BTreeMap<(usize, Stated<'a>), Result<StandIn, Fault>>,
 }
 
 pub(super) fn check(case: &Case<'_>, state: &EndState<'_>, verdict: &mut Verdict) {
@@ -140,7 +140,7 @@ impl<'a> Answers<'a> {
             let pods = on.get(&site).map_or(0, |pods| pods.all());
             all = all.plus(&shape.requests.times(i64::from(pods)));
         }
-        let short = all.exceeding(stand_in.allocatable);
+        let short = all.exceeding(&stand_in.allocatable);
         if !short.is_empty() {
             let fault = format!("{} do not suffice for the pods of the node", short.join(", "));
             return Some(("alternatives/fit", fault));
@@ -170,31 +170,33 @@ impl<'a> Answers<'a> {
         &self,
         after: &NodeState,
         offering: &Alternative,
-    ) -> Option<Result<StandIn<'a>, Fault>> {
+    ) -> Option<Result<StandIn, Fault>> {
         let case = self.case;
         let pool = case.pool(after.pool.as_ref()?)?;
         let chosen = case.kind(after)?;
         let Alternative { instance_type, zone, capacity_type, hourly } = offering;
         let kind = case.facts.catalog.types.get(instance_type);
         let same = |o: &&Offering| o.zone == *zone && o.capacity_type == *capacity_type;
-        let Some((kind, sold)) = kind.and_then(|k| Some((k, k.offerings.iter().find(same)?)))
+        let Some((kind, listed)) = kind.and_then(|k| Some((k, k.offerings.iter().find(same)?)))
         else {
             return Some(Err(("alternatives/offering", "nobody offers it".to_owned())));
         };
+        let labels = stand_in_labels(after, (chosen, kind), listed);
+        let sold = case.sold(kind, zone, *capacity_type, &labels)?;
         if sold.price != Some(*hourly) {
             let price = sold.price.as_ref().map(MicroUsd::to_string);
             let price = price.unwrap_or_else(|| "an unknown price".to_owned());
             let fault = format!("it costs {price}, not {hourly}");
             return Some(Err(("alternatives/price", fault)));
         }
-        let mut labels = after.labels.clone();
-        labels.retain(|key, _| !chosen.labels.contains_key(key));
-        labels.extend(kind.labels.clone());
-        labels.extend(place_labels(zone.as_str(), sold.zone_id.as_str(), capacity_type.as_str()));
+        if is_excluded(case, instance_type, (zone, *capacity_type)) {
+            let fault = "EC2 had none of it lately".to_owned();
+            return Some(Err(("alternatives/excluded", fault)));
+        }
         if let Some(fault) = unmet(pool, &labels) {
             return Some(Err(("alternatives/requirements", fault)));
         }
-        let allocatable = &case.allocation(pool, kind)?.allocatable;
+        let allocatable = case.allocation(pool, kind, &labels)?.allocatable;
         let spot = Spot { labels: &labels, taints: &after.taints, name: None };
         let crowds = self.state.crowds.iter().enumerate();
         let runs =
@@ -208,7 +210,7 @@ impl<'a> Answers<'a> {
     }
 }
 
-impl StandIn<'_> {
+impl StandIn {
     /// Returns why the node would not admit pods of `group`, whose wish is `wish`, that the launch
     /// `after` admits.
     fn refusal(&mut self, wish: usize, group: &PodGroup, after: &NodeState) -> Option<String> {

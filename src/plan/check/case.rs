@@ -3,14 +3,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::Facts;
-use crate::catalog::{Allocation, InstanceType, NodeSettings, Offering};
+use crate::catalog::{Allocation, CapacityType, InstanceType, NodeSettings, Offering, Overlays};
 use crate::demand::PodGroup;
 use crate::fleet::{Instance, InstanceState, Node, Observed, tag};
-use crate::ids::{Address, InstanceId, InstanceTypeName, NodeName, PoolName};
+use crate::ids::{Address, InstanceId, InstanceTypeName, Labels, NodeName, PoolName, ZoneName};
 use crate::manifest::{NodeClass, Pool};
 use crate::plan::wire::{Action, Amount, ExplainRow, NodeState, Plan, ResourceChange};
 use crate::solve::workload_key;
-use crate::units::{Bytes, MilliCpu, Resources};
+use crate::units::{Bytes, MicroUsd, MilliCpu, Resources};
 
 /// What happens to a row, as its actions say.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -100,6 +100,8 @@ pub(super) struct Case<'a> {
     pub(super) facts: &'a Facts<'a>,
     /// The rows, in the order of the plan.
     pub(super) rows: Vec<Row<'a>>,
+    /// What the repository states in the place of the cloud.
+    pub(super) overlays: Overlays<'a>,
     /// The demand's groups, by workload key.
     pub(super) groups: BTreeMap<String, &'a PodGroup>,
     /// The keys of the demand's groups, and how many pods of each run, in the order of the demand.
@@ -155,6 +157,7 @@ impl<'a> Case<'a> {
         Self {
             plan,
             facts,
+            overlays: Overlays::of(facts.desired),
             rows: plan.resource_changes.iter().map(row).collect(),
             groups: by_key.collect(),
             keys,
@@ -225,16 +228,47 @@ impl<'a> Case<'a> {
         self.facts.catalog.types.get(state.instance_type.as_ref()?)
     }
 
-    /// Returns what a node of `pool` and `kind` offers; `None` where the class is not declared.
-    pub(super) fn allocation(&self, pool: &Pool, kind: &InstanceType) -> Option<&Allocation> {
-        self.allocations.get(&pool.name)?.get(&kind.name)
+    /// Returns what a node of `pool` and `kind` with `labels` offers; `None` where the class is not
+    /// declared.
+    pub(super) fn allocation(
+        &self,
+        pool: &Pool,
+        kind: &InstanceType,
+        labels: &Labels,
+    ) -> Option<Allocation> {
+        let mut allocation = self.allocations.get(&pool.name)?.get(&kind.name)?.clone();
+        self.overlays.overlaid(labels, None).extend(&mut allocation);
+        Some(allocation)
     }
 
-    /// Returns how `state` is bought, if the catalogue offers it.
-    pub(super) fn offering(&self, state: &NodeState) -> Option<&'a Offering> {
+    /// Returns how `state` is bought, and at what price, if the catalogue offers it. Reserved
+    /// machines cost nothing more; whether the reservation can be used is judged elsewhere.
+    pub(super) fn offering(&self, state: &NodeState) -> Option<Offering> {
         let (zone, capacity_type) = (state.zone.as_ref()?, state.capacity_type?);
+        let kind = self.kind(state)?;
+        if capacity_type == CapacityType::Reserved {
+            let known = self.facts.catalog.zones.iter().find(|known| known.name == *zone)?;
+            let (zone, zone_id) = (known.name.clone(), known.id.clone());
+            let price = Some(MicroUsd::ZERO);
+            return Some(Offering { zone, zone_id, capacity_type, price, estimated: false });
+        }
+        self.sold(kind, zone, capacity_type, &state.labels)
+    }
+
+    /// Returns what the catalogue and the overlays say of a way to buy `kind`, for a node with
+    /// `labels`.
+    pub(super) fn sold(
+        &self,
+        kind: &InstanceType,
+        zone: &ZoneName,
+        capacity_type: CapacityType,
+        labels: &Labels,
+    ) -> Option<Offering> {
         let same = |o: &&Offering| o.zone == *zone && o.capacity_type == capacity_type;
-        self.kind(state)?.offerings.iter().find(same)
+        let listed = kind.offerings.iter().find(same)?.clone();
+        let price = self.overlays.overlaid(labels, listed.price).price;
+        let estimated = listed.estimated && price == listed.price;
+        Some(Offering { price, estimated, ..listed })
     }
 }
 

@@ -36,7 +36,8 @@ fn base(case: &Case<'_>, verdict: &mut Verdict) {
 fn flags(case: &Case<'_>, verdict: &mut Verdict) {
     let (plan, facts) = (case.plan, case.facts);
     let mut problems = facts.desired.problems.iter().chain(&facts.demand.problems);
-    let wrong = problems.any(|problem| problem.severity == Severity::Error);
+    let wrong = problems.any(|problem| problem.severity == Severity::Error)
+        || !facts.catalog.overlay_conflicts(facts.desired).is_empty();
     if (wrong || !facts.observed.is_complete()) && !plan.errored {
         verdict
             .plan("flags/errored", "inputs have errors or were not read, and `errored` is false");

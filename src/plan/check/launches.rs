@@ -3,14 +3,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::Verdict;
-use super::case::{Case, Row, resources};
-use crate::catalog::{InstanceType, Offering};
+use super::case::{Case, Row, number, resources};
+use crate::catalog::{CapacityType, InstanceType, Offering};
 use crate::fleet::KEY_LABEL;
-use crate::ids::{LabelValue, Labels, PoolName};
+use crate::ids::{InstanceTypeName, LabelKey, LabelValue, Labels, PoolName, ZoneName};
 use crate::manifest::{Generation, Pool};
-use crate::plan::wire::NodeState;
+use crate::plan::wire::{NodeState, Relaxed};
 use crate::pod::Taint;
-use crate::requirement::{LabelSet, Requirements, key, label};
+use crate::requirement::{LabelSet, Requirements, is_well_known, key, label};
+use crate::units::MicroUsd;
 
 pub(super) fn check(case: &Case<'_>, verdict: &mut Verdict) {
     for row in case.rows.iter().filter(|row| row.deed.creates()) {
@@ -25,21 +26,46 @@ pub(super) fn check(case: &Case<'_>, verdict: &mut Verdict) {
             continue;
         };
         match case.offering(after) {
-            Some(offering) => on_offer(row, after, offering, verdict),
+            Some(offering) => on_offer(case, row, (after, &offering), verdict),
             None => verdict.row("launch/offering", row.address, "nobody offers it there"),
         }
         labels(row, (pool, after), kind, verdict);
+        open_labels(row, (pool, after), verdict);
+        overlays(case, row, after, verdict);
+        variety(case, row, (pool, after, kind), verdict);
         amounts(case, row, (pool, after), kind, verdict);
     }
     keys(case, verdict);
 }
 
-fn on_offer(row: &Row<'_>, after: &NodeState, offering: &Offering, verdict: &mut Verdict) {
+fn on_offer(
+    case: &Case<'_>,
+    row: &Row<'_>,
+    (after, offering): (&NodeState, &Offering),
+    verdict: &mut Verdict,
+) {
+    let excluded = after
+        .instance_type
+        .as_ref()
+        .is_some_and(|kind| is_excluded(case, kind, (&offering.zone, offering.capacity_type)));
+    if excluded {
+        verdict.row("launch/excluded", row.address, "EC2 had none of it lately");
+    }
     if offering.price.is_none() {
         verdict.row("launch/offering", row.address, "its price is not known");
     }
     let zone_id = Some(offering.zone_id.clone());
     verdict.row_equal("launch/zone-id", row.address, ("zone_id", &after.zone_id, &zone_id));
+}
+
+/// Returns whether the world says that EC2 had none of an offering.
+pub(super) fn is_excluded(
+    case: &Case<'_>,
+    kind: &InstanceTypeName,
+    (zone, capacity_type): (&ZoneName, CapacityType),
+) -> bool {
+    let exclusions = &case.facts.observed.exclusions;
+    exclusions.iter().any(|e| e.covers(case.plan.timestamp, kind, zone, capacity_type))
 }
 
 /// Holds a node to its pool's template and node class.
@@ -58,6 +84,10 @@ fn template(
     }
     match case.class(pool) {
         Some(class) => {
+            if pool.unreadable.is_some() || class.unreadable.is_some() {
+                let fault = "its pool or node class was not read whole";
+                verdict.row("launch/unreadable", row.address, fault);
+            }
             let image = Some(class.image.clone());
             verdict.row_equal("launch/image", row.address, ("image", &after.image, &image));
         }
@@ -105,6 +135,59 @@ fn labels(
     }
 }
 
+/// Holds the open labels of a node to those that its pool leaves open.
+fn open_labels(row: &Row<'_>, (pool, after): (&Pool, &NodeState), verdict: &mut Verdict) {
+    let open = |key: &&LabelKey| {
+        !is_well_known(key.as_str()) && !pool.labels.contains_key(*key) && key.as_str() != KEY_LABEL
+    };
+    let expected: BTreeSet<&LabelKey> = after.labels.keys().filter(open).collect();
+    let stated: BTreeSet<&LabelKey> = after.open_labels.iter().collect();
+    verdict.row_equal("launch/open-labels", row.address, ("open_labels", &stated, &expected));
+}
+
+/// Holds a node to name the overlays that had a say.
+fn overlays(case: &Case<'_>, row: &Row<'_>, after: &NodeState, verdict: &mut Verdict) {
+    let names = case.overlays.overlaid(&after.labels, Some(MicroUsd::ZERO)).names;
+    let stated = row.explain.map(|explain| explain.overlays.clone()).unwrap_or_default();
+    verdict.row_equal("launch/overlays", row.address, ("overlays", &stated, &names));
+}
+
+/// Holds a launch, with what may stand in for it, to the distinct values that its pool demands, or
+/// to say how far it falls short.
+fn variety(
+    case: &Case<'_>,
+    row: &Row<'_>,
+    (pool, after, chosen): (&Pool, &NodeState, &InstanceType),
+    verdict: &mut Verdict,
+) {
+    let mut demands: BTreeMap<&LabelKey, u32> = BTreeMap::new();
+    for requirement in &pool.requirements {
+        let demanded = demands.entry(&requirement.key).or_insert(0);
+        *demanded = requirement.min_values.unwrap_or(0).max(*demanded);
+    }
+    // A reservation is of one type and zone by nature.
+    demands.retain(|_, demanded| *demanded > 0 && after.reservation.is_none());
+    let rows = case.plan.capacity.alternatives.iter().filter(|of| of.address == *row.address);
+    let stand_ins = rows.flat_map(|of| &of.offerings).filter_map(|offering| {
+        let kind = case.facts.catalog.types.get(&offering.instance_type)?;
+        let same =
+            |o: &&Offering| o.zone == offering.zone && o.capacity_type == offering.capacity_type;
+        Some(stand_in_labels(after, (chosen, kind), kind.offerings.iter().find(same)?))
+    });
+    let all: Vec<Labels> = std::iter::once(after.labels.clone()).chain(stand_ins).collect();
+    let mut relaxed: Vec<Relaxed> = Vec::new();
+    for (key, demanded) in demands {
+        let remain =
+            number(all.iter().filter_map(|labels| labels.get(key)).collect::<BTreeSet<_>>());
+        if remain < demanded {
+            relaxed.push(Relaxed { key: key.clone(), demanded, remain });
+        }
+    }
+    let stated = row.explain.map(|explain| explain.relaxed.clone()).unwrap_or_default();
+    let what = ("the demands for distinct values that are not met", &stated, &relaxed);
+    verdict.row_equal("launch/min-values", row.address, what);
+}
+
 pub(super) fn place_labels(zone: &str, zone_id: &str, capacity_type: &str) -> Labels {
     [label(key::ZONE, zone), label(key::ZONE_ID, zone_id), label(key::CAPACITY_TYPE, capacity_type)]
         .into()
@@ -134,7 +217,7 @@ fn amounts(
     kind: &InstanceType,
     verdict: &mut Verdict,
 ) {
-    let Some(allocation) = case.allocation(pool, kind) else { return };
+    let Some(allocation) = case.allocation(pool, kind, &after.labels) else { return };
     let (rule, stated) = ("launch/amounts", resources(&after.capacity));
     verdict.row_equal(rule, row.address, ("capacity", &stated, &allocation.capacity));
     let stated = resources(&after.allocatable);
@@ -178,4 +261,18 @@ fn lowest_unused(keys: &BTreeSet<&str>) -> u32 {
     let numbers = 0..=u32::MAX;
     let mut unused = numbers.filter(|number| !keys.contains(number.to_string().as_str()));
     unused.next().unwrap_or(u32::MAX)
+}
+
+/// Returns the labels of a node of another type and offering in the place of a planned one.
+pub(super) fn stand_in_labels(
+    after: &NodeState,
+    (chosen, kind): (&InstanceType, &InstanceType),
+    offering: &Offering,
+) -> Labels {
+    let Offering { zone, zone_id, capacity_type, .. } = offering;
+    let mut labels = after.labels.clone();
+    labels.retain(|key, _| !chosen.labels.contains_key(key));
+    labels.extend(kind.labels.clone());
+    labels.extend(place_labels(zone.as_str(), zone_id.as_str(), capacity_type.as_str()));
+    labels
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::Verdict;
-use super::case::{Case, Row, number, resources};
+use super::case::{Case, Deed, Row, number, resources};
 use crate::ids::PoolName;
 use crate::manifest::Pool;
 use crate::solve::Alternative;
@@ -17,13 +17,17 @@ pub(super) fn check(case: &Case<'_>, verdict: &mut Verdict) {
         if !rows.iter().any(|row| row.deed.creates()) {
             continue;
         }
-        let total = rows.iter().fold(Resources::default(), |sum, row| sum.plus(&capacity(row)));
+        // What goes is there until what comes is Ready: both count.
+        let total = rows
+            .iter()
+            .fold(Resources::default(), |sum, row| sum.plus(&capacity(row)).plus(&going(row)));
         for (name, amount, limit) in exceeded(pool, &total) {
             let fault =
                 format!("pool {} comes to {name} {amount}, its limit is {limit}", pool.name);
             verdict.plan("limits/resources", fault);
         }
-        let nodes = number(&rows);
+        let replaced = number(rows.iter().filter(|row| row.deed == Deed::Replace));
+        let nodes = number(&rows).saturating_add(replaced);
         if let Some(limit) = pool.limits.nodes.filter(|limit| nodes > *limit) {
             let fault = format!("pool {} comes to {nodes} nodes, its limit is {limit}", pool.name);
             verdict.plan("limits/nodes", fault);
@@ -47,7 +51,13 @@ pub(super) fn check(case: &Case<'_>, verdict: &mut Verdict) {
 }
 
 fn is_of(row: &Row<'_>, pool: &Pool) -> bool {
-    row.after.is_some_and(|after| after.pool.as_ref() == Some(&pool.name))
+    row.after.or(row.before).is_some_and(|state| state.pool.as_ref() == Some(&pool.name))
+}
+
+/// Returns the capacity of the node that goes in the course of a row's change.
+fn going(row: &Row<'_>) -> Resources {
+    let before = row.before.filter(|_| row.deed.deletes());
+    before.map(|before| resources(&before.capacity)).unwrap_or_default()
 }
 
 fn capacity(row: &Row<'_>) -> Resources {
@@ -62,7 +72,9 @@ fn stand_in(
     verdict: &mut Verdict,
 ) {
     let kind = case.facts.catalog.types.get(&offering.instance_type);
-    let Some(allocation) = kind.and_then(|kind| case.allocation(pool, kind)) else { return };
+    let labels = row.after.map(|after| &after.labels);
+    let allocation = kind.zip(labels).and_then(|(k, labels)| case.allocation(pool, k, labels));
+    let Some(allocation) = allocation else { return };
     for (name, amount, limit) in exceeded(pool, &others.plus(&allocation.capacity)) {
         let fault = format!(
             "with {} in its place pool {} comes to {name} {amount}, its limit is {limit}",

@@ -88,7 +88,8 @@ fn same_node(row: &Row<'_>, before: &NodeState, node: &Node, verdict: &mut Verdi
 fn expected_node(case: &Case<'_>, row: &Row<'_>, before: &NodeState, verdict: &mut Verdict) {
     let pool = before.pool.as_ref().and_then(|name| case.pool(name));
     let kind = case.kind(before);
-    let expected = pool.zip(kind).and_then(|(pool, kind)| case.allocation(pool, kind));
+    let expected =
+        pool.zip(kind).and_then(|(pool, kind)| case.allocation(pool, kind, &before.labels));
     if let Some(expected) = expected.filter(|_| row.instance.is_some()) {
         amounts(row, before, (&expected.capacity, &expected.allocatable), verdict);
     }

@@ -80,7 +80,8 @@ fn saves_only(row: &Row<'_>) -> bool {
     match because {
         None | Some(RetireReason::Empty { .. } | RetireReason::Underutilized { .. }) => true,
         Some(
-            RetireReason::PoolRemoved
+            RetireReason::Surplus { .. }
+            | RetireReason::PoolRemoved
             | RetireReason::Drifted { .. }
             | RetireReason::Expired { .. }
             | RetireReason::Requested,

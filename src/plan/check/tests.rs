@@ -1,3 +1,5 @@
+mod pools;
+
 use std::collections::BTreeSet;
 
 use proptest::prelude::*;
@@ -378,14 +380,17 @@ const LAUNCHES: &[Defect] = &[
 
 const LIMITS: &[Defect] = &[
     ("limits/resources", "more CPU than the pool may have", |_, i| {
-        pool(i).limits.resources = [("cpu".into(), 7999)].into();
+        pool(i).limits.resources = [("cpu".into(), 13_999)].into();
     }),
     ("limits/resources", "more memory than the pool may have", |_, i| {
-        pool(i).limits.resources = [("memory".into(), 28 << 30)].into();
+        pool(i).limits.resources = [("memory".into(), 52 << 30)].into();
         pool(i).limits.resources.values_mut().for_each(|limit| *limit -= 1);
     }),
     ("limits/nodes", "more nodes than the pool may have", |_, i| {
         pool(i).limits.nodes = Some(2);
+    }),
+    ("limits/nodes", "no room for what goes beside what comes", |_, i| {
+        pool(i).limits.nodes = Some(4);
     }),
     ("limits/alternative", "an alternative beyond the pool's limit", |p, _| {
         let large = p.capacity.alternatives[1].offerings.clone();
@@ -598,7 +603,19 @@ const ORDER: &[Defect] = &[
 ];
 
 fn defects() -> impl Iterator<Item = &'static Defect> {
-    let all = [IDENTITY, ROWS, OBSERVED, OWNERSHIP, LAUNCHES, LIMITS, FIT, TOTALS, COST, ORDER];
+    let all = [
+        IDENTITY,
+        ROWS,
+        OBSERVED,
+        OWNERSHIP,
+        LAUNCHES,
+        LIMITS,
+        pools::DEFECTS,
+        FIT,
+        TOTALS,
+        COST,
+        ORDER,
+    ];
     all.into_iter().flatten()
 }
 

@@ -118,6 +118,8 @@ impl Rows {
             pods: BTreeMap::new(),
             daemons: daemons_of(naming, node),
             rejected: rejected.clone(),
+            overlays: node.overlays.clone(),
+            relaxed: node.relaxed.clone(),
         });
     }
 
@@ -164,6 +166,8 @@ impl Rows {
             pods: BTreeMap::new(),
             daemons: if stays { daemons } else { Amount::default() },
             rejected: Vec::new(),
+            overlays: standing.overlays.clone(),
+            relaxed: Vec::new(),
         });
     }
 
@@ -318,6 +322,8 @@ impl<'a> Naming<'a> {
             startup_taints: standing.startup_taints.clone(),
             capacity: Amount::from(&standing.capacity),
             allocatable: Amount::from(&standing.allocatable),
+            reservation: instance.and_then(|i| i.reservation.clone()),
+            open_labels: Vec::new(),
             spec_digest: instance.and_then(|i| i.tags.get(tag::SPEC).cloned()),
             instance_id: instance.map(|i| i.id.clone()),
             node: node.map(|node| node.name.clone()),
@@ -353,7 +359,9 @@ impl<'a> Naming<'a> {
                     named.map_or_else(|| of.clone(), |standing| self.standing(standing).address);
                 LaunchReason::Replacement { of, because: because.clone() }
             }
-            LaunchReason::Demand { .. } | LaunchReason::Consolidation { .. } => reason.clone(),
+            LaunchReason::Demand { .. }
+            | LaunchReason::Consolidation { .. }
+            | LaunchReason::Static { .. } => reason.clone(),
         }
     }
 }
@@ -375,6 +383,10 @@ fn after(node: &NewNode) -> NodeState {
         price: _,           // stands in `explain`: a price is no decision
         price_estimated: _, // counted in `cost`
         spec_digest,
+        reservation,
+        open_labels,
+        overlays: _, // stand in `explain`: what they change is in the amounts and prices
+        relaxed: _,  // stands in `explain`
         alternatives: _, // a row of their own
     } = node;
     NodeState {
@@ -389,6 +401,8 @@ fn after(node: &NewNode) -> NodeState {
         startup_taints: startup_taints.clone(),
         capacity: Amount::from(capacity),
         allocatable: Amount::from(allocatable),
+        reservation: reservation.clone(),
+        open_labels: open_labels.clone(),
         spec_digest: Some(spec_digest.clone()),
         instance_id: None,
         node: None,
@@ -432,6 +446,7 @@ fn launch_hint(reason: &LaunchReason, retire: Option<&RetireReason>) -> &'static
         (LaunchReason::Demand { .. }, None) => "create_for_pending_pods",
         (LaunchReason::Consolidation { .. }, None) => "create_for_consolidation",
         (LaunchReason::Replacement { .. }, None) => "create_for_replacement",
+        (LaunchReason::Static { .. }, None) => "create_for_static_pool",
     }
 }
 
@@ -439,6 +454,7 @@ fn retire_hint(reason: &RetireReason) -> &'static str {
     match reason {
         RetireReason::Empty { .. } => "delete_because_empty",
         RetireReason::Underutilized { .. } => "delete_because_underutilized",
+        RetireReason::Surplus { .. } => "delete_because_surplus",
         RetireReason::PoolRemoved => "delete_because_no_resource_config",
         RetireReason::Drifted { .. } => "delete_because_drifted",
         RetireReason::Expired { .. } => "delete_because_expired",

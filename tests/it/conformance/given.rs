@@ -34,6 +34,7 @@ metadata: { name: default }
 spec:
   role: nodes
   amiSelectorTerms: [{ alias: al2023@latest }]
+  capacityReservationSelectorTerms: [{ tags: { team: \"*\" } }]
   subnetSelectorTerms: [{ tags: { x: y } }]
   securityGroupSelectorTerms: [{ tags: { x: y } }]
 ";
@@ -96,6 +97,7 @@ impl Given {
                 let (desired, catalog) = (self.desired(), self.catalog());
                 world::add(&mut self.world, line, &desired, &catalog)?;
             }
+            "reservation" => world::reserve(&mut self.world, line)?,
             other => return Err(format!("`{other}` is no word of cases")),
         }
         Ok(())

@@ -44,6 +44,7 @@ pub(super) fn add(
     let born = world.taken_at - SignedDuration::from_mins(age.map_err(|_| "age is in minutes")?);
     let id = InstanceId::from(format!("i-{name}"));
     let instance = Instance {
+        reservation: None,
         id: id.clone(),
         instance_type: kind.into(),
         zone: zone.into(),
@@ -161,6 +162,20 @@ fn bind(world: &mut Observed, owner: &WorkloadId, template: &Arc<PodTemplate>, n
     });
 }
 
+/// Adds a reservation: `reservation ID TYPE ZONE COUNT`.
+pub(super) fn reserve(world: &mut Observed, line: &Line) -> Result<(), String> {
+    let reservation = serde_json::json!({
+        "id": line.word(1)?,
+        "instance_type": line.word(2)?,
+        "zone": line.word(3)?,
+        "available": line.count(4)?,
+        "tags": { "team": "shop" },
+    });
+    let reservation = serde_json::from_value(reservation).map_err(|error| error.to_string())?;
+    world.reservations.insert(line.word(1)?.into(), reservation);
+    Ok(())
+}
+
 /// Returns the world with the rows of `plan` carried out and every placed pod where it was put.
 pub(super) fn carried_out(world: &Observed, plan: &Plan, desired: &Desired) -> Observed {
     let mut after = world.clone();
@@ -222,6 +237,7 @@ fn launch(world: &mut Observed, state: &NodeState, index: Option<&str>) -> NodeN
         (tag::SPEC, &digest),
     ];
     let instance = Instance {
+        reservation: state.reservation.clone(),
         id: id.as_str().into(),
         instance_type: state.instance_type.clone().expect("a launch has a type"),
         zone: state.zone.clone().expect("a launch has a zone"),
@@ -231,6 +247,10 @@ fn launch(world: &mut Observed, state: &NodeState, index: Option<&str>) -> NodeN
         image: state.image.clone().unwrap_or_default(),
         tags: tags.map(|(key, value)| (key.to_owned(), value.to_owned())).into(),
     };
+    if let Some(id) = &state.reservation {
+        let held = world.reservations.get_mut(id).expect("a reservation that is there");
+        held.available -= 1;
+    }
     let mut labels = state.labels.clone();
     labels.extend([label("kubernetes.io/hostname", &name)]);
     let node = Node {

@@ -1,0 +1,320 @@
+//! What every node of a pool has in common, and the offers that follow from it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::drift;
+use super::offer::{
+    Offer, PoolRefusal, Stock, Supply, Withheld, daemon_requests, pool_requirements,
+};
+use super::target::NewNode;
+use crate::catalog::{
+    Allocation, CapacityType, InstanceType, NodeSettings, Offering, Overlays, allocation,
+};
+use crate::demand::{Daemon, PodShape};
+use crate::fleet::{MatchCriteria, Reservation};
+use crate::ids::{LabelKey, LabelValue, Labels};
+use crate::manifest::{AmiFamily, Generation, NodeClass, Pool, ReservationTerm};
+use crate::requirement::{LabelSet, Requirements, is_well_known, key, label};
+use crate::units::{MicroUsd, Resources};
+
+/// Most combinations of custom label values that one offering is split into.
+const SPLITS_MAX: usize = 64;
+
+/// What every node of a pool has in common.
+pub(super) struct Template<'a> {
+    supply: &'a Supply<'a>,
+    pool: &'a Pool,
+    class: &'a NodeClass,
+    overlays: Overlays<'a>,
+    settings: NodeSettings,
+    requirements: Requirements,
+    labels: Labels,
+    spec_digest: String,
+}
+
+/// One way to buy a machine of a type.
+struct Way<'a> {
+    offering: Offering,
+    reservation: Option<&'a Reservation>,
+}
+
+impl<'a> Template<'a> {
+    /// Returns the template of `pool`, or why it makes no nodes.
+    pub(super) fn of(pool: &'a Pool, supply: &'a Supply<'a>) -> Result<Self, PoolRefusal> {
+        let class = pool.node_class.as_ref().and_then(|n| supply.desired.node_classes.get(n));
+        let class = class.ok_or(PoolRefusal::NoNodeClass)?;
+        let unreadable = |what: String, field: &Option<String>| {
+            field.as_ref().map(|field| PoolRefusal::Unreadable { what, field: field.clone() })
+        };
+        let refusal = unreadable(format!("pool {}", pool.name), &pool.unreadable);
+        let refusal =
+            refusal.or_else(|| unreadable(format!("node class {}", class.name), &class.unreadable));
+        if let Some(refusal) = refusal {
+            return Err(refusal);
+        }
+        let mut labels = pool.labels.clone();
+        labels.extend([
+            label(key::NODEPOOL, pool.name.as_str()),
+            label(key::NODE_CLASS, class.name.as_str()),
+            label(key::REGION, supply.catalog.region.as_str()),
+            label("karpenter.sh/registered", "true"),
+            label("karpenter.sh/initialized", "true"),
+        ]);
+        if pool.generation == Generation::V1alpha5 {
+            labels.extend([label(key::PROVISIONER, pool.name.as_str())]);
+        }
+        Ok(Self {
+            supply,
+            pool,
+            class,
+            overlays: Overlays::of(supply.desired),
+            settings: NodeSettings::of(pool, class),
+            requirements: pool_requirements(pool),
+            labels,
+            spec_digest: drift::spec_digest(pool, class),
+        })
+    }
+
+    /// Returns every offer of the pool; `asked` holds the label values that pods ask for.
+    pub(super) fn stock(
+        &self,
+        asked: &BTreeMap<LabelKey, BTreeSet<LabelValue>>,
+        daemons: &[Daemon],
+    ) -> Stock {
+        let splits = self.splits(asked);
+        let mut stock = Stock::default();
+        for kind in self.supply.catalog.types.values() {
+            let labels = self.type_labels(kind);
+            let of_type = |key: &LabelKey| {
+                kind.labels.contains_key(key) || key.as_str().starts_with(key::INSTANCE_PREFIX)
+            };
+            if !self.admits(&labels, of_type) {
+                continue;
+            }
+            let amounts = allocation(kind, &self.settings);
+            for way in self.ways(kind) {
+                for offer in self.offers(kind, &way, &amounts, &splits) {
+                    let offer = with_room(offer, daemons);
+                    match self.withheld(kind, &way) {
+                        Some(why) => stock.withheld.push((offer, why)),
+                        None => stock.offers.push(offer),
+                    }
+                }
+            }
+        }
+        stock
+    }
+
+    fn type_labels(&self, kind: &InstanceType) -> Labels {
+        let mut labels = self.labels.clone();
+        labels.extend(kind.labels.iter().map(|(k, v)| (k.clone(), v.clone())));
+        if self.class.ami_family == AmiFamily::Windows {
+            labels.extend([label(key::OS, "windows")]);
+        }
+        labels
+    }
+
+    /// Returns whether `labels` meet every requirement whose key is decided by now.
+    fn admits(&self, labels: &Labels, decided: impl Fn(&LabelKey) -> bool) -> bool {
+        self.requirements.iter().all(|(key, set)| {
+            let open = !decided(key) && !self.labels.contains_key(key);
+            open || set.contains(labels.get(key))
+        })
+    }
+
+    /// Returns the ways to buy a type: what the catalogue lists, and the reservations that the node
+    /// class selects.
+    fn ways(&self, kind: &InstanceType) -> Vec<Way<'a>> {
+        let listed = kind.offerings.iter().cloned();
+        let listed = listed.map(|offering| Way { offering, reservation: None });
+        let reservations = self.supply.observed.reservations.values().filter(|reservation| {
+            reservation.instance_type == kind.name
+                && reservation.is_open(self.supply.at)
+                && self.class.reservations.iter().any(|term| selects(term, reservation))
+        });
+        let reserved = reservations.filter_map(|reservation| {
+            let zones = &self.supply.catalog.zones;
+            let zone = zones.iter().find(|zone| zone.name == reservation.zone)?;
+            let offering = Offering {
+                zone: zone.name.clone(),
+                zone_id: zone.id.clone(),
+                capacity_type: CapacityType::Reserved,
+                price: Some(MicroUsd::ZERO),
+                estimated: false,
+            };
+            Some(Way { offering, reservation: Some(reservation) })
+        });
+        listed.chain(reserved).collect()
+    }
+
+    /// Returns why a way cannot be used now.
+    fn withheld(&self, kind: &InstanceType, way: &Way<'_>) -> Option<Withheld> {
+        if let Some(reservation) = way.reservation.filter(|found| found.available == 0) {
+            return Some(Withheld::UsedUp { reservation: reservation.id.clone() });
+        }
+        let Offering { zone, capacity_type, .. } = &way.offering;
+        let Supply { observed, at, .. } = self.supply;
+        let exclusions = observed.exclusions.iter();
+        let covering = exclusions.filter(|e| e.covers(*at, &kind.name, zone, *capacity_type));
+        covering.map(|exclusion| exclusion.until).max().map(|until| Withheld::Excluded { until })
+    }
+
+    /// Returns the combinations of custom labels that its nodes can have, given what pods ask for.
+    ///
+    /// A label whose value the pool decides has one state. One that the pool leaves open is split:
+    /// each value some pod asks for, and one further state for the rest.
+    fn splits(&self, asked: &BTreeMap<LabelKey, BTreeSet<LabelValue>>) -> Vec<Labels> {
+        let mut splits = vec![Labels::new()];
+        for (key, set) in open(&self.requirements, &self.labels) {
+            let states = open_states(set, asked.get(key));
+            let combine = |base: &Labels, state: &Option<LabelValue>| {
+                let mut labels = base.clone();
+                labels.extend(state.iter().map(|value| (key.clone(), value.clone())));
+                labels
+            };
+            splits = splits
+                .iter()
+                .flat_map(|base| states.iter().map(move |state| combine(base, state)))
+                .take(SPLITS_MAX)
+                .collect();
+        }
+        splits
+    }
+
+    fn offers(
+        &self,
+        kind: &InstanceType,
+        way: &Way<'_>,
+        amounts: &Allocation,
+        splits: &[Labels],
+    ) -> Vec<Offer> {
+        let Offering { zone, zone_id, capacity_type, .. } = &way.offering;
+        let mut labels = self.type_labels(kind);
+        labels.extend([
+            label(key::ZONE, zone.as_str()),
+            label(key::ZONE_ID, zone_id.as_str()),
+            label(key::CAPACITY_TYPE, capacity_type.as_str()),
+        ]);
+        labels.extend(way.reservation.into_iter().flat_map(reservation_labels));
+        // Only what the image decides is left open: the build of Windows.
+        let known =
+            |key: &LabelKey| is_well_known(key.as_str()) && key.as_str() != key::WINDOWS_BUILD;
+        if !self.admits(&labels, known) {
+            return Vec::new();
+        }
+        let with = |split: &Labels| {
+            let mut labels = labels.clone();
+            labels.extend(split.iter().map(|(k, v)| (k.clone(), v.clone())));
+            self.offer(kind, way, amounts, (labels, split))
+        };
+        splits.iter().filter_map(with).collect()
+    }
+
+    /// Returns the offer of a node with these labels; `None` where its price is not known.
+    fn offer(
+        &self,
+        kind: &InstanceType,
+        way: &Way<'_>,
+        amounts: &Allocation,
+        (labels, split): (Labels, &Labels),
+    ) -> Option<Offer> {
+        let Offering { zone, zone_id, capacity_type, price, estimated } = &way.offering;
+        let overlaid = self.overlays.overlaid(&labels, *price);
+        let mut amounts = amounts.clone();
+        overlaid.extend(&mut amounts);
+        let node = NewNode {
+            pool: self.pool.name.clone(),
+            node_class: self.class.name.clone(),
+            instance_type: kind.name.clone(),
+            zone: zone.clone(),
+            zone_id: zone_id.clone(),
+            capacity_type: *capacity_type,
+            image: self.class.image.clone(),
+            labels,
+            taints: self.pool.taints.clone(),
+            startup_taints: self.pool.startup_taints.clone(),
+            capacity: amounts.capacity,
+            allocatable: amounts.allocatable,
+            price: overlaid.price?,
+            price_estimated: *estimated && overlaid.price == *price,
+            spec_digest: self.spec_digest.clone(),
+            reservation: way.reservation.map(|reservation| reservation.id.clone()),
+            open_labels: split.keys().cloned().collect(),
+            overlays: overlaid.names,
+            relaxed: Vec::new(),
+            alternatives: Vec::new(),
+        };
+        let weight = self.pool.weight;
+        let exotic = kind.bare_metal || kind.has_accelerator;
+        let (daemons, room) = (Resources::default(), Resources::default());
+        Some(Offer { node, weight, daemons, room, exotic })
+    }
+}
+
+fn with_room(mut offer: Offer, daemons: &[Daemon]) -> Offer {
+    offer.daemons = daemon_requests(daemons, &offer.node.labels, &offer.node.taints);
+    offer.room = offer.node.allocatable.minus(&offer.daemons);
+    offer
+}
+
+/// Returns the labels that a node has from the reservation it runs in.
+fn reservation_labels(reservation: &Reservation) -> [(LabelKey, LabelValue); 3] {
+    let interruptible = if reservation.interruptible { "true" } else { "false" };
+    [
+        label(key::RESERVATION_ID, reservation.id.as_str()),
+        label(key::RESERVATION_TYPE, reservation.kind.as_str()),
+        label(key::RESERVATION_INTERRUPTIBLE, interruptible),
+    ]
+}
+
+/// Returns whether `term` selects `reservation`: all that it states holds.
+fn selects(term: &ReservationTerm, reservation: &Reservation) -> bool {
+    let ReservationTerm { id, tags, owner, targeted } = term;
+    let is_targeted = reservation.match_criteria == MatchCriteria::Targeted;
+    let tagged = |(key, value): (&String, &String)| {
+        reservation.tags.get(key).is_some_and(|held| value == "*" || held == value)
+    };
+    id.as_ref().is_none_or(|id| id == reservation.id.as_str())
+        && owner.as_ref().is_none_or(|owner| *owner == reservation.owner)
+        && targeted.is_none_or(|targeted| targeted == is_targeted)
+        && tags.iter().all(tagged)
+}
+
+/// Returns the custom labels that a pool leaves open.
+pub(super) fn open<'r>(
+    requirements: &'r Requirements,
+    decided: &'r Labels,
+) -> impl Iterator<Item = (&'r LabelKey, &'r LabelSet)> {
+    let requirements = requirements.iter();
+    requirements.filter(|(key, _)| !is_well_known(key.as_str()) && !decided.contains_key(*key))
+}
+
+/// The states to make offers for, of a label that the pool leaves open.
+fn open_states(set: &LabelSet, asked: Option<&BTreeSet<LabelValue>>) -> Vec<Option<LabelValue>> {
+    let wanted = asked.into_iter().flatten().filter(|value| set.values().contains(value));
+    let mut states: Vec<Option<LabelValue>> = wanted.cloned().map(Some).collect();
+    if set.allows_absence() {
+        states.push(None);
+    } else if states.is_empty() {
+        states.extend(set.values().any().map(Some));
+    }
+    states
+}
+
+/// Returns, for every label key that a pod's choice of nodes names, the values it could ask for.
+pub(super) fn asked_values<'a>(
+    shapes: impl IntoIterator<Item = &'a PodShape>,
+) -> BTreeMap<LabelKey, BTreeSet<LabelValue>> {
+    let mut asked: BTreeMap<LabelKey, BTreeSet<LabelValue>> = BTreeMap::new();
+    let alternatives = shapes.into_iter().flat_map(|shape| &shape.nodes.any_of);
+    for (key, set) in alternatives.flat_map(Requirements::iter) {
+        if is_well_known(key.as_str()) || asked.get(key).is_some_and(|held| held.len() > SPLITS_MAX)
+        {
+            continue;
+        }
+        let values =
+            set.values().finite(64).unwrap_or_else(|| set.values().any().into_iter().collect());
+        asked.entry(key.clone()).or_default().extend(values);
+    }
+    asked
+}

@@ -1,0 +1,44 @@
+//! Why pools make no nodes, or not these, in words.
+
+use super::super::offer::{PoolRefusal, Withheld};
+use super::super::target::Relaxed;
+use crate::ids::PoolName;
+
+/// Returns why a pool can make no nodes, in words.
+pub(in super::super) fn refusal_text(pool: &PoolName, refusal: &PoolRefusal) -> String {
+    match refusal {
+        PoolRefusal::NoNodeClass => format!("pool {pool} has no node class"),
+        PoolRefusal::Unreadable { what, field } => {
+            let part = if field.is_empty() { "a part".to_owned() } else { format!("`{field}`") };
+            format!("pool {pool} makes no nodes: {part} of {what} could not be read")
+        }
+        PoolRefusal::NoOffering => format!("no offering satisfies the requirements of pool {pool}"),
+        PoolRefusal::Withheld(why) => {
+            format!("pool {pool} makes no nodes now: {}", withheld_text(pool, why))
+        }
+    }
+}
+
+/// Returns the code of a reason why an offer is not made.
+pub(super) fn code(why: &Withheld) -> &'static str {
+    match why {
+        Withheld::Excluded { .. } => "excluded",
+        Withheld::UsedUp { .. } => "reservation-full",
+        Withheld::TooFewValues(_) => "min-values",
+    }
+}
+
+/// Returns why an offer of `pool` is not made, in words.
+pub(super) fn withheld_text(pool: &PoolName, why: &Withheld) -> String {
+    match why {
+        Withheld::Excluded { until } => {
+            format!("EC2 had no such capacity lately, which is tried again from {until} on")
+        }
+        Withheld::UsedUp { reservation } => {
+            format!("reservation {reservation} has no machine left")
+        }
+        Withheld::TooFewValues(Relaxed { key, demanded, remain }) => {
+            format!("pool {pool} demands {demanded} distinct values of {key}, and has {remain}")
+        }
+    }
+}
