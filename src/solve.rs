@@ -41,6 +41,10 @@ mod variety;
 #[doc = include_str!("adr/0005-rehearsal.md")]
 pub mod adr_0005 {}
 
+#[cfg(doc)]
+#[doc = include_str!("adr/0006-rules-between-pods.md")]
+pub mod adr_0006 {}
+
 pub use offer::{
     Offer, Offers, PoolRefusal, Supply, Withheld, admits, admits_daemon, daemon_requests,
     pool_requirements,
