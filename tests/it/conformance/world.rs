@@ -10,7 +10,7 @@ use fleetwright::manifest::{Desired, Scale};
 use fleetwright::plan::wire::{Amount, NodeState, Plan};
 use fleetwright::pod::{PodTemplate, Taint, TaintEffect};
 use fleetwright::requirement::label;
-use fleetwright::units::{Bytes, MilliCpu, Resources};
+use fleetwright::units::{Bytes, MilliCpu, Quantity, Resources};
 use jiff::SignedDuration;
 
 use super::given::CLUSTER;
@@ -26,7 +26,7 @@ pub(super) fn add(
     desired: &Desired,
     catalog: &Catalog,
 ) -> Result<(), String> {
-    line.only(&["pool", "capacity", "labels", "taints", "annotations", "holds", "age"])?;
+    line.only(&["pool", "capacity", "labels", "taints", "annotations", "holds", "granted", "age"])?;
     let (name, kind, zone) = (line.word(1)?, line.word(2)?, line.word(3)?);
     let pool = line.option("pool").unwrap_or("default");
     let is_foreign = line.has("foreign");
@@ -113,6 +113,13 @@ fn hold(world: &mut Observed, line: &Line, desired: &Desired) -> Result<(), Stri
             bind(world, owner, &desired.workloads[owner].template, &node);
         }
     }
+    for (owner, cpu) in line.option("granted").map(|text| pairs(text, ':')).unwrap_or_default() {
+        let cpu: Quantity = cpu.parse().map_err(|_| "write granted=NAME:CPU")?;
+        let granted = [("app".to_owned(), [("cpu".into(), cpu.ceil_milli())].into())];
+        let of = |pod: &&mut Pod| pod.owner.as_ref().is_some_and(|id| &*id.name == owner);
+        let here = world.pods.iter_mut().filter(|pod| pod.node.as_ref() == Some(&node));
+        here.filter(of).for_each(|pod| pod.granted = granted.clone().into());
+    }
     Ok(())
 }
 
@@ -146,7 +153,9 @@ fn tags(world: &Observed, pool: &str) -> BTreeMap<String, String> {
 fn bind(world: &mut Observed, owner: &WorkloadId, template: &Arc<PodTemplate>, node: &NodeName) {
     let key = owner.to_string();
     world.templates.insert(key.clone(), template.clone());
-    let number = world.pods.len();
+    // Names of pods that are gone are not given again.
+    let number = world.pods.iter().filter_map(|pod| pod.uid.as_str().strip_prefix("uid-"));
+    let number = number.filter_map(|n| n.parse::<usize>().ok()).max().map_or(0, |last| last + 1);
     world.pods.push(Pod {
         namespace: owner.namespace.clone(),
         name: format!("{}-{number}", owner.name).into(),
@@ -203,9 +212,13 @@ pub(super) fn carried_out(world: &Observed, plan: &Plan, desired: &Desired) -> O
         for (key, count) in &row.pods {
             let owner = known.iter().find(|(id, _)| fleetwright::solve::workload_key(id) == *key);
             let (owner, template) = owner.expect("a planned pod has a workload");
-            for _ in 0..*count {
-                bind(&mut after, owner, template, node);
-            }
+            let stays =
+                |pod: &&Pod| pod.owner.as_ref() == Some(owner) && pod.node.as_ref() == Some(node);
+            let count = usize::try_from(*count).expect("few pods");
+            let staying: Vec<Pod> = world.pods.iter().filter(stays).take(count).cloned().collect();
+            let coming = count - staying.len();
+            after.pods.extend(staying);
+            (0..coming).for_each(|_| bind(&mut after, owner, template, node));
         }
     }
     after
