@@ -138,7 +138,11 @@ impl Survey<'_> {
         let pool = ours.and_then(pool_of);
         let declared = pool.as_ref().and_then(|name| self.circumstances.desired.pools.get(name));
         // Taints that the pool removes once the node is initialized keep no pod away for long.
-        let starts = |taint: &Taint| declared.is_some_and(|p| p.startup_taints.contains(taint));
+        let starting = !node.ready && ours.is_some() && self.is_coming(node.created_at);
+        let starts = |taint: &Taint| {
+            declared.is_some_and(|p| p.startup_taints.contains(taint))
+                || starting && is_ephemeral(taint)
+        };
         let (startup_taints, taints): (Vec<Taint>, Vec<Taint>) =
             node.taints.iter().cloned().partition(starts);
         let priced = instance.map(|i| self.priced(i, &node.labels)).unwrap_or_default();
@@ -269,6 +273,19 @@ impl Survey<'_> {
             declared,
         })
     }
+}
+
+/// Returns whether a taint goes by itself once a young node is initialized.
+///
+/// Source: Karpenter, `pkg/scheduling/taints.go`, `KnownEphemeralTaints`.
+fn is_ephemeral(taint: &Taint) -> bool {
+    const KEYS: [&str; 4] = [
+        "node.kubernetes.io/not-ready",
+        "node.kubernetes.io/unreachable",
+        "node.cloudprovider.kubernetes.io/uninitialized",
+        "karpenter.sh/unregistered",
+    ];
+    KEYS.contains(&taint.key.as_str()) || taint.key.as_str().starts_with("readiness.k8s.io/")
 }
 
 pub(super) fn pool_of(instance: &Instance) -> Option<PoolName> {

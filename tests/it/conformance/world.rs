@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use fleetwright::catalog::{CapacityType, Catalog, InstanceType, NodeSettings, allocation};
-use fleetwright::fleet::{Instance, InstanceState, Node, Observed, Pod, PodPhase, tag};
+use fleetwright::fleet::{
+    Instance, InstanceState, LiveWorkload, Node, Observed, Pod, PodPhase, tag,
+};
 use fleetwright::ids::{InstanceId, Labels, NodeName, WorkloadId, WorkloadKind};
 use fleetwright::manifest::{Desired, Scale};
 use fleetwright::plan::wire::{Amount, NodeState, Plan};
@@ -115,12 +117,24 @@ fn hold(world: &mut Observed, line: &Line, desired: &Desired) -> Result<(), Stri
     }
     for (owner, cpu) in line.option("granted").map(|text| pairs(text, ':')).unwrap_or_default() {
         let cpu: Quantity = cpu.parse().map_err(|_| "write granted=NAME:CPU")?;
-        let granted = [("app".to_owned(), [("cpu".into(), cpu.ceil_milli())].into())];
-        let of = |pod: &&mut Pod| pod.owner.as_ref().is_some_and(|id| &*id.name == owner);
-        let here = world.pods.iter_mut().filter(|pod| pod.node.as_ref() == Some(&node));
-        here.filter(of).for_each(|pod| pod.granted = granted.clone().into());
+        grant(world, owner, &node, cpu.ceil_milli());
     }
     Ok(())
+}
+
+/// Has the pods of `owner` on `node` run with another CPU request than their controller gave them.
+fn grant(world: &mut Observed, owner: &str, node: &NodeName, cpu_milli: i64) {
+    let of = |id: &WorkloadId| &*id.name == owner;
+    let here =
+        |pod: &&mut Pod| pod.node.as_ref() == Some(node) && pod.owner.as_ref().is_some_and(of);
+    for pod in world.pods.iter_mut().filter(here) {
+        pod.granted = [("app".to_owned(), [("cpu".into(), cpu_milli)].into())].into();
+        let id = pod.owner.clone().expect("it has the owner that was asked for");
+        let template = Some(pod.template.clone());
+        if world.workloads.iter().all(|live| live.id != id) {
+            world.workloads.push(LiveWorkload { id, replicas: 1, delivered: true, template });
+        }
+    }
 }
 
 fn labels_of(text: &str) -> Labels {
