@@ -20,12 +20,27 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::offer::Offer;
 use super::standing::Standing;
 use crate::demand::PodGroup;
-use crate::ids::{Labels, Namespace};
+use crate::ids::{LabelKey, Labels, Namespace};
 use crate::pod::HostPort;
 use crate::requirement::{Requirements, key};
 use domains::Domains;
 pub(super) use domains::lies_within;
 use relations::{Kind, Relation, relations};
+
+/// Returns, for each group, the labels whose values decide about its pods: those of its own required
+/// rules, and of the rules of others that speak of it.
+pub(super) fn ties(
+    groups: &[PodGroup],
+    namespaces: &BTreeMap<Namespace, Labels>,
+) -> Vec<BTreeSet<LabelKey>> {
+    let mut ties = vec![BTreeSet::new(); groups.len()];
+    for Relation { carrier, key, members, kind: _ } in relations(groups, namespaces) {
+        for group in members.iter().chain([&carrier]) {
+            ties[*group].insert(key.clone());
+        }
+    }
+    ties
+}
 
 /// Pods of one group that go to the same domains.
 #[derive(Debug, Clone, PartialEq, Eq)]

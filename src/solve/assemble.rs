@@ -1,6 +1,6 @@
 //! From counts by class back to workloads and concrete nodes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::consolidate::{Consolidated, Declined};
 use super::exchange::{Changes, Exchange, Exchanges};
@@ -15,7 +15,7 @@ use super::target::{
 };
 use super::{Input, Settings, stand_ins, variety, workload_key};
 use crate::demand::PodGroup;
-use crate::ids::NodeName;
+use crate::ids::{LabelKey, NodeName};
 use crate::units::MicroUsd;
 
 /// What concrete answers are made from.
@@ -47,6 +47,7 @@ impl Assembly<'_> {
     pub(super) fn new_nodes(&self) -> Vec<Launch> {
         let settled = &self.outcome.settled;
         let limits = self.limits();
+        let ties = super::allot::ties(self.groups, &self.input.desired.namespaces);
         let mut memo: BTreeMap<(usize, &Counts), Others> = BTreeMap::new();
         let mut launches = Vec::with_capacity(settled.offers.len());
         for (node, offer) in settled.layout.packing.opened.iter().zip(&settled.offers) {
@@ -55,7 +56,14 @@ impl Assembly<'_> {
             let mut new = self.offers[*offer].node.clone();
             let pool = self.input.desired.pools.get(&new.pool);
             let demands = pool.map(variety::demands).unwrap_or_default();
-            stand_ins::choose(&mut new, &others.candidates, &demands);
+            // Pods that rules between pods tie to a zone stay in it, whatever stands in.
+            let groups = node.pods.keys().flat_map(|class| self.model.classes[*class].groups());
+            let tied: BTreeSet<&LabelKey> = groups.flat_map(|group| &ties[group]).collect();
+            let keeps = |offer: &&&Offer| {
+                tied.iter().all(|key| offer.node.labels.get(*key) == new.labels.get(*key))
+            };
+            let candidates: Vec<&Offer> = others.candidates.iter().filter(keeps).copied().collect();
+            stand_ins::choose(&mut new, &candidates, &demands);
             let reason = LaunchReason::Demand { pods: BTreeMap::new() };
             let rejected = others.rejected.clone();
             launches.push(Launch { node: new, reason, batch: None, rejected });

@@ -71,7 +71,8 @@ impl Filling {
     ) {
         let planned = |class: usize| left[class];
         let here = |filling: &Self, class: usize| filling.pods.get(&class).copied().unwrap_or(0);
-        let rest = |filling: &Self, class: usize| planned(class) - here(filling, class);
+        let rest =
+            |filling: &Self, class: usize| planned(class).saturating_sub(here(filling, class));
         while rest(self, class) > 0 {
             let leader = if model.classes[class].whole { rest(self, class) } else { 1 };
             let mut trial = self.clone();
