@@ -80,6 +80,13 @@ impl PodGroup {
             self.shape = Arc::clone(&only.shape);
             parts.clear();
         }
+        if let Some(first) = parts.iter().find(|part| part.shape.unsupported.is_empty()) {
+            // What the parts have in common: a workload is as placeable as some part of it.
+            let mut common = (*first.shape).clone();
+            common.nodes.any_of = common.nodes.stated().to_vec();
+            common.nodes.without_volumes = None;
+            self.shape = Arc::new(common);
+        }
         self.parts = parts;
     }
 

@@ -28,6 +28,7 @@ mod state;
 mod tests;
 mod together;
 mod totals;
+mod volumes;
 mod waves;
 
 use std::fmt;
@@ -93,6 +94,7 @@ pub fn check(plan: &Plan, facts: &Facts<'_>) -> Vec<Violation> {
     fixed::check(&case, &mut verdict);
     limits::check(&case, &mut verdict);
     fit::check(&case, &state, &mut verdict);
+    volumes::check(&case, &state, &mut verdict);
     totals::check(&case, &mut verdict);
     cost::check(&case, &mut verdict);
     waves::check(&case, &mut verdict);

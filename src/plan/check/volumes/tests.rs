@@ -1,0 +1,155 @@
+//! Defects of plans over volumes, planted one by one.
+
+use std::sync::Arc;
+
+use super::*;
+use crate::demand::{Claims, PodShape, Unsupported};
+use crate::ids::Origin;
+use crate::manifest::{Scale, Workload};
+use crate::plan::check::check;
+use crate::plan::fixture::{Inputs, inputs, plan, workload};
+use crate::pod::{PodSpec, PodTemplate};
+
+const ZONE: &str = "us-east-1a";
+
+fn in_zone(zone: &str) -> PersistentVolume {
+    let values = vec![zone.into()];
+    let key = "topology.ebs.csi.aws.com/zone".into();
+    let expressions = vec![Expression { key, operator: Operator::In, values }];
+    PersistentVolume {
+        node_terms: vec![NodeTerm { expressions, fields: Vec::new() }],
+        driver: Some(EBS_DRIVER.to_owned()),
+        ..PersistentVolume::default()
+    }
+}
+
+fn bound() -> Claim {
+    let volume_name = Some("pv".to_owned());
+    Claim { volume_name, phase: ClaimPhase::Bound, ..Claim::default() }
+}
+
+fn claim(inputs: &mut Inputs) -> &mut Claim {
+    let claims = inputs.observed.storage.claims.get_mut("shop").expect("one namespace");
+    claims.get_mut("data").expect("one claim")
+}
+
+/// Gives `shop/batch` these volumes, in the repository and in the demand.
+fn mount(inputs: &mut Inputs, sources: Vec<VolumeSource>) {
+    let volume = |(n, source)| Volume { name: format!("v{n}"), source };
+    let volumes: Vec<Volume> = sources.into_iter().enumerate().map(volume).collect();
+    let spec = PodSpec { volumes: volumes.clone(), ..PodSpec::default() };
+    let id = workload("batch");
+    let planned = Workload {
+        id: id.clone(),
+        origin: Origin::new("shop.yaml", 1),
+        scale: Scale::Replicas(3),
+        template: Arc::new(PodTemplate { spec, ..PodTemplate::default() }),
+        first_ordinal: 0,
+    };
+    inputs.desired.workloads.insert(id.clone(), planned);
+    let claims = Claims::of(&inputs.desired, &inputs.observed.storage);
+    let groups = inputs.demand.groups.iter_mut();
+    for group in groups.filter(|group| group.workload == id) {
+        group.shape = Arc::new(claims.mounted(&group.shape, &volumes, None));
+    }
+}
+
+fn shape(inputs: &mut Inputs) -> &mut PodShape {
+    let id = workload("batch");
+    let group = inputs.demand.groups.iter_mut().find(|group| group.workload == id);
+    Arc::make_mut(&mut group.expect("in the demand").shape)
+}
+
+/// A claim bound in the zone of the plan's nodes, used by the pods that come.
+fn sound() -> Inputs {
+    let mut inputs = inputs();
+    for kind in inputs.catalog.types.values_mut() {
+        kind.ebs_attachments = Some((28, true));
+    }
+    inputs.observed.storage.volumes.insert("pv".to_owned(), in_zone(ZONE));
+    let claims = [("data".to_owned(), bound())].into();
+    inputs.observed.storage.claims.insert("shop".into(), claims);
+    mount(&mut inputs, vec![VolumeSource::Claim("data".to_owned())]);
+    inputs
+}
+
+/// Returns the rules of volumes that the plan breaks.
+fn broken(inputs: &Inputs) -> BTreeSet<&'static str> {
+    let all = check(&plan(), &inputs.facts());
+    all.iter().map(|violation| violation.rule).filter(|rule| rule.starts_with("volumes/")).collect()
+}
+
+#[test]
+fn a_sound_plan_keeps_every_rule() {
+    assert_eq!(broken(&sound()), BTreeSet::new());
+    assert_eq!(broken(&inputs()), BTreeSet::new());
+}
+
+/// What is planted, the rule that finds it, and how it is planted.
+type Defect = (&'static str, &'static str, fn(&mut Inputs));
+
+const DEFECTS: [Defect; 10] = [
+    ("the volume is in another zone", "volumes/place", |inputs| {
+        inputs.observed.storage.volumes.insert("pv".to_owned(), in_zone("us-east-1b"));
+    }),
+    ("the volume is on a node", "volumes/place", |inputs| {
+        let volume = inputs.observed.storage.volumes.get_mut("pv").expect("there");
+        volume.node_terms[0].expressions[0].key = key::HOSTNAME.into();
+    }),
+    ("the demand has the volume elsewhere", "volumes/place", |inputs| {
+        shape(inputs).volumes[0].nodes.clear();
+    }),
+    ("the demand forgot where the volume is", "volumes/place", |inputs| {
+        inputs.observed.storage.volumes.insert("pv".to_owned(), in_zone("us-east-1b"));
+        shape(inputs).volumes.clear();
+    }),
+    ("the class makes volumes elsewhere", "volumes/place", |inputs| {
+        let class = StorageClass {
+            provisioner: "kubernetes.io/aws-ebs".to_owned(),
+            waits_for_pod: true,
+            allowed_topologies: in_zone("us-east-1b").node_terms,
+            is_default: true,
+            created_at: None,
+        };
+        inputs.desired.storage_classes.insert("zonal".to_owned(), class);
+        *claim(inputs) = Claim::default();
+    }),
+    ("the claim is being deleted", "volumes/ready", |inputs| claim(inputs).deleting = true),
+    ("the volume is lost", "volumes/ready", |inputs| claim(inputs).phase = ClaimPhase::Lost),
+    ("the claim is not there", "volumes/ready", |inputs| {
+        inputs.observed.storage.claims.clear();
+    }),
+    ("the claim is for one pod", "volumes/one-pod", |inputs| {
+        claim(inputs).access_modes = vec!["ReadWriteOncePod".to_owned()];
+    }),
+    ("a node gets more volumes than it attaches", "volumes/attach", |inputs| {
+        let class = StorageClass {
+            provisioner: EBS_DRIVER.to_owned(),
+            waits_for_pod: true,
+            allowed_topologies: Vec::new(),
+            is_default: true,
+            created_at: None,
+        };
+        inputs.desired.storage_classes.insert("gp3".to_owned(), class);
+        mount(inputs, vec![VolumeSource::EphemeralClaim(None); 28]);
+    }),
+];
+
+#[test]
+fn every_planted_defect_is_found() {
+    for (what, rule, plant) in DEFECTS {
+        let mut inputs = sound();
+        plant(&mut inputs);
+        assert!(broken(&inputs).contains(rule), "{what}: {:?}", broken(&inputs));
+    }
+}
+
+#[test]
+fn what_waits_and_does_not_come_is_no_defect() {
+    let mut inputs = sound();
+    mount(&mut inputs, vec![VolumeSource::EphemeralClaim(Some("gone".to_owned()))]);
+    assert_eq!(broken(&inputs), BTreeSet::new(), "nobody knows the class");
+    shape(&mut inputs).unsupported = vec![Unsupported::Volumes];
+    let found = check(&plan(), &inputs.facts());
+    assert!(found.iter().any(|violation| violation.rule == "fit/unsupported"));
+}
