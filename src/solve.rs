@@ -23,6 +23,7 @@ mod model;
 mod offer;
 mod pack;
 mod parts;
+mod procure;
 mod rehearse;
 mod rescue;
 mod settle;

@@ -96,6 +96,22 @@ impl Allotment {
         Self { lots: lots.collect(), ..Self::default() }
     }
 
+    /// Returns one lot for each group, and of the rules only how many pods no new node may hold
+    /// together, whatever the other nodes hold. A spread is none of these: it allows any number as
+    /// long as every node has as many.
+    pub(super) fn loose(field: Field) -> Self {
+        let mut relations = relations(field.groups, field.namespaces);
+        relations.retain(|relation| {
+            relation.key.as_str() == key::HOSTNAME && matches!(relation.kind, Kind::Apart)
+        });
+        let (mut rules, _) = node_rules(&relations);
+        rules.extend(port_rules(field.groups));
+        rules.retain(|rule| matches!(rule, NodeRule::Cap { .. }));
+        rules.sort();
+        rules.dedup();
+        Self { rules, ..Self::free(field.groups) }
+    }
+
     /// Returns where the pods of each group go, and the rules they keep on one node.
     pub(super) fn of(field: Field) -> Self {
         let relations = relations(field.groups, field.namespaces);

@@ -6,22 +6,19 @@
 //! for elsewhere and may hold as much as they have room for. Rules that only narrow where pods may
 //! go can be left out: a bound without them is lower and stays true.
 
-use super::market::Market;
 use super::market::exact::cheapest;
 use super::market::generate::{Effort, Pricing};
-use super::model::{Bin, Model};
+use super::market::{Cap, Market};
+use super::model::{Model, copies};
 use super::survey::{Single, Survey};
 use crate::units::MicroUsd;
 
 /// How much is done for a bound; what it costs is measured by `cargo bench --bench bound`.
 const EFFORT: Effort = Effort { cut_rounds: 80, rounds: 60, steps: 2_000, steps_total: 400_000 };
 
-/// Returns a bound on the price of holding `placed` pods (by class), of which the `fixed` bins,
-/// already paid for, may take as many as they can.
-pub(super) fn lower_bound(model: &Model, placed: &[u32], fixed: &[&Bin]) -> MicroUsd {
-    let singles: Vec<Single> =
-        fixed.iter().map(|bin| Single { price: MicroUsd::ZERO, bin }).collect();
-    let survey = Survey::of(model, placed, &model.undominated, &singles, &[]);
+/// Returns a bound on the price of holding `placed` pods (by class) on new nodes and on `singles`.
+pub(super) fn lower_bound(model: &Model, placed: &[u32], singles: &[Single]) -> MicroUsd {
+    let survey = Survey::of(model, placed, &model.undominated, singles);
     MicroUsd(bound(&survey.market, &survey.wanted))
 }
 
@@ -33,7 +30,7 @@ fn bound(market: &Market, wanted: &[u32]) -> i64 {
     let mut pricing = Pricing::of(market, wanted, EFFORT);
     pricing.price_cut();
     if pricing.whole_pods_may_prove_more() {
-        pricing.price_whole();
+        pricing.price_whole(&[]);
     }
     pricing.best().bound.max(apart(market, wanted))
 }
@@ -46,18 +43,16 @@ fn apart(market: &Market, wanted: &[u32]) -> i64 {
     let needs: Vec<i64> = (0..wanted.len()).map(|class| cheapest_kind(market, class)).collect();
     let alone = (0..wanted.len())
         .filter(|class| wanted[*class] > 0)
-        .filter(|class| !market.singles.iter().any(|single| single.takes[*class]))
+        .filter(|class| !market.singles.iter().any(|single| single.kind.takes[*class]))
         .map(|class| needs[class]);
     let under_cap = market.caps.iter().filter(|cap| cap.most > 0).map(|cap| {
         let mut members: Vec<(i64, u32)> =
             cap.members.iter().map(|class| (needs[*class], wanted[*class])).collect();
         members.sort_unstable_by(|a, b| b.cmp(a));
-        let hosts = |single: &&super::market::Kind| cap.members.iter().any(|c| single.takes[*c]);
-        let hosted = market.singles.iter().filter(hosts).count();
-        let mut free = u64::try_from(hosted).unwrap_or(u64::MAX).saturating_mul(cap.most.into());
+        // `free` is the room on nodes that are there or were opened for dearer pods.
+        let mut free: u64 = market.singles.iter().map(|single| hosted(market, single, cap)).sum();
         let mut price = 0_i64;
         for (need, count) in members {
-            // `free` is the room on nodes that are there or were opened for dearer pods.
             let beyond = u64::from(count).saturating_sub(free);
             let nodes = beyond.div_ceil(cap.most.into());
             free = (free + nodes * u64::from(cap.most)).saturating_sub(count.into());
@@ -67,6 +62,13 @@ fn apart(market: &Market, wanted: &[u32]) -> i64 {
         price
     });
     alone.chain(under_cap).max().unwrap_or(0)
+}
+
+/// The most pods under a cap that nodes which are there could hold.
+fn hosted(market: &Market, single: &super::market::Single, cap: &Cap) -> u64 {
+    let taken = cap.members.iter().filter(|class| single.kind.takes[**class]);
+    let each = |class: &usize| copies(&market.wares[*class].ask, &single.kind.room, u32::MAX);
+    taken.map(|class| u64::from(each(class)) * u64::from(single.count)).sum()
 }
 
 /// The price of the cheapest node that a pod of `class` may run on.

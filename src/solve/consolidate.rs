@@ -87,7 +87,7 @@ fn without_leavers(ground: &Ground) -> Layout {
             layout = trial;
         }
     }
-    layout
+    ground.repacked(layout)
 }
 
 /// A set of nodes that could go, and what that comes to.

@@ -12,11 +12,12 @@ use super::bound::lower_bound;
 use super::consolidate::{Consolidated, consolidate};
 use super::layout::{Counts, Ground, Layout};
 use super::limits::Limits;
-use super::model::{Bin, Model, Supply};
+use super::model::{Model, Supply};
 use super::offer::Offer;
 use super::pack::{Opened, Packing};
 use super::rehearse::{Placements, Settled, Stage};
 use super::standing::{Fate, Standing};
+use super::survey::Single;
 use super::target::Place;
 use super::{Input, Settings};
 use crate::demand::{Demand, PodGroup};
@@ -85,7 +86,9 @@ impl Passes<'_> {
         let (settled, standing) = (&outcome.settled, self.standing);
         let groups = &self.demand.groups;
         let supply = Supply { offers: self.offers, standing, daemons: &self.demand.daemons };
-        let model = Model::of(groups, &Allotment::free(groups), supply);
+        let namespaces = &self.input.desired.namespaces;
+        let field = Field { groups, offers: self.offers, standing, namespaces };
+        let model = Model::of(groups, &Allotment::loose(field), supply);
         let placed = |(group, planned): &(usize, u32)| {
             planned.saturating_sub(settled.unplaced.get(group).copied().unwrap_or(0))
         };
@@ -94,10 +97,20 @@ impl Passes<'_> {
         let stays = |index: &usize| {
             settled.layout.kept[*index] && !matches!(standing[*index].fate, Fate::Free)
         };
-        let fixed: Vec<usize> = (0..standing.len()).filter(stays).collect();
-        let bins: Vec<&Bin> = fixed.iter().map(|i| &model.bins[*i]).collect();
-        let paid: MicroUsd = fixed.iter().map(|i| standing[*i].price.unwrap_or_default()).sum();
-        paid + lower_bound(&model, &placed, &bins)
+        let price = |index: usize| standing[index].price.unwrap_or_default();
+        let single = |index: usize| {
+            let bin = &model.bins[index];
+            match standing[index].fate {
+                _ if stays(&index) => Some(Single { price: MicroUsd::ZERO, bin }),
+                Fate::Leaves(_) => None,
+                Fate::Free | Fate::OnlyWhenEmpty(_) | Fate::Stays(_) => {
+                    Some(Single { price: price(index), bin })
+                }
+            }
+        };
+        let singles: Vec<Single> = (0..standing.len()).filter_map(single).collect();
+        let paid: MicroUsd = (0..standing.len()).filter(stays).map(price).sum();
+        paid + lower_bound(&model, &placed, &singles)
     }
 
     /// Places `groups` on `standing` and what else it takes, and consolidates.

@@ -9,6 +9,7 @@ use super::fill::Filling;
 use super::limits::Limits;
 use super::model::Model;
 use super::pack::{Opened, Packing, pack};
+use super::procure::procure;
 use super::standing::{Fate, Standing};
 use crate::ids::NodeName;
 use crate::units::MicroUsd;
@@ -123,6 +124,21 @@ impl<'a> Ground<'a> {
         let price =
             standing.map(|(node, _)| price_of(node)).sum::<MicroUsd>() + packing.price(self.model);
         Layout { kept, on, staying, packing, price }
+    }
+
+    /// Returns `layout` with its new nodes bought at solved prices, where that costs less.
+    pub(super) fn repacked(&self, mut layout: Layout) -> Layout {
+        let mut wanted = vec![0; self.model.classes.len()];
+        for (class, count) in layout.packing.opened.iter().flat_map(|node| &node.pods) {
+            wanted[*class] += count;
+        }
+        let Some(better) = procure(self.model, &wanted, &self.limits) else { return layout };
+        let (old, new) = (layout.packing.price(self.model), better.price(self.model));
+        if better.left_over() == 0 && new < old {
+            layout.packing.opened = better.opened;
+            layout.price = layout.price - old + new;
+        }
+        layout
     }
 
     /// Puts what fits of a class on a standing node.

@@ -7,13 +7,18 @@
 //! counted, so that the same market gives the same answer everywhere.
 
 mod blank;
+mod bought;
 mod certificate;
 mod cluster;
+mod dive;
 pub(super) mod exact;
 pub(super) mod generate;
+mod guided;
 mod knapsack;
 mod master;
 mod number;
+pub(super) mod purchase;
+mod quota;
 mod relaxation;
 
 /// Amounts by resource; all vectors of a market have the same length.
@@ -27,7 +32,7 @@ pub(super) struct Ware {
 }
 
 /// Alike nodes.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Kind {
     /// Price per hour in micro-USD.
     pub price: i64,
@@ -35,6 +40,15 @@ pub(super) struct Kind {
     pub room: Amounts,
     /// For each class, whether its pods may run there.
     pub takes: Vec<bool>,
+}
+
+/// Alike nodes of which there are only so many.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Single {
+    /// The node; its price is nothing where it is paid for anyhow.
+    pub kind: Kind,
+    /// How many there are.
+    pub count: u32,
 }
 
 /// A limit to how many pods of some classes share a node.
@@ -53,9 +67,10 @@ pub(super) struct Market {
     pub wares: Vec<Ware>,
     /// Nodes, of which there are as many as are paid for.
     pub kinds: Vec<Kind>,
-    /// Nodes that can be had once; for nothing, where they are paid for already.
-    pub singles: Vec<Kind>,
-    /// Limits of every node.
+    /// Nodes of which there are only so many. Caps do not hold on them: what runs there may have
+    /// come before its rules.
+    pub singles: Vec<Single>,
+    /// Limits of every node of the kinds.
     pub caps: Vec<Cap>,
     /// For each class, its caps.
     pub caps_of: Vec<Vec<usize>>,
@@ -66,7 +81,7 @@ impl Market {
     pub(super) fn new(
         wares: Vec<Ware>,
         kinds: Vec<Kind>,
-        singles: Vec<Kind>,
+        singles: Vec<Single>,
         caps: Vec<Cap>,
     ) -> Self {
         let mut caps_of = vec![Vec::new(); wares.len()];

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use super::market::{Cap, Kind, Market, Ware};
+use super::allot::NodeRule;
+use super::market::{self, Cap, Kind, Market, Ware};
 use super::model::{Bin, Model};
 use crate::units::MicroUsd;
 
@@ -12,6 +13,10 @@ pub(super) struct Survey {
     pub market: Market,
     /// How many pods of each of its classes are wanted.
     pub wanted: Vec<u32>,
+    /// Columns that its kinds stand for.
+    pub columns: Vec<usize>,
+    /// Classes of the model that its classes stand for.
+    pub members: Vec<Vec<usize>>,
 }
 
 /// A node that can be had once.
@@ -25,69 +30,64 @@ pub(super) struct Single<'a> {
 
 impl Survey {
     /// Returns the market of `wanted` pods (by class) and of `columns`, beside which there are
-    /// `singles`; `caps` (of classes of the model) hold on every node.
-    pub(super) fn of(
-        model: &Model,
-        wanted: &[u32],
-        columns: &[usize],
-        singles: &[Single],
-        caps: &[Cap],
-    ) -> Self {
-        let members = alike(model, wanted, columns, singles, caps);
-        let mut class_of: BTreeMap<usize, usize> = BTreeMap::new();
-        for (index, members) in members.iter().enumerate() {
-            class_of.extend(members.iter().map(|class| (*class, index)));
-        }
+    /// `singles`. Of the rules about one node only caps are part of it.
+    pub(super) fn of(model: &Model, wanted: &[u32], columns: &[usize], singles: &[Single]) -> Self {
+        let members = alike(model, wanted, columns, singles);
         let columns = distinct(model, columns);
-        let only = |takes: &[bool]| members.iter().map(|members| takes[members[0]]).collect();
+        let only = |takes: &[bool]| members.iter().map(|of| takes[of[0]]).collect();
         let kind = |column: &usize| {
             let column = &model.columns[*column];
             Kind { price: column.price.0, room: column.room.clone(), takes: only(&column.takes) }
         };
-        let single = |single: &Single| Kind {
-            price: single.price.0,
-            room: single.bin.room.iter().map(|room| (*room).max(0)).collect(),
-            takes: only(&single.bin.takes),
-        };
-        let cap = |cap: &Cap| {
-            let known = cap.members.iter().filter_map(|class| class_of.get(class).copied());
-            let mut members: Vec<usize> = known.collect();
-            members.sort_unstable();
-            members.dedup();
-            Cap { members, most: cap.most }
-        };
-        let wares =
-            members.iter().map(|of| Ware { ask: model.classes[of[0]].ask.clone() }).collect();
-        let kinds = columns.iter().map(kind).collect();
-        let singles = singles.iter().map(single).collect();
-        let market = Market::new(wares, kinds, singles, caps.iter().map(cap).collect());
-        let sum = |members: &Vec<usize>| {
-            members.iter().map(|class| wanted[*class]).fold(0, u32::saturating_add)
-        };
+        let kinds: Vec<Kind> = columns.iter().map(kind).collect();
+        let mut counts: BTreeMap<Kind, u32> = BTreeMap::new();
+        for single in singles {
+            let room = single.bin.room.iter().map(|room| (*room).max(0)).collect();
+            let kind = Kind { price: single.price.0, room, takes: only(&single.bin.takes) };
+            if !kinds.iter().any(|other| is_no_better(&kind, other)) {
+                *counts.entry(kind).or_insert(0) += 1;
+            }
+        }
+        let singles = counts.into_iter().map(|(kind, count)| market::Single { kind, count });
+        let ware = |of: &Vec<usize>| Ware { ask: model.classes[of[0]].ask.clone() };
+        let wares = members.iter().map(ware).collect();
+        let market = Market::new(wares, kinds, singles.collect(), caps(model, &members));
+        let sum = |of: &Vec<usize>| of.iter().map(|c| wanted[*c]).fold(0, u32::saturating_add);
         let wanted = members.iter().map(sum).collect();
-        Self { market, wanted }
+        Self { market, wanted, columns, members }
     }
 }
 
+/// Returns whether a node could as well be had as one more of `kind`.
+fn is_no_better(node: &Kind, kind: &Kind) -> bool {
+    node.price >= kind.price
+        && node.room.iter().zip(&kind.room).all(|(mine, theirs)| mine <= theirs)
+        && node.takes.iter().zip(&kind.takes).all(|(mine, theirs)| !*mine || *theirs)
+}
+
+/// The caps of the model that concern some of these.
+fn caps(model: &Model, members: &[Vec<usize>]) -> Vec<Cap> {
+    let cap = |(index, rule): (usize, &NodeRule)| {
+        let NodeRule::Cap { most, .. } = rule else { return None };
+        let concerns = |of: &Vec<usize>| {
+            model.classes[of[0]].rules.iter().any(|(of_class, _)| *of_class == index)
+        };
+        let members: Vec<usize> =
+            (0..members.len()).filter(|class| concerns(&members[*class])).collect();
+        (!members.is_empty()).then_some(Cap { members, most: *most })
+    };
+    model.rules.iter().enumerate().filter_map(cap).collect()
+}
+
 /// Classes of which pods are wanted; those that nothing here tells apart are together.
-fn alike(
-    model: &Model,
-    wanted: &[u32],
-    columns: &[usize],
-    singles: &[Single],
-    caps: &[Cap],
-) -> Vec<Vec<usize>> {
-    let mut caps_of: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
-    for (index, cap) in caps.iter().enumerate() {
-        cap.members.iter().for_each(|class| caps_of.entry(*class).or_default().push(index));
-    }
+fn alike(model: &Model, wanted: &[u32], columns: &[usize], singles: &[Single]) -> Vec<Vec<usize>> {
     let mut keyed: BTreeMap<_, Vec<usize>> = BTreeMap::new();
     for class in (0..wanted.len()).filter(|class| wanted[*class] > 0) {
         let on_columns = columns.iter().map(|column| model.columns[*column].takes[class]);
         let on_singles = singles.iter().map(|single| single.bin.takes[class]);
         let takes: Vec<bool> = on_columns.chain(on_singles).collect();
-        let key = (&model.classes[class].ask, takes, caps_of.get(&class));
-        keyed.entry(key).or_default().push(class);
+        let class_key = &model.classes[class];
+        keyed.entry((&class_key.ask, &class_key.rules, takes)).or_default().push(class);
     }
     keyed.into_values().collect()
 }

@@ -2,7 +2,8 @@
 
 use proptest::prelude::*;
 
-use super::super::market::{Cap, Kind, Market, Ware};
+use super::super::market::purchase::purchase;
+use super::super::market::{Cap, Kind, Market, Single, Ware};
 use super::*;
 
 /// Prices of all fleets are looked at: pods one by one, on each node there is and on a new one of
@@ -25,8 +26,9 @@ impl<'a> Brute<'a> {
         let pods = wanted.iter().enumerate().flat_map(|(class, n)| (0..*n).map(move |_| class));
         let mut brute = Self { market, pods: pods.collect(), best: None };
         let singles = market.singles.iter();
-        let nodes: Vec<Node> =
-            singles.map(|kind| Node { kind, pods: Vec::new(), paid: false }).collect();
+        let nodes: Vec<Node> = singles
+            .map(|single| Node { kind: &single.kind, pods: Vec::new(), paid: false })
+            .collect();
         brute.place(0, &nodes, 0);
         brute.best
     }
@@ -44,7 +46,8 @@ impl<'a> Brute<'a> {
             let cost = if nodes[index].paid { 0 } else { nodes[index].kind.price };
             nodes[index].paid = true;
             nodes[index].pods.push(class);
-            if self.holds(&nodes[index]) {
+            let is_single = index < self.market.singles.len();
+            if if is_single { self.has_room(&nodes[index]) } else { self.holds(&nodes[index]) } {
                 self.place(at + 1, &nodes, price + cost);
             }
         }
@@ -58,14 +61,17 @@ impl<'a> Brute<'a> {
     }
 
     fn holds(&self, node: &Node) -> bool {
-        let asked = |r: usize| node.pods.iter().map(|c| self.market.wares[*c].ask[r]).sum::<i64>();
         let under = |cap: &Cap| {
             let count = node.pods.iter().filter(|class| cap.members.contains(class)).count();
             u32::try_from(count).expect("few pods") <= cap.most
         };
+        self.has_room(node) && self.market.caps.iter().all(under)
+    }
+
+    fn has_room(&self, node: &Node) -> bool {
+        let asked = |r: usize| node.pods.iter().map(|c| self.market.wares[*c].ask[r]).sum::<i64>();
         node.pods.iter().all(|class| node.kind.takes[*class])
             && node.kind.room.iter().enumerate().all(|(r, room)| asked(r) <= *room)
-            && self.market.caps.iter().all(under)
     }
 }
 
@@ -99,6 +105,7 @@ fn markets() -> impl Strategy<Value = (Market, Vec<u32>)> {
                 }
             };
             kinds.iter_mut().chain(&mut singles).for_each(too_small);
+            let singles = singles.into_iter().map(|kind| Single { kind, count: 1 }).collect();
             (Market::new(wares, kinds, singles, caps), wanted)
         },
     )
@@ -109,7 +116,7 @@ fn by_prices(market: &Market, wanted: &[u32], steps: u64) -> [i64; 2] {
     let mut pricing = Pricing::of(market, wanted, Effort { steps, ..EFFORT });
     pricing.price_cut();
     let cut = pricing.best().bound;
-    pricing.price_whole();
+    pricing.price_whole(&[]);
     [cut, pricing.best().bound]
 }
 
@@ -232,4 +239,53 @@ fn ten_thousand_pods_apart_need_as_many_nodes() {
 fn the_same_market_has_the_same_bound() {
     let (market, wanted) = large(90, true);
     assert_eq!(bound(&market, &wanted), bound(&market, &wanted));
+}
+
+/// Nodes that were bought hold their pods, and all pods are on them or left over.
+fn assert_sound(market: &Market, wanted: &[u32]) -> (i64, u64) {
+    let bought = purchase(market, wanted);
+    let brute = Brute { market, pods: Vec::new(), best: None };
+    let (mut held, mut price) = (bought.left.clone(), 0);
+    for (node, count) in &bought.nodes {
+        let pods = node.pods.iter().flat_map(|(c, n)| (0..*n).map(move |_| *c)).collect();
+        let kind = &market.kinds[node.kind];
+        assert!(brute.holds(&Node { kind, pods, paid: true }), "{node:?}");
+        price += kind.price * i64::from(*count);
+        node.pods.iter().for_each(|(class, pods)| held[*class] += pods * count);
+    }
+    assert_eq!(held, wanted);
+    (price, bought.left.iter().map(|n| u64::from(*n)).sum())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(500))]
+
+    #[test]
+    fn a_handful_of_pods_is_bought_for_at_the_least_price((mut market, wanted) in markets()) {
+        market.singles.clear();
+        let (price, left) = assert_sound(&market, &wanted);
+        if let Some(optimum) = Brute::cheapest(&market, &wanted) {
+            prop_assert_eq!((price, left), (optimum, 0));
+        }
+    }
+}
+
+#[test]
+fn many_pods_are_bought_for_close_to_the_bound() {
+    for (classes, capped, percent) in [(20, false, 115), (20, true, 130), (90, false, 103)] {
+        let (market, wanted) = large(classes, capped);
+        let (price, left) = assert_sound(&market, &wanted);
+        let bound = bound(&market, &wanted);
+        assert_eq!(left, 0);
+        assert!(bound <= price && price * 100 <= bound * percent, "{classes}: {price} and {bound}");
+    }
+}
+
+#[test]
+fn pods_that_fit_nowhere_are_left_over() {
+    let (mut market, mut wanted) = large(20, false);
+    market.wares[3].ask[0] = i64::MAX / 4;
+    market.kinds.iter_mut().for_each(|kind| kind.takes[3] = false);
+    wanted[3] = 7;
+    assert_eq!(assert_sound(&market, &wanted).1, 7);
 }

@@ -1,7 +1,7 @@
 //! One node that is to be filled: the pods it takes, in numbers that fit the search.
 
 use super::number::real;
-use super::{Amounts, Kind, Market};
+use super::{Amounts, Cap, Kind, Market, Single};
 
 /// Caps over several classes that one node is searched with; more are ignored, which loosens what
 /// is claimed but keeps it true.
@@ -9,7 +9,7 @@ const SHARED_CAPS_MAX: usize = 8;
 
 /// A node without pods.
 #[derive(Debug, Clone)]
-pub(in crate::solve) struct Blank {
+pub(super) struct Blank {
     /// Price per hour in micro-USD.
     pub price: i64,
     /// What it holds of what could run out: resources first, then pods under shared caps.
@@ -26,7 +26,7 @@ pub(in crate::solve) struct Blank {
 
 /// Alike pods that may go on a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::solve) struct Item {
+pub(super) struct Item {
     /// Class.
     pub class: usize,
     /// Most that the node holds of them.
@@ -35,14 +35,24 @@ pub(in crate::solve) struct Item {
 
 impl Blank {
     /// Returns a node of `kind` for at most `wanted` pods of each class of `market`.
-    pub(in crate::solve) fn of(market: &Market, kind: &Kind, wanted: &[u32]) -> Self {
+    pub(super) fn of(market: &Market, kind: &Kind, wanted: &[u32]) -> Self {
+        Self::under(market, &market.caps, kind, wanted)
+    }
+
+    /// Returns a node that there is one of.
+    pub(super) fn single(market: &Market, single: &Single, wanted: &[u32]) -> Self {
+        Self::under(market, &[], &single.kind, wanted)
+    }
+
+    fn under(market: &Market, limits: &[Cap], kind: &Kind, wanted: &[u32]) -> Self {
         let mut caps: Vec<(u32, Vec<usize>)> =
-            market.caps.iter().map(|cap| (cap.most, Vec::new())).collect();
+            limits.iter().map(|cap| (cap.most, Vec::new())).collect();
         let mut items: Vec<Item> = Vec::new();
         for (class, ware) in market.wares.iter().enumerate().filter(|(class, _)| kind.takes[*class])
         {
-            let of_class = || market.caps_of[class].iter().copied();
-            let cap = of_class().map(|cap| market.caps[cap].most).min().unwrap_or(u32::MAX);
+            let of_class =
+                || market.caps_of[class].iter().copied().filter(|cap| *cap < limits.len());
+            let cap = of_class().map(|cap| limits[cap].most).min().unwrap_or(u32::MAX);
             let most = copies(&ware.ask, &kind.room, wanted[class].min(cap));
             if most > 0 {
                 of_class().for_each(|cap| caps[cap].1.push(items.len()));
@@ -75,19 +85,25 @@ impl Blank {
         Self { price: kind.price, room, resources, items, asks, shares }
     }
 
+    /// Returns pods by class from pods by item.
+    pub(super) fn pods(&self, counts: &[u32]) -> Vec<(usize, u32)> {
+        let pods = self.items.iter().zip(counts).map(|(item, count)| (item.class, *count));
+        pods.filter(|(_, count)| *count > 0).collect()
+    }
+
     /// Returns how many rows limit it.
-    pub(in crate::solve) fn rows(&self) -> usize {
+    pub(super) fn rows(&self) -> usize {
         self.room.len()
     }
 
     /// Returns what one pod of an item asks for.
-    pub(in crate::solve) fn ask(&self, item: usize) -> &[i64] {
+    pub(super) fn ask(&self, item: usize) -> &[i64] {
         let rows = self.room.len();
         &self.asks[item * rows..(item + 1) * rows]
     }
 
     /// Returns the shares of the room that one pod of an item takes.
-    pub(in crate::solve) fn shares(&self, item: usize) -> &[f64] {
+    pub(super) fn shares(&self, item: usize) -> &[f64] {
         let rows = self.room.len();
         &self.shares[item * rows..(item + 1) * rows]
     }
@@ -106,7 +122,7 @@ fn resource_rows(market: &Market, kind: &Kind, items: &[Item]) -> Vec<(usize, (i
 }
 
 /// Returns how many times `ask` fits into `room`, at most `limit`.
-pub(in crate::solve) fn copies(ask: &[i64], room: &[i64], limit: u32) -> u32 {
+pub(super) fn copies(ask: &[i64], room: &[i64], limit: u32) -> u32 {
     let fits =
         ask.iter().zip(room).filter(|(ask, _)| **ask > 0).map(|(ask, room)| room.max(&0) / ask);
     let fits = fits.min().unwrap_or(i64::MAX);

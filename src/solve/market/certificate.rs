@@ -13,7 +13,7 @@ use super::number::{real, whole, whole_wide};
 use super::relaxation::relax;
 
 /// Worth is counted in micro-USD per hour with so many binary digits of fraction.
-pub(in crate::solve) const FRACTION: u32 = 20;
+pub(super) const FRACTION: u32 = 20;
 
 /// The same as a factor.
 pub(super) const UNIT: f64 = 1_048_576.0;
@@ -61,11 +61,11 @@ fn guided(blank: &Blank, worth: &[i64]) -> RowPrices {
 
 /// Returns the bound in micro-USD per hour, rounded down, that `worth` proves for `wanted` pods by
 /// class, given that no node of any kind can hold more than it costs; see [`scaled`].
-pub(super) fn bound(worth: &[i64], wanted: &[u32], singles: &[Blank]) -> i64 {
+pub(super) fn bound(worth: &[i64], wanted: &[u32], singles: &[(Blank, u32)]) -> i64 {
     let pods: i128 = worth.iter().zip(wanted).map(|(w, n)| i128::from(*w) * i128::from(*n)).sum();
-    let gain = |single: &Blank| {
+    let gain = |(single, count): &(Blank, u32)| {
         let most = most_at(single, worth, &guided(single, worth));
-        (most - (i128::from(single.price) << FRACTION)).max(0)
+        (most - (i128::from(single.price) << FRACTION)).max(0) * i128::from(*count)
     };
     let all = pods - singles.iter().map(gain).sum::<i128>();
     i64::try_from(all.max(0) >> FRACTION).unwrap_or(i64::MAX)

@@ -1,7 +1,7 @@
 //! The cheapest nodes for a handful of pods, by looking at every way to part them.
 
-use super::blank::copies;
-use super::{Kind, Market, Pattern};
+use super::bought::{has_room, holds};
+use super::{Kind, Market, Pattern, Single};
 
 /// Ways to take some pods out of some others, over all of both, up to which they are looked at.
 const PARTINGS_MAX: u64 = 400_000;
@@ -61,7 +61,8 @@ struct Table<'a> {
 impl<'a> Table<'a> {
     fn of(market: &'a Market, wanted: &[u32]) -> Option<Self> {
         let classes: Vec<usize> = (0..wanted.len()).filter(|class| wanted[*class] > 0).collect();
-        let mut partings = u64::try_from(market.singles.len() + 1).ok()?;
+        let singles: u64 = market.singles.iter().map(|single| u64::from(single.count)).sum();
+        let mut partings = singles + 1;
         let (mut radix, mut stride, mut sets) = (Vec::new(), Vec::new(), 1_usize);
         for class in &classes {
             let count = u64::from(wanted[*class]);
@@ -106,20 +107,7 @@ impl<'a> Table<'a> {
     }
 
     fn holds(&self, kind: &Kind, set: usize) -> bool {
-        let mut room = kind.room.clone();
-        let mut under = vec![0; self.market.caps.len()];
-        self.pods(set).into_iter().all(|(class, count)| {
-            let ask = &self.market.wares[class].ask;
-            let fits = kind.takes[class] && copies(ask, &room, count) == count;
-            for (room, ask) in room.iter_mut().zip(ask) {
-                *room -= ask * i64::from(count);
-            }
-            let mut caps = self.market.caps_of[class].iter();
-            fits && caps.all(|cap| {
-                under[*cap] += count;
-                under[*cap] <= self.market.caps[*cap].most
-            })
-        })
+        holds(self.market, kind, &self.pods(set))
     }
 
     /// Calls `look` with each part of `set`; with `first`, only with those that have a pod of the
@@ -149,13 +137,14 @@ impl<'a> Table<'a> {
     /// kinds are left with.
     fn with_singles(&self, price: Vec<i64>, all: usize) -> Option<(i64, usize)> {
         let mut left: Vec<(i64, usize)> = price.into_iter().zip(0..).collect();
-        for single in &self.market.singles {
+        let each = |single: &'a Single| (0..single.count).map(move |_| &single.kind);
+        for single in self.market.singles.iter().flat_map(each) {
             let mut next = left.clone();
             for (set, next) in next.iter_mut().enumerate() {
                 self.each_part(set, false, |part| {
                     let (price, rest) = left[set - part];
                     let cost = price.saturating_add(single.price);
-                    if cost < next.0 && self.holds(single, part) {
+                    if cost < next.0 && has_room(self.market, single, &self.pods(part)) {
                         *next = (cost, rest);
                     }
                 });

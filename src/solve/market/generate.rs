@@ -8,6 +8,8 @@
 //! from there with whole pods, where so few share a node that it matters, or where the fillings are
 //! wanted.
 
+use std::collections::BTreeMap;
+
 use super::blank::Blank;
 use super::certificate::{FRACTION, UNIT, bound, grains, most_at, row_prices, scaled};
 use super::cluster::Clusters;
@@ -15,13 +17,19 @@ use super::knapsack::{Found, search};
 use super::master::{Filling, Master};
 use super::number::{real, whole};
 use super::relaxation::relax;
-use super::{Market, Pattern};
+use super::{Market, Pattern, Single};
 
 /// Classes up to which they are priced one by one; more are priced in clusters.
 pub(super) const ROWS_MAX: usize = 64;
 
 /// Weight of the best prices so far when new ones are drawn.
 const CENTRE: f64 = 0.5;
+
+/// Share of its price that a filling may cost beyond what its pods are worth, and be kept in mind.
+const NEARLY_PAYS: f64 = 0.03;
+
+/// Fillings of one kind beside the best that a round adds.
+const OTHERS_MAX: usize = 2;
 
 /// Fillings of one kind to begin with.
 const SEEDS_MAX: usize = 32;
@@ -59,12 +67,22 @@ pub(in crate::solve) struct Pricing<'a> {
     market: &'a Market,
     wanted: &'a [u32],
     kinds: Vec<Blank>,
-    singles: Vec<Blank>,
+    singles: Vec<(Blank, u32)>,
     /// Classes of which pods are wanted and some kind takes them.
     rows: Vec<usize>,
     best: Claim,
+    cut: Cut,
     steps: u64,
     effort: Effort,
+}
+
+/// The cheapest mix with pods that may be cut.
+#[derive(Debug, Clone, Default)]
+pub(in crate::solve) struct Cut {
+    /// For each class, the shares of its pods that are on each kind.
+    pub shares: Vec<Vec<(usize, f64)>>,
+    /// Nodes of each kind.
+    pub nodes: Vec<f64>,
 }
 
 /// How a node is filled.
@@ -79,12 +97,20 @@ impl<'a> Pricing<'a> {
     pub(in crate::solve) fn of(market: &'a Market, wanted: &'a [u32], effort: Effort) -> Self {
         let blank = |kind| Blank::of(market, kind, wanted);
         let kinds: Vec<Blank> = market.kinds.iter().map(blank).collect();
-        let singles: Vec<Blank> = market.singles.iter().map(blank).collect();
+        let single = |single: &Single| (Blank::single(market, single, wanted), single.count);
+        let singles = market.singles.iter().map(single).collect();
         let mut is_taken = vec![false; wanted.len()];
         kinds.iter().flat_map(|blank| &blank.items).for_each(|item| is_taken[item.class] = true);
         let rows = (0..wanted.len()).filter(|class| is_taken[*class]).collect();
         let best = Claim { bound: 0, worth: vec![0; wanted.len()] };
-        Self { market, wanted, kinds, singles, rows, best, steps: 0, effort }
+        let cut =
+            Cut { shares: vec![Vec::new(); wanted.len()], nodes: vec![0.0; market.kinds.len()] };
+        Self { market, wanted, kinds, singles, rows, best, cut, steps: 0, effort }
+    }
+
+    /// Returns how many classes are priced.
+    pub(super) fn rows(&self) -> usize {
+        self.rows.len()
     }
 
     /// Returns the best claim so far.
@@ -101,6 +127,12 @@ impl<'a> Pricing<'a> {
             let clusters = Clusters::of(self.market, self.wanted);
             let mut coarse = Pricing::of(&clusters.market, &clusters.wanted, self.effort);
             coarse.price_cut();
+            self.cut.nodes.clone_from(&coarse.cut.nodes);
+            for (class, cluster) in clusters.of.iter().enumerate() {
+                if let Some(cluster) = cluster {
+                    self.cut.shares[class].clone_from(&coarse.cut.shares[*cluster]);
+                }
+            }
             self.worth_at_prices_of(&clusters, &coarse)
         } else {
             self.dominant_shares()
@@ -110,7 +142,27 @@ impl<'a> Pricing<'a> {
             let mut mix = self.first_mix();
             self.seed(&mut mix);
             self.run(&mut mix, Pods::MayBeCut, self.effort.cut_rounds);
+            self.keep_cut(&mix);
         }
+    }
+
+    fn keep_cut(&mut self, mix: &Master) {
+        let mut pods = vec![BTreeMap::new(); self.wanted.len()];
+        for (filling, count) in mix.fillings.iter().zip(mix.counts()).filter(|(_, n)| *n > 1e-9) {
+            self.cut.nodes[filling.kind] += count;
+            for (row, n) in &filling.pods {
+                *pods[self.rows[*row]].entry(filling.kind).or_insert(0.0) += n * count;
+            }
+        }
+        for (shares, pods) in self.cut.shares.iter_mut().zip(pods) {
+            let all: f64 = pods.values().sum();
+            *shares = pods.into_iter().map(|(kind, n)| (kind, n / all)).collect();
+        }
+    }
+
+    /// Returns the cheapest mix with pods that may be cut.
+    pub(in crate::solve) fn cut(&self) -> &Cut {
+        &self.cut
     }
 
     /// Returns whether whole pods could prove more: not where many share the nodes that the best
@@ -125,22 +177,52 @@ impl<'a> Pricing<'a> {
             })
     }
 
-    /// Prices whole pods, and returns how many nodes of which filling the cheapest mix has.
-    pub(in crate::solve) fn price_whole(&mut self) -> Vec<(Pattern, f64)> {
+    /// Takes worth that was good for other numbers of the same pods.
+    pub(in crate::solve) fn price_as(&mut self, worth: &[i64]) {
+        let most: Vec<i128> = self.kinds.iter().map(|blank| cut(blank, worth).most).collect();
+        self.claim(worth, &most);
+    }
+
+    /// Prices whole pods, and returns the fillings of the mix with how many nodes of each there are
+    /// in the cheapest; the mix knows `known` fillings from the start.
+    pub(in crate::solve) fn price_whole(&mut self, known: &[Pattern]) -> Vec<(Pattern, f64)> {
         if self.rows.is_empty() {
             return Vec::new();
         }
         let mut mix = self.first_mix();
+        for pattern in known {
+            self.recall(&mut mix, pattern);
+        }
         let worth = self.best.worth.clone();
-        for kind in 0..self.kinds.len() {
-            let found = self.search(kind, &worth, 0);
-            self.learn(&mut mix, kind, &found);
+        if known.is_empty() {
+            for kind in 0..self.kinds.len() {
+                let found = self.search(kind, &worth, 0);
+                self.learn(&mut mix, kind, &found);
+            }
         }
         self.run(&mut mix, Pods::Whole, self.effort.rounds);
-        mix.counts()
-            .into_iter()
-            .map(|(index, count)| (self.pattern(&mix.fillings[index]), count))
-            .collect()
+        let counts = mix.counts();
+        let useful = |(filling, count): &(&Filling, f64)| {
+            *count > 0.0 || mix.reduced(filling) < filling.price * NEARLY_PAYS
+        };
+        let pattern = |(filling, count): (&Filling, f64)| (self.pattern(filling), count);
+        mix.fillings.iter().zip(counts).filter(useful).map(pattern).collect()
+    }
+
+    /// Makes a filling known to the mix, as far as its pods are wanted.
+    fn recall(&self, mix: &mut Master, pattern: &Pattern) {
+        let pods: Vec<(usize, f64)> = pattern
+            .pods
+            .iter()
+            .filter_map(|(class, n)| {
+                let row = self.rows.binary_search(class).ok()?;
+                Some((row, f64::from((*n).min(self.wanted[*class]))))
+            })
+            .collect();
+        if !pods.is_empty() {
+            let price = real(self.kinds[pattern.kind].price);
+            mix.add(Filling { kind: pattern.kind, price, pods });
+        }
     }
 
     fn pattern(&self, filling: &Filling) -> Pattern {
@@ -231,17 +313,46 @@ impl<'a> Pricing<'a> {
     ) -> (Vec<i128>, bool) {
         let (mut bounds, mut fresh) = (Vec::with_capacity(kinds.len()), false);
         for kind in kinds.iter().copied() {
-            let found = match pods {
-                Pods::MayBeCut => cut(&self.kinds[kind], worth),
-                Pods::Whole => {
-                    let price = i128::from(self.kinds[kind].price) << FRACTION;
-                    self.search(kind, worth, price)
-                }
-            };
+            let found = self.filled(kind, pods, worth, 100);
             bounds.push(found.most);
             fresh |= self.learn(mix, kind, &found);
+            for found in self.others(kind, pods, worth, found) {
+                self.learn(mix, kind, &found);
+            }
         }
         (bounds, fresh)
+    }
+
+    /// Fills a node of a kind with pods worth more than so many percent of its price.
+    fn filled(&mut self, kind: usize, pods: Pods, worth: &[i64], percent: i128) -> Found<f64> {
+        match pods {
+            Pods::MayBeCut => cut(&self.kinds[kind], worth),
+            Pods::Whole => {
+                let price = i128::from(self.kinds[kind].price) << FRACTION;
+                self.search(kind, worth, price * percent / 100)
+            }
+        }
+    }
+
+    /// Returns fillings that are as good as `found` but for other classes: the mix needs many.
+    fn others(
+        &mut self,
+        kind: usize,
+        pods: Pods,
+        worth: &[i64],
+        found: Found<f64>,
+    ) -> Vec<Found<f64>> {
+        let (mut others, mut worth, mut last) = (Vec::new(), worth.to_vec(), found);
+        while !last.counts.is_empty() && others.len() < OTHERS_MAX {
+            for (item, count) in self.kinds[kind].items.iter().zip(&last.counts) {
+                if *count > 1e-9 {
+                    worth[item.class] = worth[item.class] / 100 * 98;
+                }
+            }
+            last = self.filled(kind, pods, &worth, 97);
+            others.push(last.clone());
+        }
+        others
     }
 
     fn search(&mut self, kind: usize, worth: &[i64], floor: i128) -> Found<f64> {

@@ -68,15 +68,14 @@ impl Master {
         self.basis.iter().zip(&self.level).map(price).sum()
     }
 
-    /// Returns how many nodes of each filling in use there are.
-    pub(super) fn counts(&self) -> Vec<(usize, f64)> {
-        let count = |(basic, level): (&Basic, &f64)| match basic {
-            Basic::Filling(filling) if *level > 1e-9 => Some((*filling, *level)),
-            Basic::Filling(_) | Basic::Spare(_) => None,
-        };
-        let mut counts: Vec<(usize, f64)> =
-            self.basis.iter().zip(&self.level).filter_map(count).collect();
-        counts.sort_by_key(|(filling, _)| *filling);
+    /// Returns how many nodes of each filling there are.
+    pub(super) fn counts(&self) -> Vec<f64> {
+        let mut counts = vec![0.0; self.fillings.len()];
+        for (basic, level) in self.basis.iter().zip(&self.level) {
+            if let Basic::Filling(filling) = basic {
+                counts[*filling] = *level;
+            }
+        }
         counts
     }
 

@@ -13,7 +13,7 @@ const PIVOTS_PER_ROW: usize = 24;
 
 /// An answer.
 #[derive(Debug, Clone)]
-pub(in crate::solve) struct Relaxed {
+pub(super) struct Relaxed {
     /// What the pods are worth.
     pub value: f64,
     /// What the whole room is worth, by resource.
@@ -23,7 +23,7 @@ pub(in crate::solve) struct Relaxed {
 }
 
 /// Returns the pods, cut as needed, that are worth most on `blank`.
-pub(in crate::solve) fn relax(blank: &Blank, worth: &[f64]) -> Relaxed {
+pub(super) fn relax(blank: &Blank, worth: &[f64]) -> Relaxed {
     let mut program = Program::of(blank, worth);
     for _ in 0..PIVOTS_PER_ROW * (blank.rows() + 1) {
         if !program.step() {
