@@ -1,5 +1,9 @@
 //! A repository and the world that its plans lead to, for tests of whole lines.
 
+mod rehearsal;
+
+pub(crate) use rehearsal::Rehearsal;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 

@@ -33,11 +33,15 @@ mod waves;
 
 use std::fmt;
 
+use serde::Serialize;
+use serde_json::Value;
+
 use crate::catalog::{Allocation, Catalog, InstanceType, NodeSettings};
 use crate::demand::Demand;
 use crate::fleet::Observed;
 use crate::ids::Address;
 use crate::manifest::Desired;
+use crate::units::Resources;
 
 use super::wire::Plan;
 use case::Case;
@@ -117,7 +121,7 @@ impl Verdict {
     }
 
     /// Adds a violation of the plan unless what it states is what holds.
-    fn equal<T: PartialEq + fmt::Debug>(
+    fn equal<T: PartialEq + Serialize>(
         &mut self,
         rule: &'static str,
         what: &str,
@@ -125,19 +129,44 @@ impl Verdict {
         holds: &T,
     ) {
         if stated != holds {
-            self.plan(rule, format!("{what} is stated as {stated:?}, but is {holds:?}"));
+            let (stated, holds) = (words(stated), words(holds));
+            self.plan(rule, format!("{what} is stated as {stated}, but is {holds}"));
         }
     }
 
     /// Adds a violation of a row unless what it states is what holds.
-    fn row_equal<T: PartialEq + fmt::Debug>(
+    fn row_equal<T: PartialEq + Serialize>(
         &mut self,
         rule: &'static str,
         address: &Address,
         (what, stated, holds): (&str, &T, &T),
     ) {
         if stated != holds {
-            self.row(rule, address, format!("{what} is stated as {stated:?}, but is {holds:?}"));
+            let (stated, holds) = (words(stated), words(holds));
+            self.row(rule, address, format!("{what} is stated as {stated}, but is {holds}"));
         }
+    }
+
+    /// Adds a violation of a row unless it has the amounts that it states.
+    fn row_amounts(
+        &mut self,
+        rule: &'static str,
+        address: &Address,
+        (what, stated, holds): (&str, &Resources, &Resources),
+    ) {
+        if stated != holds {
+            self.row(rule, address, format!("{what} is stated as {stated}, but is {holds}"));
+        }
+    }
+}
+
+/// Returns a value as a reader of plans knows it: a text as it is, what is absent as nothing, and
+/// anything larger as JSON.
+fn words<T: Serialize>(value: &T) -> String {
+    match serde_json::to_value(value) {
+        Ok(Value::Null) => "nothing".to_owned(),
+        Ok(Value::String(text)) => text,
+        Ok(value) => value.to_string(),
+        Err(error) => format!("unspeakable ({error})"),
     }
 }

@@ -3,6 +3,8 @@
 //! Each test puts a repository and a world side by side and states the rule that the plan between
 //! them keeps. It knows the inputs and the plan alone, never how the search came to it.
 
+mod judged;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 

@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::Verdict;
 use super::case::{Case, Deed, Row};
+use super::{Verdict, words};
 use crate::fleet::tag;
 use crate::ids::{NodeName, WorkloadId, WorkloadKind};
 use crate::plan::wire::{Condition, Precondition};
@@ -20,7 +20,7 @@ pub(super) fn check(case: &Case<'_>, verdict: &mut Verdict) {
         for condition in required(case, row, &pods) {
             let wanted = Precondition { address: row.address.clone(), condition };
             if !stated.contains(&wanted) {
-                let fault = format!("lacks the precondition {:?}", wanted.condition);
+                let fault = format!("lacks the precondition {}", words(&wanted.condition));
                 verdict.row("conditions/missing", row.address, fault);
             }
         }

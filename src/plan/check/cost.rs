@@ -1,7 +1,7 @@
 //! Money: sums over the rows, prices of the catalogue, and a bound that bounds.
 
-use super::Verdict;
 use super::case::{Case, Row, number};
+use super::{Verdict, words};
 use crate::plan::wire::{NodeState, ResourceKind};
 use crate::units::MicroUsd;
 
@@ -37,7 +37,8 @@ fn prices(case: &Case<'_>, row: &Row<'_>, verdict: &mut Verdict) {
         let must = row.change.kind == ResourceKind::Ec2Instance && !known.is_empty();
         let right = stated.map_or(!must, |price| known.contains(&price));
         if !right {
-            let fault = format!("the price {when} is stated as {stated:?}, known are {known:?}");
+            let (stated, known) = (words(&stated), words(&known));
+            let fault = format!("the price {when} is stated as {stated}, known are {known}");
             verdict.row("cost/price", row.address, fault);
         }
     }

@@ -171,7 +171,7 @@ fn room(state: &EndState<'_>, index: usize, verdict: &mut Verdict) {
         }
     }
     let stated = row.explain.map(|explain| resources(&explain.daemons)).unwrap_or_default();
-    verdict.row_equal("fit/daemons", row.address, ("what daemons take", &stated, &daemons));
+    verdict.row_amounts("fit/daemons", row.address, ("what daemons take", &stated, &daemons));
     let allocatable = resources(&after.allocatable);
     let there = stay.plus(&daemons);
     let all = there.plus(&come);

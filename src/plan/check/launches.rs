@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::Verdict;
 use super::case::{Case, Row, number, resources};
+use super::{Verdict, words};
 use crate::catalog::{CapacityType, InstanceType, Offering};
 use crate::fleet::KEY_LABEL;
 use crate::ids::{InstanceTypeName, LabelKey, LabelValue, Labels, PoolName, ZoneName};
@@ -117,7 +117,8 @@ fn labels(
     for (key, value) in &expected {
         let stated = after.labels.get(key);
         if stated != Some(value) {
-            let fault = format!("label {key} is stated as {stated:?}, but is {value}");
+            let stated = words(&stated);
+            let fault = format!("label {key} is stated as {stated}, but is {value}");
             verdict.row("launch/labels", row.address, fault);
         }
     }
@@ -219,9 +220,9 @@ fn amounts(
 ) {
     let Some(allocation) = case.allocation(pool, kind, &after.labels) else { return };
     let (rule, stated) = ("launch/amounts", resources(&after.capacity));
-    verdict.row_equal(rule, row.address, ("capacity", &stated, &allocation.capacity));
+    verdict.row_amounts(rule, row.address, ("capacity", &stated, &allocation.capacity));
     let stated = resources(&after.allocatable);
-    verdict.row_equal(rule, row.address, ("allocatable", &stated, &allocation.allocatable));
+    verdict.row_amounts(rule, row.address, ("allocatable", &stated, &allocation.allocatable));
 }
 
 /// Holds the keys of nodes to come to the lowest that are unused in their pool.

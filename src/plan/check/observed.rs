@@ -103,8 +103,8 @@ fn amounts(
 ) {
     let stated = (resources(&before.capacity), resources(&before.allocatable));
     let rule = "observed/amounts";
-    verdict.row_equal(rule, row.address, ("capacity", &stated.0, capacity));
-    verdict.row_equal(rule, row.address, ("allocatable", &stated.1, allocatable));
+    verdict.row_amounts(rule, row.address, ("capacity", &stated.0, capacity));
+    verdict.row_amounts(rule, row.address, ("allocatable", &stated.1, allocatable));
 }
 
 fn sorted<'a>(taints: impl IntoIterator<Item = &'a Taint>) -> Vec<&'a Taint> {

@@ -725,8 +725,8 @@ fn a_violation_names_rule_row_and_both_values() {
     after(&mut plan, "3").image = Some("al2@v1".to_owned());
     let found = check(&sealed(plan), &inputs().facts());
     let text: Vec<String> = found.iter().map(ToString::to_string).collect();
-    let expected = "launch/image: ec2_instance.web[\"3\"]: image is stated as Some(\"al2@v1\"), \
-                    but is Some(\"al2023@latest\")";
+    let expected = "launch/image: ec2_instance.web[\"3\"]: image is stated as al2@v1, \
+                    but is al2023@latest";
     assert_eq!(text, [expected]);
 }
 

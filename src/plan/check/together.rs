@@ -16,7 +16,9 @@
 //! Semantics are those of the Kubernetes documentation (assigning pods to nodes, topology spread
 //! constraints). Namespaces have the labels that the repository declares, and their name.
 //!
-//! What is refused: quality. A state that could be spread better, but need not, is no concern here.
+//! What is refused: quality, since a state that could be spread better need not be; and the interplay
+//! of rules. Each is judged by itself: a state passes if affinity could be kept in one order and
+//! spreading in another, though no order keeps both.
 
 mod apart;
 mod company;

@@ -2,6 +2,7 @@
 
 mod alternatives;
 mod defects;
+mod oracle;
 mod parts;
 
 use std::collections::BTreeMap;
