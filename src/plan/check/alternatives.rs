@@ -39,6 +39,17 @@ struct Template<'a> {
     taints: &'a [Taint],
 }
 
+/// A launch, as far as offerings are held to it.
+struct Launch<'a> {
+    after: &'a NodeState,
+    template: usize,
+    /// The topology keys that its pods are tied to.
+    ties: BTreeSet<&'a LabelKey>,
+    /// The crowds that are placed there, and what their pods ask for.
+    placed: Vec<usize>,
+    asked: Resources,
+}
+
 /// The node that would come instead.
 struct StandIn {
     labels: Labels,
@@ -58,6 +69,8 @@ struct Answers<'a> {
     ties: Vec<BTreeSet<&'a LabelKey>>,
     /// The wish of each crowd: equal for those that the same nodes admit.
     wishes: Vec<usize>,
+    /// The group of each crowd that has one.
+    groups: Vec<Option<&'a PodGroup>>,
     /// Whether some pod chooses its node by the node's key.
     keyed: bool,
     sites: BTreeMap<&'a Address, usize>,
@@ -76,9 +89,10 @@ pub(super) fn check(case: &Case<'_>, state: &EndState<'_>, verdict: &mut Verdict
         if !of.offerings.is_sorted_by_key(|offering| offering.hourly) {
             verdict.row("alternatives/order", &of.address, "they are not cheapest first");
         }
+        let Some(launch) = answers.launch(row, after) else { continue };
         for offering in &of.offerings {
             let what = (offering.instance_type.as_str(), offering.zone.as_str());
-            if let Some((rule, fault)) = answers.unfit(row, after, offering) {
+            if let Some((rule, fault)) = answers.unfit(&launch, offering) {
                 verdict.row(rule, &of.address, format!("{} in {}: {fault}", what.0, what.1));
             }
         }
@@ -96,6 +110,7 @@ impl<'a> Answers<'a> {
             state,
             ties: ties(case, state),
             wishes: wishes(case, &state.crowds),
+            groups: state.crowds.iter().map(|c| case.groups.get(&c.name).copied()).collect(),
             keyed: choices.any(|choice| choice.get(KEY_LABEL).is_some()),
             sites: sites.collect(),
             templates: BTreeMap::new(),
@@ -103,51 +118,55 @@ impl<'a> Answers<'a> {
         }
     }
 
-    /// Returns the rule that `offering` would break in the place of `row`, and how.
-    fn unfit(
-        &mut self,
-        row: &'a Row<'a>,
-        after: &'a NodeState,
-        offering: &'a Alternative,
-    ) -> Option<Fault> {
+    /// Returns what every offering for a launch is held to; `None` where the launch itself cannot be
+    /// judged.
+    fn launch(&mut self, row: &Row<'_>, after: &'a NodeState) -> Option<Launch<'a>> {
         let site = *self.sites.get(row.address)?;
         let template = self.template(after)?;
+        let state = self.state;
+        let here = state.by_site[site].iter().copied();
+        let ties = here.clone().flat_map(|crowd| &self.ties[crowd]).copied().collect();
+        let placed = here.filter(|crowd| state.crowds[*crowd].kind == CrowdKind::Placed);
+        let placed: Vec<usize> = placed.collect();
+        let asked = state.on(site).filter(|(crowd, _)| crowd.kind == CrowdKind::Placed);
+        let asked = asked.map(|(crowd, pods)| crowd.shape.requests.times(i64::from(pods.all())));
+        let asked = asked.fold(Resources::default(), |sum, requests| sum.plus(&requests));
+        Some(Launch { after, template, ties, placed, asked })
+    }
+
+    /// Returns the rule that `offering` would break in the place of a launch, and how.
+    fn unfit(&mut self, launch: &Launch<'a>, offering: &'a Alternative) -> Option<Fault> {
+        let Launch { after, template, ties, placed, asked } = launch;
         let Alternative { instance_type, zone, capacity_type, hourly } = offering;
-        let place = (template, (instance_type, zone, *capacity_type, *hourly));
+        let place = (*template, (instance_type, zone, *capacity_type, *hourly));
         if !self.stand_ins.contains_key(&place) {
             let stand_in = self.stand_in(after, offering)?;
             self.stand_ins.insert(place, stand_in);
         }
-        let Self { case, state, ties, wishes, stand_ins, .. } = self;
+        let Self { state, wishes, groups, stand_ins, .. } = self;
         let stand_in = match stand_ins.get_mut(&place)? {
             Ok(stand_in) => stand_in,
             Err(fault) => return Some(fault.clone()),
         };
-        let here = || state.by_site[site].iter().copied();
         let held = |key: &&&LabelKey| stand_in.labels.get(**key) != after.labels.get(**key);
-        if let Some(key) = here().flat_map(|crowd| &ties[crowd]).find(held) {
+        if let Some(key) = ties.iter().find(held) {
             let fault = format!("rules between pods tie those on the node to its {key}");
             return Some(("alternatives/topology", fault));
         }
-        let placed = || here().filter(|crowd| state.crowds[*crowd].kind == CrowdKind::Placed);
-        let mut all = stand_in.daemons_take.clone();
-        for crowd in placed() {
-            let Crowd { name, shape, on, .. } = &state.crowds[crowd];
-            let group = case.groups.get(name)?;
-            if let Some(why) = stand_in.refusal(wishes[crowd], group, after) {
+        for crowd in placed {
+            if let Some(why) = stand_in.refusal(wishes[*crowd], groups[*crowd]?, after) {
+                let name = &state.crowds[*crowd].name;
                 return Some(("alternatives/fit", format!("{name} is not admitted: {why}")));
             }
-            let pods = on.get(&site).map_or(0, |pods| pods.all());
-            all = all.plus(&shape.requests.times(i64::from(pods)));
         }
-        let short = all.exceeding(&stand_in.allocatable);
+        let short = asked.plus(&stand_in.daemons_take).exceeding(&stand_in.allocatable);
         if !short.is_empty() {
             let fault = format!("{} do not suffice for the pods of the node", short.join(", "));
             return Some(("alternatives/fit", fault));
         }
-        let pods = placed().chain(stand_in.daemons.iter().copied());
-        let pods: Vec<&Crowd> = pods.map(|crowd| &state.crowds[crowd]).collect();
-        let (one, other, port) = first_clash(&pods)?;
+        let pods = placed.iter().chain(&stand_in.daemons).map(|crowd| &state.crowds[*crowd]);
+        let binds = pods.filter(|crowd| !crowd.shape.host_ports.is_empty());
+        let (one, other, port) = first_clash(&binds.collect::<Vec<&Crowd>>())?;
         let fault = format!("pods of {} and {} would bind host port {port}", one.name, other.name);
         Some(("alternatives/fit", fault))
     }
@@ -193,7 +212,7 @@ impl<'a> Answers<'a> {
             let fault = "EC2 had none of it lately".to_owned();
             return Some(Err(("alternatives/excluded", fault)));
         }
-        if let Some(fault) = unmet(pool, &labels) {
+        if let Some(fault) = unmet(case, pool, &labels) {
             return Some(Err(("alternatives/requirements", fault)));
         }
         let allocatable = case.allocation(pool, kind, &labels)?.allocatable;

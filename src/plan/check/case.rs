@@ -6,9 +6,12 @@ use super::Facts;
 use crate::catalog::{Allocation, CapacityType, InstanceType, NodeSettings, Offering, Overlays};
 use crate::demand::PodGroup;
 use crate::fleet::{Instance, InstanceState, Node, Observed, tag};
-use crate::ids::{Address, InstanceId, InstanceTypeName, Labels, NodeName, PoolName, ZoneName};
-use crate::manifest::{NodeClass, Pool};
+use crate::ids::{
+    Address, InstanceId, InstanceTypeName, LabelValue, Labels, NodeName, PoolName, ZoneName,
+};
+use crate::manifest::{NodeClass, Pool, PoolRequirement};
 use crate::plan::wire::{Action, Amount, ExplainRow, NodeState, Plan, ResourceChange};
+use crate::requirement::{LabelSet, Requirements};
 use crate::solve::workload_key;
 use crate::units::{Bytes, MicroUsd, MilliCpu, Resources};
 
@@ -108,6 +111,8 @@ pub(super) struct Case<'a> {
     keys: Vec<(String, u32)>,
     /// The groups with pods on each node, by their place in the demand.
     running: BTreeMap<&'a NodeName, Vec<(usize, u32)>>,
+    /// What each pool requires of its nodes, or why that cannot be told.
+    requirements: BTreeMap<&'a PoolName, Result<Requirements, String>>,
     /// What a node of a pool and type offers.
     allocations: Allocations<'a>,
     /// Where in `rows` an address is.
@@ -162,6 +167,7 @@ impl<'a> Case<'a> {
             groups: by_key.collect(),
             keys,
             running,
+            requirements: facts.desired.pools.iter().map(|(n, p)| (n, requirements(p))).collect(),
             allocations: allocations(plan, facts),
             places: places.map(|(index, address)| (address, index)).collect(),
             nodes: nodes.filter_map(|node| Some((node.instance.as_ref()?, node))).collect(),
@@ -223,6 +229,11 @@ impl<'a> Case<'a> {
         self.facts.desired.pools.get(name)
     }
 
+    /// Returns what `pool` requires of its nodes, or why that cannot be told.
+    pub(super) fn requirements(&self, pool: &Pool) -> Option<&Result<Requirements, String>> {
+        self.requirements.get(&pool.name)
+    }
+
     /// Returns the type that `state` names, if the catalogue has it.
     pub(super) fn kind(&self, state: &NodeState) -> Option<&'a InstanceType> {
         self.facts.catalog.types.get(state.instance_type.as_ref()?)
@@ -276,6 +287,16 @@ impl<'a> Case<'a> {
 fn class<'a>(facts: &Facts<'a>, pool: &Pool) -> Option<&'a NodeClass> {
     let name = pool.node_class.as_ref().map_or(pool.name.as_str(), |name| name.as_str());
     facts.desired.node_classes.get(name)
+}
+
+fn requirements(pool: &Pool) -> Result<Requirements, String> {
+    let set = |requirement: &PoolRequirement| {
+        let values: Vec<&str> = requirement.values.iter().map(LabelValue::as_str).collect();
+        let set = LabelSet::from_operator(requirement.operator, &values);
+        set.map(|set| (requirement.key.clone(), set))
+            .map_err(|error| format!("{}: {error}", requirement.key))
+    };
+    pool.requirements.iter().map(set).collect()
 }
 
 /// Works out what nodes offer of every pool and type that the plan names together.

@@ -37,9 +37,9 @@ pub(super) struct Spot<'a> {
 pub(super) fn check(case: &Case<'_>, state: &EndState<'_>, verdict: &mut Verdict) {
     for row in &case.rows {
         named(case, row, verdict);
-        stays(case, row, verdict);
     }
     for (index, site) in state.sites.iter().enumerate() {
+        stays(case, state, index, verdict);
         for (crowd, _) in state.on(index).filter(|(_, pods)| pods.come > 0) {
             admission(case, site, crowd, verdict);
         }
@@ -65,21 +65,23 @@ fn named(case: &Case<'_>, row: &Row<'_>, verdict: &mut Verdict) {
 
 /// Holds the pods that run on a node to stay there: nothing drains a node that is kept. A workload
 /// that shrinks may lose its surplus anywhere, and one whose pods may no longer run here is rolled
-/// by whoever delivers it. Where requests were raised, not all that run here fit any more; the rest
-/// is rolled elsewhere.
-fn stays(case: &Case<'_>, row: &Row<'_>, verdict: &mut Verdict) {
-    let before = row.before.filter(|_| row.deed.stays() && row.after.is_some());
-    let Some((before, node)) = before.and_then(|b| Some((b, b.node.as_ref()?))) else { return };
+/// by whoever delivers it. Where requests were raised, not all that run here fit any more, beside
+/// what DaemonSets and static pods take; the rest is rolled elsewhere.
+fn stays(case: &Case<'_>, state: &EndState<'_>, index: usize, verdict: &mut Verdict) {
+    let Site { row, name, .. } = &state.sites[index];
+    let Some((before, node)) = row.before.zip(*name) else { return };
     let overdrawn = || {
-        let asked =
-            case.running_on(node).map(|here| here.group.shape.requests.times(i64::from(here.pods)));
-        let asked = asked.fold(Resources::default(), |sum, requests| sum.plus(&requests));
+        let here = case.running_on(node);
+        let asked = here.map(|here| here.group.shape.requests.times(i64::from(here.pods)));
+        let others = state.on(index).filter(|(crowd, _)| crowd.kind != CrowdKind::Placed);
+        let others = others.map(|(crowd, pods)| crowd.shape.requests.times(i64::from(pods.stay)));
+        let asked = asked.chain(others).fold(Resources::default(), |sum, r| sum.plus(&r));
         !asked.fits(&resources(&before.allocatable))
     };
     for Running { key, group, pods: running, everywhere } in case.running_on(node) {
         let pods = row.planned(key);
         let surplus = everywhere.saturating_sub(group.counts.planned);
-        let admitted = || group.shape.nodes.any_of.iter().any(|c| c.match_labels(&before.labels));
+        let admitted = || refusal_of(group, &state.sites[index].spot()).is_none();
         if running > pods.saturating_add(surplus) && admitted() && !overdrawn() {
             let fault =
                 format!("{running} pods of {key} run on node {node} and stay, {pods} are planned");

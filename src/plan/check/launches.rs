@@ -6,14 +6,18 @@ use super::case::{Case, Row, number, resources};
 use super::{Verdict, words};
 use crate::catalog::{CapacityType, InstanceType, Offering};
 use crate::fleet::KEY_LABEL;
-use crate::ids::{InstanceTypeName, LabelKey, LabelValue, Labels, PoolName, ZoneName};
+use crate::ids::{Address, InstanceTypeName, LabelKey, Labels, PoolName, ZoneName};
 use crate::manifest::{Generation, Pool};
 use crate::plan::wire::{NodeState, Relaxed};
 use crate::pod::Taint;
-use crate::requirement::{LabelSet, Requirements, is_well_known, key, label};
+use crate::requirement::{is_well_known, key, label};
+use crate::solve::Alternative;
 use crate::units::MicroUsd;
 
 pub(super) fn check(case: &Case<'_>, verdict: &mut Verdict) {
+    let alternatives = case.plan.capacity.alternatives.iter();
+    let alternatives: BTreeMap<&Address, &[Alternative]> =
+        alternatives.map(|of| (&of.address, of.offerings.as_slice())).collect();
     for row in case.rows.iter().filter(|row| row.deed.creates()) {
         let Some(after) = row.after else { continue };
         let Some(pool) = after.pool.as_ref().and_then(|name| case.pool(name)) else {
@@ -29,10 +33,11 @@ pub(super) fn check(case: &Case<'_>, verdict: &mut Verdict) {
             Some(offering) => on_offer(case, row, (after, &offering), verdict),
             None => verdict.row("launch/offering", row.address, "nobody offers it there"),
         }
-        labels(row, (pool, after), kind, verdict);
+        labels(case, row, (pool, after), kind, verdict);
         open_labels(row, (pool, after), verdict);
         overlays(case, row, after, verdict);
-        variety(case, row, (pool, after, kind), verdict);
+        let others = alternatives.get(row.address).copied().unwrap_or_default();
+        variety(case, row, (pool, after, kind), others, verdict);
         amounts(case, row, (pool, after), kind, verdict);
     }
     keys(case, verdict);
@@ -97,24 +102,26 @@ fn template(
 
 /// Holds the labels of a node to type, offering and pool.
 fn labels(
+    case: &Case<'_>,
     row: &Row<'_>,
     (pool, after): (&Pool, &NodeState),
     kind: &InstanceType,
     verdict: &mut Verdict,
 ) {
-    let mut expected = kind.labels.clone();
-    expected.extend(pool.labels.clone());
-    expected.extend(place_labels(
-        after.zone.as_ref().map_or("", |zone| zone.as_str()),
-        after.zone_id.as_ref().map_or("", |id| id.as_str()),
-        after.capacity_type.map_or("", |how| how.as_str()),
-    ));
     let own = match pool.generation {
         Generation::V1alpha5 => key::PROVISIONER,
         Generation::V1beta1 | Generation::V1 => key::NODEPOOL,
     };
-    expected.extend([label(own, pool.name.as_str())]);
-    for (key, value) in &expected {
+    let mut of_node = place_labels(
+        after.zone.as_ref().map_or("", |zone| zone.as_str()),
+        after.zone_id.as_ref().map_or("", |id| id.as_str()),
+        after.capacity_type.map_or("", |how| how.as_str()),
+    );
+    of_node.extend([label(own, pool.name.as_str())]);
+    let of_pool = pool.labels.iter().filter(|(key, _)| !of_node.contains_key(*key));
+    let stronger = |key| of_node.contains_key(key) || pool.labels.contains_key(key);
+    let of_kind = kind.labels.iter().filter(|(key, _)| !stronger(*key));
+    for (key, value) in of_node.iter().chain(of_pool).chain(of_kind) {
         let stated = after.labels.get(key);
         if stated != Some(value) {
             let stated = words(&stated);
@@ -131,7 +138,7 @@ fn labels(
     if after.labels.get(KEY_LABEL).is_some_and(|value| Some(value.as_str()) != index) {
         verdict.row("launch/labels", row.address, format!("{KEY_LABEL} is not the index"));
     }
-    if let Some(fault) = unmet(pool, &after.labels) {
+    if let Some(fault) = unmet(case, pool, &after.labels) {
         verdict.row("launch/requirements", row.address, fault);
     }
 }
@@ -159,6 +166,7 @@ fn variety(
     case: &Case<'_>,
     row: &Row<'_>,
     (pool, after, chosen): (&Pool, &NodeState, &InstanceType),
+    others: &[Alternative],
     verdict: &mut Verdict,
 ) {
     let mut demands: BTreeMap<&LabelKey, u32> = BTreeMap::new();
@@ -168,8 +176,8 @@ fn variety(
     }
     // A reservation is of one type and zone by nature.
     demands.retain(|_, demanded| *demanded > 0 && after.reservation.is_none());
-    let rows = case.plan.capacity.alternatives.iter().filter(|of| of.address == *row.address);
-    let stand_ins = rows.flat_map(|of| &of.offerings).filter_map(|offering| {
+    let others = others.iter().filter(|_| !demands.is_empty());
+    let stand_ins = others.filter_map(|offering| {
         let kind = case.facts.catalog.types.get(&offering.instance_type)?;
         let same =
             |o: &&Offering| o.zone == offering.zone && o.capacity_type == offering.capacity_type;
@@ -195,15 +203,11 @@ pub(super) fn place_labels(zone: &str, zone_id: &str, capacity_type: &str) -> La
 }
 
 /// Returns the requirement of `pool` that a node with `labels` does not meet.
-pub(super) fn unmet(pool: &Pool, labels: &Labels) -> Option<String> {
-    let mut requirements = Requirements::default();
-    for requirement in &pool.requirements {
-        let values: Vec<&str> = requirement.values.iter().map(LabelValue::as_str).collect();
-        match LabelSet::from_operator(requirement.operator, &values) {
-            Ok(set) => requirements.add(requirement.key.clone(), &set),
-            Err(error) => return Some(format!("{}: {error}", requirement.key)),
-        }
-    }
+pub(super) fn unmet(case: &Case<'_>, pool: &Pool, labels: &Labels) -> Option<String> {
+    let requirements = match case.requirements(pool)? {
+        Ok(requirements) => requirements,
+        Err(fault) => return Some(fault.clone()),
+    };
     let key = requirements.unmatched(labels)?;
     let allowed = requirements.get(key.as_str()).map(ToString::to_string).unwrap_or_default();
     let held = labels.get(key).map_or("absent", |value| value.as_str());

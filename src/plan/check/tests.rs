@@ -658,6 +658,10 @@ const HARMLESS: &[Defect] = &[
         kept(p, |state| drop(state.labels.remove("team")));
         explain(p, "0").daemons = Amount::default();
     }),
+    ("fit/stays", "pods that no longer tolerate their node are rolled elsewhere", |p, i| {
+        shape(i, "api", |shape| shape.tolerations.clear());
+        explain(p, "0").pods.clear();
+    }),
     ("limits/resources", "a pool above a lowered limit that does not grow", |p, i| {
         pool(i).limits.resources = [("cpu".into(), 1)].into();
         for key in ["2", "3"] {

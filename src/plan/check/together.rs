@@ -128,7 +128,18 @@ impl Scene<'_> {
         })
     }
 
-    /// Returns the pods that one of the required terms of a pod means.
+    /// Returns crowd and site of all pods of which `which` holds.
+    fn pods(&self, which: fn(&Presence) -> bool) -> Vec<(usize, usize)> {
+        let crowds = self.state.crowds.iter().enumerate();
+        crowds
+            .flat_map(|(index, crowd)| {
+                let on = crowd.on.iter().filter(move |(_, pods)| which(pods));
+                on.map(move |(site, _)| (index, *site))
+            })
+            .collect()
+    }
+
+    /// Returns the crowds that one of the required terms of a pod means.
     fn term(&mut self, crowd: usize, term: &PodAffinityTerm) -> Vec<usize> {
         let shape = &self.state.crowds[crowd].shape;
         let selection = self.census.of_term(term, shape);

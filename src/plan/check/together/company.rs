@@ -20,6 +20,9 @@ use super::Scene;
 /// Workloads tried as the first to claim the exception, before pods are called stranded.
 const FIRST_CLAIMS_MAX: usize = 16;
 
+/// Places tried for a claim; no workload that can be placed at all waits in more without company.
+const CLAIM_PLACES_MAX: usize = 16;
+
 /// The required affinity of one crowd.
 struct Need {
     crowd: usize,
@@ -55,33 +58,23 @@ pub(super) fn check(scene: &mut Scene<'_>, verdict: &mut Verdict) {
         return;
     }
     let mut start = Arrivals::default();
-    for (crowd, site) in pods(scene, |pods| pods.stay > 0) {
+    for (crowd, site) in scene.pods(|pods| pods.stay > 0) {
         start.arrive(scene, &needs, (crowd, site));
     }
     let free: Vec<bool> = needs.all.iter().map(|need| !start.has_company(need)).collect();
     let of_crowd: BTreeMap<usize, usize> =
         needs.all.iter().enumerate().map(|(index, need)| (need.crowd, index)).collect();
-    for (crowd, site) in pods(scene, |pods| pods.come > 0) {
+    for (crowd, site) in scene.pods(|pods| pods.come > 0) {
         match of_crowd.get(&crowd) {
             None => start.arrive(scene, &needs, (crowd, site)),
             Some(need) if lacks_key(scene, &needs.all[*need], site, verdict) => {}
             Some(need) => drop(start.waiting.insert((*need, site))),
         }
     }
-    start.follow(scene, &needs);
-    let stranded = needs.stranded(scene, &free, &start);
-    report(scene, &needs, &stranded, verdict);
-}
-
-/// Returns crowd and site of all pods of which `which` holds.
-fn pods(scene: &Scene<'_>, which: fn(&super::Presence) -> bool) -> Vec<(usize, usize)> {
-    let crowds = scene.state.crowds.iter().enumerate();
-    crowds
-        .flat_map(|(index, crowd)| {
-            let on = crowd.on.iter().filter(move |(_, pods)| which(pods));
-            on.map(move |(site, _)| (index, *site))
-        })
-        .collect()
+    for circle in needs.circles() {
+        let stranded = needs.stranded(scene, &free, start.of(&needs, &circle));
+        report(scene, &needs, &stranded, verdict);
+    }
 }
 
 fn lacks_key(scene: &Scene<'_>, need: &Need, site: usize, verdict: &mut Verdict) -> bool {
@@ -128,13 +121,40 @@ impl Needs {
         needs
     }
 
+    /// Returns the needs in circles: those of which the pods of one may be company of another.
+    fn circles(&self) -> Vec<Vec<usize>> {
+        let of_crowd: BTreeMap<usize, usize> =
+            self.all.iter().enumerate().map(|(index, need)| (need.crowd, index)).collect();
+        let mut around: Vec<BTreeSet<usize>> = vec![BTreeSet::new(); self.all.len()];
+        for (index, need) in self.all.iter().enumerate() {
+            for other in self.sets[need.company].iter().filter_map(|crowd| of_crowd.get(crowd)) {
+                around[index].insert(*other);
+                around[*other].insert(index);
+            }
+        }
+        let (mut circles, mut seen) = (Vec::new(), vec![false; self.all.len()]);
+        for start in 0..self.all.len() {
+            let mut circle = Vec::new();
+            let mut next = vec![start];
+            while let Some(need) = next.pop() {
+                if !std::mem::replace(&mut seen[need], true) {
+                    circle.push(need);
+                    next.extend(&around[need]);
+                }
+            }
+            circles.extend((!circle.is_empty()).then_some(circle));
+        }
+        circles
+    }
+
     /// Returns the pods that cannot come, whoever claims the exception first.
     fn stranded(
         &self,
         scene: &Scene<'_>,
         free: &[bool],
-        start: &Arrivals,
+        mut start: Arrivals,
     ) -> BTreeSet<(usize, usize)> {
+        start.follow(scene, self);
         let left = self.settle(scene, free, start.clone(), None);
         let waiting: BTreeSet<usize> = left.iter().map(|(need, _)| *need).collect();
         let saved = waiting
@@ -197,7 +217,7 @@ impl Needs {
         };
         let best = match sites.len() {
             0 | 1 => sites.into_values().next(),
-            _ => sites.into_values().min_by_key(left),
+            _ => sites.into_values().take(CLAIM_PLACES_MAX).min_by_key(left),
         };
         if let Some(site) = best {
             arrivals.arrive(scene, self, (crowd, site));
@@ -207,6 +227,18 @@ impl Needs {
 }
 
 impl Arrivals {
+    /// Returns what concerns the needs of one circle: nothing that comes for others changes it.
+    fn of(&self, needs: &Needs, circle: &[usize]) -> Self {
+        let mut part = Self::default();
+        for need in circle {
+            let company = needs.all[*need].company;
+            let lit = self.lit.range((company, 0)..=(company, usize::MAX));
+            part.lit.extend(lit.map(|(place, domains)| (*place, domains.clone())));
+            part.waiting.extend(self.waiting.range((*need, 0)..=(*need, usize::MAX)));
+        }
+        part
+    }
+
     /// Counts pods of `crowd` that are on `site`.
     fn arrive(&mut self, scene: &Scene<'_>, needs: &Needs, (crowd, site): (usize, usize)) {
         for (set, topology) in needs.counted.get(&crowd).into_iter().flatten() {

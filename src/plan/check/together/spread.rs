@@ -4,26 +4,26 @@
 //! are at most `maxSkew` above the least count of any domain; the least is 0 while there are fewer
 //! domains than `minDomains`. It asks once, when the pod is bound: later pods of others may raise a
 //! domain, and pods that go may lower another, so a state in which the constraint does not hold may
-//! be right. Let `s` be the pods counted in a domain that are there already, `M` the least count at
-//! the end, and call the pods that come and carry constraints over the topology *carriers*.
+//! be right. Let `M` be the least count of a constraint at the end.
 //!
-//! **Criterion.** Take the carriers that come to one domain, and strike out, again and again, all of
-//! a workload for each of whose constraints over the topology the pods that are there already and the
-//! carriers not yet struck out, as far as the constraint counts them, are at most `M + maxSkew`. What cannot be struck out is a
-//! violation. (For one workload alone: `s` and its pods there are more than `M + maxSkew`.)
+//! **Criterion.** From the pods that come, strike out, again and again, each pod whose constraints
+//! all hold against `M`: in the pod's domain they count, of the pods that are there already and of
+//! those not struck out, at most `M + maxSkew`. A pod that carries no constraint is struck out at
+//! once. What cannot be struck out is a violation. For one workload with one constraint that means:
+//! it comes to a domain that then has more than `M + maxSkew` pods.
 //!
-//! **No plan made by placements of kube-scheduler breaks it.** Pods only come, so no count falls and
-//! the least count at any moment is at most `M`. Were some carriers left over, look at that pod of
-//! theirs which was bound last. At that moment all others of them were bound, so each constraint of
-//! the pod counted at least `s` and all of them that it counts, and still held: these are at most
-//! the least count then plus `maxSkew`, hence at most `M + maxSkew`. Then its workload would have
-//! been struck out. Pods without a constraint over the topology may all come later, and are not counted.
+//! **No plan made by placements of kube-scheduler breaks it.** While pods come, no count falls and
+//! no domain appears, so the least count at any moment is at most `M`. Were some pods left over, look
+//! at the one of them that was bound last. All others left over were bound by then, so what its
+//! constraints counted was at least what the criterion counts; and they held, so it was at most
+//! `maxSkew` above the least count of the moment, hence at most `M + maxSkew`. Then the pod would have
+//! been struck out.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::Verdict;
 use super::eligible::Electorate;
-use super::{Presence, Scene, hard_spread};
+use super::{Scene, hard_spread};
 use crate::pod::TopologySpread;
 
 /// One constraint of one crowd.
@@ -35,14 +35,15 @@ struct Rule<'a> {
     members: Vec<usize>,
     /// The sites that count, among those known to the electorate.
     eligible: usize,
+    /// The pods counted in each domain that has any; those struck out no longer.
+    counts: BTreeMap<usize, u32>,
     /// The most pods that a domain may have: the least count at the end and the skew.
     most: u32,
 }
 
 pub(super) fn check(scene: &mut Scene<'_>, verdict: &mut Verdict) {
     let mut electorate = Electorate::of(scene.state);
-    let (mut rules, mut crowded) = (Vec::new(), BTreeSet::new());
-    let state = scene.state;
+    let (state, mut rules) = (scene.state, Vec::new());
     for (index, crowd) in state.crowds.iter().enumerate() {
         if crowd.on.values().all(|pods| pods.come == 0) {
             continue;
@@ -52,45 +53,55 @@ pub(super) fn check(scene: &mut Scene<'_>, verdict: &mut Verdict) {
             let selection = scene.census.of_spread(constraint, &crowd.shape);
             let members = scene.census.members(selection).to_vec();
             let eligible = electorate.get(crowd, constraint, &mut scene.topologies);
-            let mut rule = Rule { crowd: index, constraint, topology, members, eligible, most: 0 };
-            let counts = rule.counts(scene, &electorate);
-            rule.most = rule.most(&counts, &electorate);
-            for domain in rule.domains(scene, verdict) {
-                if counts.get(&domain).is_some_and(|pods| pods.all() > rule.most) {
-                    crowded.insert((topology, domain));
-                }
-            }
+            let counts = BTreeMap::new();
+            let mut rule =
+                Rule { crowd: index, constraint, topology, members, eligible, counts, most: 0 };
+            rule.counts = rule.count(scene, &electorate);
+            rule.most = rule.most(&electorate);
             rules.push(rule);
         }
     }
-    for (topology, domain) in crowded {
-        judge(scene, &electorate, &rules, (topology, domain), verdict);
+    let mut crowded = false;
+    for rule in &rules {
+        for domain in rule.domains(scene, verdict) {
+            crowded |= rule.exceeds(domain);
+        }
+    }
+    if crowded {
+        let left = strike_out(scene, &electorate, &mut rules);
+        report(scene, &rules, &left, verdict);
     }
 }
 
 impl Rule<'_> {
-    /// Counts the pods on sites that count, by domain.
-    fn counts(&self, scene: &Scene<'_>, electorate: &Electorate<'_>) -> BTreeMap<usize, Presence> {
+    /// Counts all pods on sites that count, by domain.
+    fn count(&self, scene: &Scene<'_>, electorate: &Electorate<'_>) -> BTreeMap<usize, u32> {
         let sites = &electorate.known[self.eligible].sites;
-        let mut counts: BTreeMap<usize, Presence> = BTreeMap::new();
+        let mut counts: BTreeMap<usize, u32> = BTreeMap::new();
         for member in &self.members {
             for (site, pods) in scene.state.crowds[*member].on.iter().filter(|(s, _)| sites[**s]) {
                 if let Some(domain) = scene.topologies.domain(self.topology, *site) {
-                    counts.entry(domain).or_default().add(*pods);
+                    let count = counts.entry(domain).or_default();
+                    *count = count.saturating_add(pods.all());
                 }
             }
         }
         counts
     }
 
-    /// Returns the most pods that a domain may have, given the counts at the end.
-    fn most(&self, counts: &BTreeMap<usize, Presence>, electorate: &Electorate<'_>) -> u32 {
+    /// Returns whether more pods are counted in `domain` than it may have.
+    fn exceeds(&self, domain: usize) -> bool {
+        self.counts.get(&domain).is_some_and(|pods| *pods > self.most)
+    }
+
+    /// Returns the most pods that a domain may have.
+    fn most(&self, electorate: &Electorate<'_>) -> u32 {
         let whole = |number: i32| u32::try_from(number).unwrap_or(0);
         let domains = electorate.known[self.eligible].domains.get(&self.topology).copied();
         let domains = domains.unwrap_or(0);
         let wanted = usize::try_from(self.constraint.min_domains.unwrap_or(1)).unwrap_or(0);
-        let least = counts.values().map(|pods| pods.all()).min().unwrap_or(0);
-        let least = if domains < wanted || counts.len() < domains { 0 } else { least };
+        let least = self.counts.values().copied().min().unwrap_or(0);
+        let least = if domains < wanted || self.counts.len() < domains { 0 } else { least };
         least.saturating_add(whole(self.constraint.max_skew))
     }
 
@@ -112,87 +123,75 @@ impl Rule<'_> {
         }
         domains
     }
-
-    /// Counts the pods of `crowd` that this rule counts in `domain`.
-    fn pods(
-        &self,
-        scene: &Scene<'_>,
-        electorate: &Electorate<'_>,
-        (crowd, domain): (usize, usize),
-    ) -> Presence {
-        let sites = &electorate.known[self.eligible].sites;
-        let mut sum = Presence::default();
-        for (site, pods) in scene.state.crowds[crowd].on.iter().filter(|(s, _)| sites[**s]) {
-            if scene.topologies.domain(self.topology, *site) == Some(domain) {
-                sum.add(*pods);
-            }
-        }
-        sum
-    }
 }
 
-/// Strikes out the carriers that could have come to `domain`, and names those that are left.
-fn judge(
+/// Strikes out the pods that could have come last, again and again; returns crowd and site of those
+/// that are left.
+fn strike_out(
     scene: &Scene<'_>,
     electorate: &Electorate<'_>,
-    rules: &[Rule<'_>],
-    (topology, domain): (usize, usize),
-    verdict: &mut Verdict,
-) {
-    let comes = |crowd: usize| scene.comer(&[crowd], topology, domain).is_some();
-    let rules: Vec<&Rule<'_>> =
-        rules.iter().filter(|rule| rule.topology == topology && comes(rule.crowd)).collect();
-    let mut left: BTreeSet<usize> = rules.iter().map(|rule| rule.crowd).collect();
-    // What each rule counts: pods that are there, and those of carriers that are left.
-    let mut counts: Vec<u32> = Vec::new();
-    let mut counting: BTreeMap<usize, Vec<(usize, u32)>> = BTreeMap::new();
+    rules: &mut [Rule<'_>],
+) -> BTreeSet<(usize, usize)> {
+    let (mut carried, mut counting) = (BTreeMap::<_, Vec<_>>::new(), BTreeMap::<_, Vec<_>>::new());
     for (index, rule) in rules.iter().enumerate() {
-        let mut count = 0_u32;
+        carried.entry(rule.crowd).or_default().push(index);
         for member in &rule.members {
-            let pods = rule.pods(scene, electorate, (*member, domain));
-            count = count.saturating_add(pods.stay);
-            if left.contains(member) {
-                count = count.saturating_add(pods.come);
-                counting.entry(*member).or_default().push((index, pods.come));
-            }
+            counting.entry(*member).or_default().push(index);
         }
-        counts.push(count);
     }
+    let mut left: BTreeSet<(usize, usize)> = scene.pods(|pods| pods.come > 0).into_iter().collect();
     loop {
-        let over = |(rule, count): (&&Rule<'_>, &u32)| (*count > rule.most).then_some(rule.crowd);
-        let kept: BTreeSet<usize> = rules.iter().zip(&counts).filter_map(over).collect();
-        let struck: Vec<usize> = left.difference(&kept).copied().collect();
-        if struck.is_empty() {
-            break;
+        let holds = |(crowd, site): &&(usize, usize)| {
+            carried.get(crowd).into_iter().flatten().all(|rule| {
+                let domain = scene.topologies.domain(rules[*rule].topology, *site);
+                domain.is_none_or(|domain| !rules[*rule].exceeds(domain))
+            })
+        };
+        let last: Vec<(usize, usize)> = left.iter().filter(holds).copied().collect();
+        if last.is_empty() {
+            return left;
         }
-        for crowd in struck {
-            left.remove(&crowd);
-            for (rule, pods) in counting.get(&crowd).into_iter().flatten() {
-                counts[*rule] = counts[*rule].saturating_sub(*pods);
+        for (crowd, site) in last {
+            left.remove(&(crowd, site));
+            let come = scene.state.crowds[crowd].on.get(&site).map_or(0, |pods| pods.come);
+            for rule in counting.get(&crowd).into_iter().flatten() {
+                let rule = &mut rules[*rule];
+                let domain = scene.topologies.domain(rule.topology, site);
+                let counts = electorate.known[rule.eligible].sites[site];
+                if let Some(count) = domain.filter(|_| counts).and_then(|d| rule.counts.get_mut(&d))
+                {
+                    *count = count.saturating_sub(come);
+                }
             }
-        }
-    }
-    for (rule, count) in rules.iter().zip(counts).filter(|(rule, _)| left.contains(&rule.crowd)) {
-        if count > rule.most {
-            report(scene, rule, (domain, count), verdict);
         }
     }
 }
 
+/// Names each constraint once for each domain in which pods are left that it forbids.
 fn report(
     scene: &Scene<'_>,
-    rule: &Rule<'_>,
-    (domain, count): (usize, u32),
+    rules: &[Rule<'_>],
+    left: &BTreeSet<(usize, usize)>,
     verdict: &mut Verdict,
 ) {
-    let Some((site, _)) = scene.comer(&[rule.crowd], rule.topology, domain) else { return };
-    let fault = format!(
-        "{} comes to {}, which then has {count} of the pods that its spread constraint counts; \
-         with maxSkew {} no domain may have more than {}",
-        scene.name(rule.crowd),
-        scene.topologies.describe(rule.topology, domain),
-        rule.constraint.max_skew,
-        rule.most,
-    );
-    verdict.row("fit/spread", scene.state.sites[site].row.address, fault);
+    for rule in rules {
+        let mut named = BTreeSet::new();
+        for (_, site) in left.range((rule.crowd, 0)..=(rule.crowd, usize::MAX)) {
+            let domain = scene.topologies.domain(rule.topology, *site);
+            let Some(domain) = domain.filter(|domain| rule.exceeds(*domain)) else { continue };
+            if !named.insert(domain) {
+                continue;
+            }
+            let fault = format!(
+                "{} comes to {}, which then has {} of the pods that its spread constraint counts; \
+                 with maxSkew {} no domain may have more than {}",
+                scene.name(rule.crowd),
+                scene.topologies.describe(rule.topology, domain),
+                rule.counts.get(&domain).copied().unwrap_or(0),
+                rule.constraint.max_skew,
+                rule.most,
+            );
+            verdict.row("fit/spread", scene.state.sites[*site].row.address, fault);
+        }
+    }
 }
