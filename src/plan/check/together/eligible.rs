@@ -2,6 +2,7 @@
 //!
 //! A node counts if it has the topology keys of all the pod's constraints that forbid, and passes
 //! the inclusion policies: by default node affinity and selector limit the nodes, and taints do not.
+//! What volumes allow limits the pod, and does not limit the nodes that count.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -118,7 +119,7 @@ fn look(shape: &PodShape, site: &Site<'_>) -> Sight {
     let labels = &site.after.labels;
     let taints = &site.after.taints;
     Sight {
-        chosen: shape.nodes.any_of.iter().any(|choice| choice.match_labels(labels)),
+        chosen: shape.nodes.stated().iter().any(|choice| choice.match_labels(labels)),
         // A node that is cordoned or not ready has a taint for it; who tolerates it is not asked.
         tolerated: !site.closed && untolerated(taints, &shape.tolerations).is_none(),
     }
@@ -147,7 +148,7 @@ fn elect(rule: &Rule, view: &View, topologies: &Topologies<'_>) -> Eligible {
 /// with spread constraints choose nodes by.
 fn alike<'a>(state: &'a EndState<'a>) -> Vec<Alike<'a>> {
     let spread = state.crowds.iter().filter(|crowd| hard_spread(crowd).next().is_some());
-    let choices = spread.flat_map(|crowd| &crowd.shape.nodes.any_of);
+    let choices = spread.flat_map(|crowd| crowd.shape.nodes.stated());
     let keys: BTreeSet<&LabelKey> =
         choices.flat_map(|choice| choice.iter().map(|(key, _)| key)).collect();
     let mut alike: BTreeMap<Traits<'a>, Alike<'a>> = BTreeMap::new();

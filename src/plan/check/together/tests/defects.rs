@@ -440,6 +440,10 @@ const HARMLESS: &[Case] = &[
         let rule = TopologySpread { selector: None, ..spread(ZONE, 1, "w") };
         t.put("w", |s| s.spread = vec![rule], &[("a1", 0, 5)]);
     }),
+    ("fit/spread", "a selector that demands nothing counts nobody either", |t| {
+        let rule = TopologySpread { selector: Some(everything()), ..spread(ZONE, 1, "w") };
+        t.put("w", |s| s.spread = vec![rule], &[("a1", 0, 5)]);
+    }),
     ("fit/spread", "a zone that the pods may not be in", |t| {
         t.node("c1", |state| drop(state.labels.remove("team")));
         t.node("c2", |state| drop(state.labels.remove("team")));
