@@ -58,6 +58,7 @@ pub(super) struct Declined {
 /// Returns the layout after every removal and replacement that is worth it.
 pub(super) fn consolidate(stage: &Stage, settings: &Settings) -> Consolidated {
     let mut settled = stage.rescued(stage.settle(&without_leavers(&stage.ground)));
+    settled = with_needed_leavers(stage, settled);
     let baseline = settled.layout.price;
     let mut round = Round { stage, settings, declined: BTreeMap::new() };
     for _ in 0..ROUNDS_MAX {
@@ -88,6 +89,24 @@ fn without_leavers(ground: &Ground) -> Layout {
         }
     }
     ground.repacked(layout)
+}
+
+/// Keeps nodes that should leave as long as pods would have no place without them.
+fn with_needed_leavers(stage: &Stage, mut settled: Settled) -> Settled {
+    let left = |settled: &Settled| settled.unplaced.values().sum::<u32>();
+    for index in 0..stage.ground.standing.len() {
+        let leaves = matches!(stage.ground.standing[index].fate, Fate::Leaves(_));
+        if left(&settled) == 0 || !leaves || settled.layout.kept[index] {
+            continue;
+        }
+        let mut kept = settled.layout.kept.clone();
+        kept[index] = true;
+        let trial = stage.rescued(stage.settle(&stage.ground.layout(kept)));
+        if left(&trial) < left(&settled) {
+            settled = trial;
+        }
+    }
+    settled
 }
 
 /// A set of nodes that could go, and what that comes to.

@@ -15,7 +15,7 @@ use super::limits::Limits;
 use super::model::{Model, Supply};
 use super::offer::Offer;
 use super::pack::{Opened, Packing};
-use super::rehearse::{Placements, Settled, Stage};
+use super::rehearse::{Placements, Settled, Stage, Verdict};
 use super::standing::{Fate, Standing};
 use super::survey::Single;
 use super::target::Place;
@@ -60,7 +60,9 @@ impl Passes<'_> {
             if layout.price > outcome.settled.layout.price {
                 break;
             }
-            outcome.settled = self.translated(model, &outcome.settled, &better.settled);
+            let leaner = self.translated(model, &outcome.settled, &better.settled);
+            let Some(proven) = self.proven(model, &outcome.settled, leaner) else { break };
+            outcome.settled = proven;
             outcome.declined.extend(better.declined);
         }
         outcome.settled = self.kept_back(model, outcome.settled);
@@ -78,6 +80,16 @@ impl Passes<'_> {
         let field = Field { groups, offers: self.offers, standing, namespaces };
         let supply = Supply { offers: self.offers, standing, daemons: &self.demand.daemons };
         Model::of(groups, &Allotment::of(field), supply)
+    }
+
+    /// Plays the runs over a fleet that was found with pods seen as running which are yet to come:
+    /// `None` where, coming in other orders, they would not all find a place on it.
+    fn proven(&self, model: &Model, earlier: &Settled, leaner: Settled) -> Option<Settled> {
+        let stage = self.stage(self.demand, self.standing, model);
+        let Verdict::Passed(proven) = stage.rehearse(&leaner.layout) else { return None };
+        let left = |settled: &Settled| settled.unplaced.values().sum::<u32>();
+        let packed = leaner.packed;
+        (left(&proven) <= left(earlier)).then_some(Settled { packed, ..proven })
     }
 
     /// Returns a bound on every fleet that holds the placed pods and keeps the nodes that stay in

@@ -45,8 +45,8 @@ enum Order {
 const RUNS: [Run; 5] = [
     Run { order: Order::Declared, balance: Balance::Change },
     Run { order: Order::LargestFirst, balance: Balance::Change },
+    Run { order: Order::SmallestFirst, balance: Balance::Change },
     Run { order: Order::SmallestFirst, balance: Balance::Level },
-    Run { order: Order::Declared, balance: Balance::Level },
     Run { order: Order::Shuffled(1), balance: Balance::Change },
 ];
 

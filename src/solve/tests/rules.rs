@@ -240,3 +240,19 @@ fn rules_over_several_keys_hold_together() {
     assert_eq!(fleet.zones["a"], [2, 2, 3]);
     assert_eq!(fleet.nodes["a"], [1; 7]);
 }
+
+#[test]
+fn a_fleet_that_was_improved_still_holds_in_every_order() {
+    let large = |cpu: &str| {
+        format!(
+            "containers: [{{name: app, resources: {{requests: {{cpu: {cpu}, memory: 100Mi}}}}}}]"
+        )
+    };
+    let manifests = [deployment("a", 1, &large("1500m")), deployment("b", 2, &large("600m"))];
+    let mut story = story(&manifests);
+    let pool = story.desired.pools.values_mut().next().expect("a pool");
+    pool.requirements[0] = requirement("node.kubernetes.io/instance-type", &["m5.large"]);
+    let target = story.solve().target;
+    // On two nodes the smaller pods, if they come first, take one each.
+    assert_eq!((target.launches.len(), target.unplaced.len()), (3, 0));
+}
