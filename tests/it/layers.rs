@@ -147,8 +147,8 @@ fn collect(dir: &Path, files: &mut Vec<PathBuf>) {
         let path = entry.expect("source is readable").path();
         let name = path.file_name().expect("a name").to_string_lossy().into_owned();
         if path.is_dir() {
-            // A folder `tests` holds nothing but unit tests.
-            if name != "tests" {
+            // Folders `tests` and `story` hold nothing but unit tests and what they need.
+            if !["tests", "story"].contains(&name.as_str()) {
                 collect(&path, files);
             }
         } else if path.extension().is_some_and(|end| end == "rs")
