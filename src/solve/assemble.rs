@@ -58,9 +58,9 @@ impl Assembly<'_> {
             let demands = pool.map(variety::demands).unwrap_or_default();
             // Pods that rules between pods tie to a zone stay in it, whatever stands in.
             let groups = node.pods.keys().flat_map(|class| self.model.classes[*class].groups());
-            let tied: BTreeSet<&LabelKey> = groups.flat_map(|group| &ties[group]).collect();
+            let fixed: BTreeSet<&LabelKey> = groups.flat_map(|group| &ties[group]).collect();
             let keeps = |offer: &&&Offer| {
-                tied.iter().all(|key| offer.node.labels.get(*key) == new.labels.get(*key))
+                fixed.iter().all(|key| offer.node.labels.get(*key) == new.labels.get(*key))
             };
             let candidates: Vec<&Offer> = others.candidates.iter().filter(keeps).copied().collect();
             stand_ins::choose(&mut new, &candidates, &demands);

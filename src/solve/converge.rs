@@ -61,7 +61,7 @@ impl Passes<'_> {
                 break;
             }
             let leaner = self.translated(model, &outcome.settled, &better.settled);
-            let Some(proven) = self.proven(model, &outcome.settled, leaner) else { break };
+            let Some(proven) = self.proven(model, &outcome.settled, &leaner) else { break };
             outcome.settled = proven;
             outcome.declined.extend(better.declined);
         }
@@ -84,7 +84,7 @@ impl Passes<'_> {
 
     /// Plays the runs over a fleet that was found with pods seen as running which are yet to come:
     /// `None` where, coming in other orders, they would not all find a place on it.
-    fn proven(&self, model: &Model, earlier: &Settled, leaner: Settled) -> Option<Settled> {
+    fn proven(&self, model: &Model, earlier: &Settled, leaner: &Settled) -> Option<Settled> {
         let stage = self.stage(self.demand, self.standing, model);
         let Verdict::Passed(proven) = stage.rehearse(&leaner.layout) else { return None };
         let left = |settled: &Settled| settled.unplaced.values().sum::<u32>();

@@ -40,7 +40,7 @@ enum Inside {
     Block,
     /// A quoted scalar, with its quote.
     Quotes(u8),
-    /// A block scalar: deeper lines are its content.
+    /// A block scalar, or a plain one that a line ended in: deeper lines are its content.
     Scalar,
 }
 
@@ -146,7 +146,7 @@ impl Scan {
     }
 
     /// Goes over a plain scalar, up to what ends it on its line.
-    fn plain(&self, line: &[u8], start: usize) -> Option<usize> {
+    fn plain(&mut self, line: &[u8], start: usize) -> Option<usize> {
         let comment = |at: usize| line[at] == b'#' && matches!(line[at - 1], b' ' | b'\t');
         let ends = |at: &usize| match line[*at] {
             b':' => line
@@ -154,7 +154,11 @@ impl Scan {
                 .is_none_or(|next| next.is_ascii_whitespace() || self.ends_flow_word(*next)),
             byte => comment(*at) || self.ends_flow_word(byte),
         };
-        (start + 1..line.len()).find(ends).filter(|at| !comment(*at))
+        let end = (start + 1..line.len()).find(ends);
+        if end.is_none() && self.flow == 0 && self.column.is_some() {
+            self.inside = Inside::Scalar;
+        }
+        end.filter(|at| !comment(*at))
     }
 }
 

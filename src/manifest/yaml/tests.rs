@@ -182,6 +182,12 @@ fn lines_inside_quotes_and_brackets_may_stand_at_the_column_of_their_key() {
 }
 
 #[test]
+fn a_bracket_in_the_second_line_of_a_plain_scalar_opens_nothing() {
+    let text = "b: it's\n  [\nc: [1,\n2]\n";
+    assert_eq!(loosen(text).as_deref(), Some("b: it's\n  [\nc: [1,\n 2]\n"));
+}
+
+#[test]
 fn loosening_does_not_grow_without_bound() {
     let text = format!("{}b: [\n{}]", "- ".repeat(2_000), "x,\n".repeat(100_000));
     assert_eq!(loosen(&text), None);
