@@ -24,7 +24,7 @@ use crate::ids::{Address, NodeName};
 use crate::manifest::{Desired, Problem, Severity};
 use crate::plan::wire::{Action, Base, Diagnostic, Plan, ResourceChange, ResourceKind};
 use crate::plan::{Facts, Parts, Source, check, diff, digest, plan_id};
-use crate::solve::{Input, Settings, Solution, solve};
+use crate::solve::{Input, Settings, Solution, measure, solve};
 
 /// Rounds in which a limited plan is made again with more nodes left untouched.
 const SCOPE_ROUNDS: usize = 4;
@@ -79,6 +79,26 @@ impl Scope {
 /// Returns the plan.
 #[must_use]
 pub fn plan(inputs: &Inputs) -> Plan {
+    let measured = measure(inputs.desired, inputs.observed);
+    if measured.is_empty() {
+        return plan_with(inputs);
+    }
+    let catalog = Catalog { measured, ..inputs.catalog.clone() };
+    let Inputs { desired, observed, catalog: _, base, at, demand, scope, settings } = inputs;
+    plan_with(&Inputs {
+        desired,
+        observed,
+        catalog: &catalog,
+        base: base.clone(),
+        at: *at,
+        demand: *demand,
+        scope: scope.clone(),
+        settings: *settings,
+    })
+}
+
+/// Returns the plan with what `inputs.catalog` says of nodes.
+fn plan_with(inputs: &Inputs) -> Plan {
     let demand = Demand::build(inputs.desired, inputs.observed, inputs.demand);
     let replace = nodes_at(inputs, &demand, &inputs.scope.replace);
     let mut untouched: Vec<NodeName> = Vec::new();
@@ -258,6 +278,7 @@ fn diagnostics(inputs: &Inputs, demand: &Demand, solution: &Solution) -> Vec<Dia
     };
     let mut found = inputs.catalog.unknown_types(inputs.desired);
     found.extend(inputs.catalog.overlay_conflicts(inputs.desired));
+    found.extend(inputs.catalog.unpriced_licences(inputs.desired));
     let problems = inputs.desired.problems.iter().chain(&demand.problems).chain(&found);
     let mut list: Vec<Diagnostic> = problems.map(problem).collect();
     list.extend(inputs.catalog.warnings.iter().map(|text| note("note", text)));

@@ -26,7 +26,10 @@ mod table;
 #[cfg(test)]
 mod tests;
 
-pub use catalog::{OfferingRow, TypeRow, allocation_json, allocation_text, types_json, types_text};
+pub use catalog::{
+    OfferingRow, TypeRow, allocatable_text, allocation_json, allocation_text, types_json,
+    types_text,
+};
 pub use explain::{ExplainError, Explanation, NodeExplanation, PodExplanation, explain};
 pub use page::{DEFAULT_WIDTH, TextStyle, Verbosity, escape};
 pub use problems::{Tally, problems_json, problems_text};

@@ -31,7 +31,7 @@ mod volumes;
 
 pub use file::SimError;
 pub use ledger::Call;
-pub use state::Unavailable;
+pub use state::{Reported, Unavailable};
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -192,6 +192,12 @@ impl World {
     /// Sets the offerings that have no capacity now; written with the next sleep.
     pub fn set_unavailable(&self, offerings: Vec<Unavailable>) {
         self.state.borrow_mut().unavailable = offerings;
+    }
+
+    /// Sets what nodes that register from now on report, where it is not what their launch expected;
+    /// written with the next sleep.
+    pub fn set_reported(&self, reported: Vec<Reported>) {
+        self.state.borrow_mut().reported = reported;
     }
 
     /// Returns the writing calls made through the ports since the world was opened, in order.

@@ -17,6 +17,7 @@ mod fill;
 mod fixed;
 mod joining;
 mod layout;
+mod learned;
 mod limits;
 mod market;
 mod model;
@@ -46,6 +47,7 @@ pub mod adr_0005 {}
 #[doc = include_str!("adr/0006-rules-between-pods.md")]
 pub mod adr_0006 {}
 
+pub use learned::measure;
 pub use offer::{
     Offer, Offers, PoolRefusal, Supply, Withheld, admits, admits_daemon, daemon_requests,
     pool_requirements,

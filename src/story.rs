@@ -21,7 +21,7 @@ use crate::manifest::{
 };
 use crate::pod::{Container, ContainerResources, PodSpec, PodTemplate};
 use crate::requirement::{Operator, label};
-use crate::solve::{Input, NewNode, Place, Settings, Solution, solve};
+use crate::solve::{Input, NewNode, Place, Settings, Solution, measure, solve};
 use crate::units::MicroUsd;
 
 pub(crate) const NOW: &str = "2026-11-01T00:00:00Z";
@@ -74,11 +74,13 @@ impl Story {
 
     pub(crate) fn solve(&self) -> Solution {
         let demand = Demand::build(&self.desired, &self.observed, DemandMode::Live);
+        let measured = measure(&self.desired, &self.observed);
+        let catalog = Catalog { measured, ..self.catalog.clone() };
         solve(&Input {
             desired: &self.desired,
             demand: &demand,
             observed: &self.observed,
-            catalog: &self.catalog,
+            catalog: &catalog,
             at: NOW.parse().expect("a time"),
             frozen: None,
             replace: &[],
@@ -242,6 +244,7 @@ pub(crate) fn node_class() -> NodeClass {
         ephemeral_storage: None,
         instance_store_raid0: false,
         reservations: Vec::new(),
+        prefix_delegation: false,
         user_data_digest: None,
         tags: BTreeMap::new(),
         spec_digest: "x".into(),

@@ -9,7 +9,7 @@ use super::fixture::{
     Fault, Faulty, active, address, apply_over, fleet, plan, planned_fleet, settings, workloads,
 };
 use super::*;
-use crate::catalog::{CapacityType, InstanceType, PriceSource, Zone};
+use crate::catalog::{CapacityType, InstanceType, Measured, PriceSource, Zone};
 use crate::demand::DemandMode;
 use crate::fleet::{Instance, PodPhase, tag};
 use crate::ids::{InstanceTypeName, WorkloadKind};
@@ -434,6 +434,7 @@ fn catalog() -> Catalog {
             stand_in: false,
         },
         warnings: Vec::new(),
+        measured: Measured::default(),
     }
 }
 

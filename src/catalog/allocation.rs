@@ -18,6 +18,13 @@ pub(super) const VM_OVERHEAD_PER_MILLE: i64 = 75;
 /// MiB that Graviton machines set aside for contiguous allocation.
 pub(super) const GRAVITON_RESERVED_MIB: i64 = 64;
 
+/// Addresses of one prefix.
+pub(super) const PREFIX_ADDRESSES: i64 = 16;
+
+/// Most pods that EKS advises on a node whose addresses do not limit them: up to so many vCPUs, and
+/// beyond. Source: `max-pods-calculator.sh` of amazon-eks-ami.
+const PREFIX_PODS: [(i64, i64); 2] = [(30, 110), (i64::MAX, 250)];
+
 /// Memory that Kubernetes keeps on every node, and for each pod it may hold, in MiB.
 pub(super) const KUBE_MEMORY_BASE_MIB: i64 = 255;
 pub(super) const KUBE_MEMORY_POD_MIB: i64 = 11;
@@ -75,12 +82,14 @@ pub fn explain(kind: &InstanceType, settings: &NodeSettings) -> Vec<AllocationSt
 
 /// Returns the last step of a resource: what remains of it.
 fn remainder(allocation: &Allocation, resource: NodeResource) -> AllocationStep {
-    let Allocation { capacity, kube_reserved, system_reserved, eviction, allocatable } = allocation;
+    let Allocation { capacity, kube_reserved, system_reserved, eviction, huge_pages, allocatable } =
+        allocation;
     let (capacity, amount) = (resource.amount_in(capacity), resource.amount_in(allocatable));
     let kept = [
         (Part::KubeReserved, resource.amount_in(kube_reserved)),
         (Part::SystemReserved, resource.amount_in(system_reserved)),
         (Part::Eviction, resource.amount_in(eviction)),
+        (Part::HugePages, resource.amount_in(huge_pages)),
     ];
     let sum = kept.iter().fold(0_i64, |sum, (_, amount)| sum.saturating_add(*amount));
     let shown = |(part, amount): (Part, i64)| (part, resource.show(amount));
@@ -101,12 +110,14 @@ fn total(steps: &[AllocationStep]) -> Allocation {
             Part::KubeReserved => &mut sum.kube_reserved,
             Part::SystemReserved => &mut sum.system_reserved,
             Part::Eviction => &mut sum.eviction,
+            Part::HugePages => &mut sum.huge_pages,
             Part::Allocatable => &mut sum.allocatable,
         };
         let held = step.resource.amount_mut(part);
         *held = held.saturating_add(step.amount);
     }
     let kept = sum.kube_reserved.plus(&sum.system_reserved).plus(&sum.eviction);
+    let kept = kept.plus(&sum.huge_pages);
     // By its path: on a value, `.max` would be the one of `Ord`.
     sum.allocatable = Resources::at_least(&sum.capacity.minus(&kept), &Resources::default());
     sum
@@ -137,6 +148,11 @@ fn steps(kind: &InstanceType, settings: &NodeSettings) -> Vec<AllocationStep> {
     ledger.kube_reserved(kind, &settings.kubelet.kube_reserved, sized_for);
     ledger.system_reserved(&settings.kubelet.system_reserved);
     ledger.eviction(settings, memory, storage);
+    for (_, bytes) in
+        kind.extended.iter().filter(|(name, _)| name.as_str().starts_with("hugepages-"))
+    {
+        ledger.add(Part::HugePages, NodeResource::Memory, *bytes, Formula::HugePages);
+    }
     ledger.0
 }
 
@@ -179,6 +195,20 @@ impl FamilyRules {
 /// two pods use the host's network.
 fn eni_pods(kind: &InstanceType) -> i64 {
     if kind.enis <= 0 { 0 } else { kind.enis * (kind.ips_per_eni - 1).max(0) + 2 }
+}
+
+/// Returns how many pods a node holds that hands out prefixes, and the formula; `None` for a type
+/// that cannot: prefixes need the Nitro system.
+fn prefix_pods(kind: &InstanceType) -> Option<(i64, Formula)> {
+    let hypervisor = kind.labels.get("karpenter.k8s.aws/instance-hypervisor");
+    if kind.enis <= 0 || hypervisor.is_some_and(|label| label.as_str() == "xen") {
+        return None;
+    }
+    let (enis, ips_per_eni) = (kind.enis, kind.ips_per_eni);
+    let addresses = enis * (ips_per_eni - 1).max(0) * PREFIX_ADDRESSES + 2;
+    let most = PREFIX_PODS.iter().find(|(vcpus, _)| kind.vcpus <= *vcpus);
+    let most = most.map_or(addresses, |(_, most)| *most);
+    Some((addresses.min(most), Formula::PrefixPods { enis, ips_per_eni, most }))
 }
 
 /// The steps so far.
@@ -236,6 +266,10 @@ impl Ledger {
     ) -> i64 {
         let (pods, formula) = if let Some(declared) = settings.kubelet.max_pods {
             (i64::from(declared), Formula::MaxPods(declared))
+        } else if let Some(prefix_pods) =
+            prefix_pods(kind).filter(|_| settings.prefix_delegation && rules.eni_limited)
+        {
+            prefix_pods
         } else if rules.eni_limited {
             let (enis, ips_per_eni) = (kind.enis, kind.ips_per_eni);
             (eni_pods(kind), Formula::EniPods { enis, ips_per_eni })

@@ -6,9 +6,11 @@
 use std::fmt;
 
 use super::allocation::{
-    GRAVITON_RESERVED_MIB, KUBE_MEMORY_BASE_MIB, KUBE_MEMORY_POD_MIB, VM_OVERHEAD_PER_MILLE,
+    GRAVITON_RESERVED_MIB, KUBE_MEMORY_BASE_MIB, KUBE_MEMORY_POD_MIB, PREFIX_ADDRESSES,
+    VM_OVERHEAD_PER_MILLE,
 };
 use super::step::Part;
+use crate::ids::NodeName;
 use crate::manifest::AmiFamily;
 use crate::units::Bytes;
 
@@ -64,6 +66,15 @@ pub enum Formula {
         /// IPv4 addresses on each.
         ips_per_eni: i64,
     },
+    /// Pods that prefixes of addresses allow.
+    PrefixPods {
+        /// Interfaces on the default card.
+        enis: i64,
+        /// Prefixes on each, and one address of its own.
+        ips_per_eni: i64,
+        /// Most that EKS advises for so many vCPUs.
+        most: i64,
+    },
     /// `maxPods` as declared.
     MaxPods(u32),
     /// Pods of a family that does not count addresses.
@@ -88,6 +99,17 @@ pub enum Formula {
     KubeMemory(PodCount),
     /// What Kubernetes keeps of the disk.
     KubeStorage,
+    /// Huge pages that a node of the type comes with.
+    HugePages,
+    /// What nodes that run report.
+    Measured {
+        /// A node that reports it.
+        node: NodeName,
+        /// How many nodes were looked at.
+        nodes: u32,
+        /// What the rules would have said.
+        model: String,
+    },
     /// `kubeReserved` as declared.
     KubeReserved,
     /// `systemReserved` as declared.
@@ -133,7 +155,7 @@ impl Formula {
             | Self::Devices(_)
             | Self::PrivateIpv4 { .. } => "EC2 instance type",
             Self::Graviton | Self::VmOverhead { .. } => "Karpenter's estimate",
-            Self::DeclaredVolume => "node class",
+            Self::DeclaredVolume | Self::PrefixPods { .. } => "node class",
             Self::FamilyVolume(_) | Self::FamilyPods(_) => "AMI family",
             Self::KubeCpu(_) | Self::KubeMemory(_) | Self::KubeStorage => "EKS node bootstrap",
             Self::MaxPods(_)
@@ -144,6 +166,8 @@ impl Formula {
             | Self::EvictionShare { .. }
             | Self::EvictionDisabled => "kubelet settings",
             Self::EvictionMemory | Self::EvictionStorage { .. } => "kubelet default",
+            Self::HugePages => "kubelet",
+            Self::Measured { .. } => "observed",
             Self::Remainder { .. } => "the above",
         }
     }
@@ -166,6 +190,11 @@ impl fmt::Display for Formula {
             Self::EniPods { enis, ips_per_eni } => {
                 write!(f, "{enis} network interfaces × ({ips_per_eni} addresses − 1) + 2")
             }
+            Self::PrefixPods { enis, ips_per_eni, most } => write!(
+                f,
+                "prefix delegation: {enis} network interfaces × ({ips_per_eni} addresses − 1) × \
+                 {PREFIX_ADDRESSES} + 2, at most {most}"
+            ),
             Self::MaxPods(n) => write!(f, "maxPods: {n}"),
             Self::FamilyPods(family) => write!(f, "default of {}", family_name(*family)),
             Self::PodsPerCore { per_core, vcpus } => {
@@ -173,18 +202,7 @@ impl fmt::Display for Formula {
             }
             Self::Devices(n) => write!(f, "the type has {n}"),
             Self::PrivateIpv4 { ips_per_eni } => write!(f, "{ips_per_eni} addresses − 1"),
-            Self::KubeCpu(bands) => {
-                let shares = [
-                    "6 % of core 1",
-                    "1 % of core 2",
-                    "0.5 % of cores 3 and 4",
-                    "0.25 % of the rest",
-                ];
-                let kept = shares.iter().zip(bands).filter(|(_, milli)| **milli > 0);
-                let words: Vec<String> =
-                    kept.map(|(share, milli)| format!("{share} ({milli}m)")).collect();
-                f.write_str(&words.join(" + "))
-            }
+            Self::KubeCpu(bands) => f.write_str(&kept_of_cores(bands)),
             Self::KubeMemory(count) => {
                 let (pods, why) = match count {
                     PodCount::Eni(pods) => (pods, "that have an address"),
@@ -196,6 +214,11 @@ impl fmt::Display for Formula {
                 )
             }
             Self::KubeStorage => f.write_str("a fixed amount"),
+            Self::HugePages => f.write_str("memory that huge pages take"),
+            Self::Measured { node, nodes, model } => {
+                let plural = if *nodes == 1 { "node" } else { "nodes" };
+                write!(f, "the least of {nodes} {plural}, such as {node}; by the rules {model}")
+            }
             Self::KubeReserved => f.write_str("kubeReserved"),
             Self::SystemReserved => f.write_str("systemReserved"),
             Self::EvictionMemory => f.write_str("memory.available below a fixed amount"),
@@ -219,6 +242,14 @@ impl fmt::Display for Formula {
             }
         }
     }
+}
+
+/// Writes what is kept of each band of cores.
+fn kept_of_cores(bands: &[i64; 4]) -> String {
+    let shares = ["6 % of core 1", "1 % of core 2", "0.5 % of cores 3 and 4", "0.25 % of the rest"];
+    let kept = shares.iter().zip(bands).filter(|(_, milli)| **milli > 0);
+    let words: Vec<String> = kept.map(|(share, milli)| format!("{share} ({milli}m)")).collect();
+    words.join(" + ")
 }
 
 /// Thousandths of a percent, written as a percentage.

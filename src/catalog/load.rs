@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::facts::{Interner, instance_type, runs_kubernetes};
+use super::measured::Measured;
 use super::model::{
     CapacityType, Catalog, CatalogError, InstanceType, Offering, PriceSource, Zone, ZoneSetting,
 };
@@ -43,7 +44,8 @@ impl Catalog {
             date: prices.date.to_owned(),
             stand_in: prices.region != region.as_str(),
         };
-        Ok(Self { region: region.clone(), zones, types, prices, warnings })
+        let measured = Measured::default();
+        Ok(Self { region: region.clone(), zones, types, prices, warnings, measured })
     }
 }
 

@@ -1,13 +1,16 @@
 //! The typed catalogue.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+use super::measured::Measured;
 use crate::ids::{InstanceTypeName, Labels, Region, ZoneId, ZoneName};
 use crate::manifest::{AmiFamily, KubeletSettings, NodeClass, Pool};
+use crate::requirement::key;
 use crate::units::{MicroUsd, Resources};
 
 /// What one region offers, and at what price.
@@ -23,6 +26,8 @@ pub struct Catalog {
     pub prices: PriceSource,
     /// What a reader of a plan should know: stand-in prices, assumed zone ids, types unpriced.
     pub warnings: Vec<String>,
+    /// What nodes that run were seen to offer; empty until somebody looked.
+    pub measured: Measured,
 }
 
 /// An availability zone: the account's name for it, and its id.
@@ -136,8 +141,18 @@ pub struct Offering {
     pub estimated: bool,
 }
 
+impl Offering {
+    /// Returns whether the price stands in for the one that a node with these labels costs: list
+    /// prices are those of Linux, and leave out the licence of Windows.
+    #[must_use]
+    pub fn is_estimate_for(&self, labels: &Labels) -> bool {
+        let windows = labels.get(key::OS).is_some_and(|os| os.as_str() == "windows");
+        self.estimated || windows && self.capacity_type != CapacityType::Reserved
+    }
+}
+
 /// What a pool and its node class decide about a node's allocatable.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct NodeSettings {
     /// AMI family.
     pub family: AmiFamily,
@@ -147,6 +162,11 @@ pub struct NodeSettings {
     pub ephemeral_storage: Option<i64>,
     /// Whether instance-store disks hold the kubelet's data.
     pub instance_store_raid0: bool,
+    /// Whether pods get addresses from prefixes of 16.
+    pub prefix_delegation: bool,
+    /// Digest of the class' specification: nodes of another image, or with other user data, tell
+    /// nothing about these.
+    pub class_digest: Arc<str>,
 }
 
 impl NodeSettings {
@@ -158,6 +178,8 @@ impl NodeSettings {
             kubelet: pool.kubelet.clone().unwrap_or_else(|| class.kubelet.clone()),
             ephemeral_storage: class.ephemeral_storage,
             instance_store_raid0: class.instance_store_raid0,
+            prefix_delegation: class.prefix_delegation,
+            class_digest: class.spec_digest.clone(),
         }
     }
 }
@@ -169,11 +191,16 @@ impl Default for NodeSettings {
             kubelet: KubeletSettings::default(),
             ephemeral_storage: None,
             instance_store_raid0: false,
+            prefix_delegation: false,
+            class_digest: "".into(),
         }
     }
 }
 
 /// From what a machine has to what its pods may use.
+///
+/// Of a measured one only the two ends are known: all that lies between them counts as kept for
+/// Kubernetes.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Allocation {
     /// What the node reports as capacity.
@@ -184,6 +211,8 @@ pub struct Allocation {
     pub system_reserved: Resources,
     /// Kept below the eviction threshold.
     pub eviction: Resources,
+    /// Memory set aside as huge pages.
+    pub huge_pages: Resources,
     /// What remains for pods, DaemonSets included.
     pub allocatable: Resources,
 }

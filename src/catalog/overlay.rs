@@ -12,7 +12,7 @@ use super::model::{Allocation, Catalog, InstanceType, Offering};
 use crate::ids::{LabelValue, Labels};
 use crate::manifest::{Desired, Overlay, Pool, PriceChange, Problem, Severity};
 use crate::requirement::{LabelSet, Requirements, key, label};
-use crate::units::{MicroUsd, ResourceName};
+use crate::units::{Bytes, MicroUsd, ResourceName};
 
 /// The overlays of a repository, heaviest first.
 #[derive(Debug, Default)]
@@ -30,8 +30,16 @@ pub struct Overlaid {
 }
 
 impl Overlaid {
-    /// Sets the extended resources, in what a node reports and in what its pods may use.
+    /// Sets the extended resources, in what a node reports and in what its pods may use; huge pages
+    /// are taken from memory.
     pub fn extend(&self, allocation: &mut Allocation) {
+        let pages =
+            self.capacity.iter().filter(|(name, _)| name.as_str().starts_with("hugepages-"));
+        for (name, bytes) in pages {
+            let more = bytes.saturating_sub(allocation.capacity.extended(name));
+            let memory = &mut allocation.allocatable.memory;
+            *memory = Bytes(memory.0.saturating_sub(more).max(0));
+        }
         for resources in [&mut allocation.capacity, &mut allocation.allocatable] {
             resources.extended.extend(self.capacity.iter().map(|(name, n)| (name.clone(), *n)));
             resources.extended.retain(|_, amount| *amount != 0);

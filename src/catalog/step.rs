@@ -14,6 +14,8 @@ pub enum Part {
     SystemReserved,
     /// Kept below the eviction threshold.
     Eviction,
+    /// Memory set aside as huge pages.
+    HugePages,
     /// What remains.
     Allocatable,
 }
@@ -27,6 +29,7 @@ impl Part {
             Self::KubeReserved => "kube-reserved",
             Self::SystemReserved => "system-reserved",
             Self::Eviction => "eviction threshold",
+            Self::HugePages => "huge pages",
             Self::Allocatable => "allocatable",
         }
     }

@@ -1,6 +1,7 @@
 //! Catalogues that are not the snapshot: for tests, benchmarks and what-if questions.
 
 use super::facts::{Interner, instance_type};
+use super::measured::Measured;
 use super::model::{CapacityType, Catalog, InstanceType, Offering, PriceSource, Zone};
 use super::snapshot::{Device, Row};
 use crate::ids::{Labels, Region, ZoneName};
@@ -149,7 +150,8 @@ impl Catalog {
             date: "1970-01-01".to_owned(),
             stand_in: false,
         };
-        Self { region, zones, types, prices, warnings: Vec::new() }
+        let (warnings, measured) = (Vec::new(), Measured::default());
+        Self { region, zones, types, prices, warnings, measured }
     }
 }
 

@@ -1,5 +1,5 @@
-//! Instance types that a repository names and nobody knows: slips that would otherwise show only as
-//! a pool that offers less than its author meant.
+//! What the catalogue does not know of pools: instance types that nobody sells, which are slips that
+//! would otherwise show only as a pool that offers less than its author meant, and prices.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,7 @@ use super::model::Catalog;
 use super::near::nearest;
 use super::snapshot;
 use crate::ids::InstanceTypeName;
-use crate::manifest::{Desired, Generation, Pool, Problem, Severity};
+use crate::manifest::{AmiFamily, Desired, Generation, Pool, Problem, Severity};
 use crate::requirement::{Operator, key};
 
 impl Catalog {
@@ -40,6 +40,27 @@ impl Catalog {
             unknown.map(|name| self.unknown(pool, name))
         });
         problems.collect()
+    }
+
+    /// Returns a warning for each pool whose nodes run Windows.
+    ///
+    /// List prices are those of Linux. Karpenter takes them for Windows too; they rank types of as
+    /// many vCPUs rightly, and say too little of what a node costs.
+    #[must_use]
+    pub fn unpriced_licences(&self, desired: &Desired) -> Vec<Problem> {
+        let class = |pool: &Pool| desired.node_classes.get(pool.node_class.as_ref()?);
+        let is_windows =
+            |pool: &&Pool| class(pool).is_some_and(|c| c.ami_family == AmiFamily::Windows);
+        let warning = |pool: &Pool| Problem {
+            origin: pool.origin.clone(),
+            severity: Severity::Warning,
+            object: format!("NodePool {}", pool.name),
+            message:
+                "prices of Windows are not known: those of Linux stand in, without the licence"
+                    .to_owned(),
+            hint: Some("read its costs as the least they can be".to_owned()),
+        };
+        desired.pools.values().filter(is_windows).map(warning).collect()
     }
 
     fn unknown(&self, pool: &Pool, name: &InstanceTypeName) -> Problem {
@@ -95,6 +116,30 @@ mod tests {
         assert!(other.ends_with("`nonsense` is known \"\""), "{other}");
         // What is ruled out by a slip stays allowed, which is no less of a surprise.
         assert_eq!(warnings("NotIn", "m5.larg").len(), 1);
+    }
+
+    #[test]
+    fn a_pool_of_windows_nodes_says_that_its_prices_are_those_of_linux() {
+        let of = |family: &str| {
+            let text = format!(
+                "{{apiVersion: karpenter.sh/v1beta1, kind: NodePool, metadata: {{name: win}}, \
+                 spec: {{template: {{spec: {{nodeClassRef: {{name: win}}, requirements: []}}}}}}}}\n\
+                 ---\n\
+                 {{apiVersion: karpenter.k8s.aws/v1beta1, kind: EC2NodeClass, \
+                 metadata: {{name: win}}, spec: {{role: r, amiFamily: {family}}}}}"
+            );
+            let file = TreeFile { path: "pool.yaml".into(), content: Ok(text.as_bytes().into()) };
+            let desired = read(&Tree { files: vec![file] }, &Fleet::default());
+            let catalog = Catalog::load(&"af-south-1".into(), &[]).expect("known region");
+            let found = catalog.unpriced_licences(&desired);
+            found.into_iter().map(|p| format!("{} {}", p.origin, p.message)).collect::<Vec<_>>()
+        };
+        assert_eq!(of("AL2023"), [""; 0]);
+        assert_eq!(
+            of("Windows2022"),
+            ["pool.yaml:1 prices of Windows are not known: those of Linux stand in, without the \
+              licence"]
+        );
     }
 
     #[test]

@@ -226,7 +226,8 @@ pub(super) enum CatalogArgs {
     Explain(CatalogExplainArgs),
 }
 
-/// Which catalogue to look at.
+/// Which catalogue to look at, and how its nodes are set up: by options, or as a pool of a repository
+/// declares it.
 #[derive(Debug, Args)]
 pub(super) struct RegionArgs {
     /// AWS region
@@ -235,6 +236,29 @@ pub(super) struct RegionArgs {
     /// AMI family, which decides what is kept for the system
     #[arg(long, value_enum, value_name = "FAMILY", default_value_t = FamilyArg::Al2023)]
     pub(super) ami_family: FamilyArg,
+    /// Most pods on a node (maxPods of the kubelet)
+    #[arg(long, value_name = "N")]
+    pub(super) max_pods: Option<u32>,
+    /// Most pods for each core (podsPerCore of the kubelet)
+    #[arg(long, value_name = "N")]
+    pub(super) pods_per_core: Option<u32>,
+    /// Pods get addresses from prefixes of 16
+    #[arg(long)]
+    pub(super) prefix_delegation: bool,
+    /// Nodes as this pool makes them: region, image family, kubelet settings and volumes of the
+    /// repository, and what nodes of the pool report that run
+    #[arg(
+        long,
+        value_name = "NAME",
+        conflicts_with_all = ["region", "ami_family", "max_pods", "pods_per_core", "prefix_delegation"]
+    )]
+    pub(super) pool: Option<String>,
+    /// Repository of the pool
+    #[arg(long, value_name = "DIR", default_value = ".", requires = "pool", value_hint = ValueHint::DirPath)]
+    pub(super) path: PathBuf,
+    /// What runs: `empty`, a world FILE or `sim:DIR` [default: spec.world of fleetwright.yaml]
+    #[arg(long, value_name = "empty|FILE|sim:DIR", requires = "pool")]
+    pub(super) world: Option<String>,
     #[command(flatten)]
     pub(super) format: FormatArgs,
 }
@@ -255,15 +279,20 @@ pub(super) enum FamilyArg {
 #[command(after_help = "\
 Examples:
   fleetwright catalog list -l 'karpenter.k8s.aws/instance-cpu>=8,kubernetes.io/arch=arm64' --limit 10
-  fleetwright catalog list -l 'topology.kubernetes.io/zone=eu-west-1a' --region eu-west-1")]
+  fleetwright catalog list -l 'topology.kubernetes.io/zone=eu-west-1a' --region eu-west-1
+  fleetwright catalog list --allocatable --ami-family bottlerocket --max-pods 110 --format json
+  fleetwright catalog list --allocatable --pool web --world prod.json")]
 pub(super) struct CatalogListArgs {
     /// Requirements on labels: KEY=VALUE, KEY!=VALUE, KEY in (A,B), KEY notin (A,B), KEY>4, KEY,
     /// !KEY; commas between them, repeatable
     #[arg(short = 'l', long, value_name = "REQUIREMENTS")]
     pub(super) selector: Vec<String>,
-    /// What comes first
-    #[arg(long, value_enum, value_name = "ORDER", default_value_t = SortArg::Price)]
-    pub(super) sort: SortArg,
+    /// What comes first [default: price; with --allocatable name]
+    #[arg(long, value_enum, value_name = "ORDER")]
+    pub(super) sort: Option<SortArg>,
+    /// Show what each type has, what is kept of it, and what is left for pods, instead of prices
+    #[arg(long)]
+    pub(super) allocatable: bool,
     /// List at most so many types
     #[arg(long, value_name = "N")]
     pub(super) limit: Option<usize>,

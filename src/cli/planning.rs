@@ -30,7 +30,7 @@ pub(super) fn plan(settings: &PlanningSettings, console: &Console) -> Result<Pla
     let PlanningSettings { source, world: _, at, demand, scope } = settings;
     let read = read(source)?;
     let repository = Repository::read(&read);
-    let world = choice(settings, &repository)?;
+    let world = choice(settings.world.as_ref(), &settings.source, &repository)?;
     let observed = world::observe(&world, &repository, *at, console)?;
     let fleet = &repository.fleet;
     let region = if fleet.is_declared { fleet.region.clone() } else { observed.region() };
@@ -50,12 +50,16 @@ pub(super) fn plan(settings: &PlanningSettings, console: &Console) -> Result<Pla
     Ok(plan)
 }
 
-/// Returns the world that the settings name, else that of `fleetwright.yaml`.
-fn choice(settings: &PlanningSettings, repository: &Repository) -> Result<WorldChoice, CliError> {
-    match &settings.world {
+/// Returns the world that was asked for, else that of `fleetwright.yaml`.
+pub(super) fn choice(
+    asked: Option<&WorldChoice>,
+    source: &SourceSettings,
+    repository: &Repository,
+) -> Result<WorldChoice, CliError> {
+    match asked {
         Some(world) => Ok(world.clone()),
         // What the repository names is relative to the repository, not to where the user stands.
-        None => Ok(WorldChoice::parse(&repository.fleet.world)?.below(&settings.source.path)),
+        None => Ok(WorldChoice::parse(&repository.fleet.world)?.below(&source.path)),
     }
 }
 

@@ -14,8 +14,8 @@ use super::world::WorldChoice;
 use crate::catalog::NodeSettings;
 use crate::demand::DemandMode;
 use crate::engine::Scope;
-use crate::ids::{Digest, InstanceTypeName, Region};
-use crate::manifest::AmiFamily;
+use crate::ids::{Digest, InstanceTypeName, PoolName, Region};
+use crate::manifest::{AmiFamily, KubeletSettings};
 use crate::plan::wire::ResourceKind;
 use crate::render::Verbosity;
 use crate::requirement::Requirements;
@@ -127,9 +127,17 @@ pub(super) struct ValidateSettings {
 /// Which catalogue is looked at.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct RegionSettings {
-    pub(super) region: Region,
-    pub(super) node: NodeSettings,
+    pub(super) node: NodeSource,
     pub(super) format: Format,
+}
+
+/// Where it is told how nodes are set up.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum NodeSource {
+    /// On the command line.
+    Typed { region: Region, node: Box<NodeSettings> },
+    /// In a repository; without a world, what `fleetwright.yaml` says runs.
+    Pool { name: PoolName, source: SourceSettings, world: Option<WorldChoice> },
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -137,6 +145,7 @@ pub(super) struct CatalogListSettings {
     pub(super) requirements: Requirements,
     pub(super) sort: SortArg,
     pub(super) limit: usize,
+    pub(super) allocatable: bool,
     pub(super) region: RegionSettings,
 }
 
@@ -186,7 +195,7 @@ pub(super) fn meaning(typed: Typed) -> Result<(Common, Task), CliError> {
         CommandArgs::Catalog(CatalogArgs::List(args)) => Task::CatalogList(catalog_list(args)?),
         CommandArgs::Catalog(CatalogArgs::Explain(args)) => {
             let CatalogExplainArgs { name, region: typed } = args;
-            let (name, region) = (name.into(), region(typed));
+            let (name, region) = (name.into(), region(typed)?);
             Task::CatalogExplain(CatalogExplainSettings { name, region })
         }
         CommandArgs::Explain(args) => Task::Explain(explain(args)?),
@@ -342,28 +351,37 @@ fn observe(args: ObserveArgs) -> Result<ObserveSettings, CliError> {
 }
 
 fn catalog_list(args: CatalogListArgs) -> Result<CatalogListSettings, CliError> {
-    let CatalogListArgs { selector, sort, limit, region: typed } = args;
+    let CatalogListArgs { selector, sort, limit, allocatable, region: typed } = args;
     let mut requirements = Requirements::default();
     for text in selector {
         requirements = requirements.and(&text.parse()?);
     }
     let limit = limit.unwrap_or(usize::MAX);
-    Ok(CatalogListSettings { requirements, sort, limit, region: region(typed) })
+    let sort = sort.unwrap_or(if allocatable { SortArg::Name } else { SortArg::Price });
+    Ok(CatalogListSettings { requirements, sort, limit, allocatable, region: region(typed)? })
 }
 
-fn region(args: RegionArgs) -> RegionSettings {
-    let RegionArgs { region, ami_family, format } = args;
+fn region(args: RegionArgs) -> Result<RegionSettings, CliError> {
+    let format = of_format(args.format.format);
+    let RegionArgs { region, ami_family, max_pods, pods_per_core, prefix_delegation, .. } = args;
+    if let Some(name) = args.pool {
+        let source = SourceSettings { path: args.path, revision: None };
+        let world = args.world.as_deref().map(WorldChoice::parse).transpose()?;
+        return Ok(RegionSettings {
+            node: NodeSource::Pool { name: name.into(), source, world },
+            format,
+        });
+    }
     let family = match ami_family {
         FamilyArg::Al2 => AmiFamily::Al2,
         FamilyArg::Al2023 => AmiFamily::Al2023,
         FamilyArg::Bottlerocket => AmiFamily::Bottlerocket,
         FamilyArg::Windows => AmiFamily::Windows,
     };
-    RegionSettings {
-        region: region.into(),
-        node: NodeSettings { family, ..NodeSettings::default() },
-        format: of_format(format.format),
-    }
+    let kubelet = KubeletSettings { max_pods, pods_per_core, ..KubeletSettings::default() };
+    let node = NodeSettings { family, kubelet, prefix_delegation, ..NodeSettings::default() };
+    let node = NodeSource::Typed { region: region.into(), node: Box::new(node) };
+    Ok(RegionSettings { node, format })
 }
 
 fn explain(args: ExplainArgs) -> Result<ExplainSettings, CliError> {

@@ -66,6 +66,7 @@ fn problems(repository: &Repository) -> Vec<Problem> {
         Ok(catalog) => {
             problems.extend(catalog.unknown_types(desired));
             problems.extend(catalog.overlay_conflicts(desired));
+            problems.extend(catalog.unpriced_licences(desired));
         }
         Err(error) => problems.push(of_catalog(&error)),
     }

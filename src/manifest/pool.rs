@@ -197,6 +197,9 @@ pub struct NodeClass {
     pub instance_store_raid0: bool,
     /// Capacity reservations that may be used; a reservation that one of the terms selects is.
     pub reservations: Vec<ReservationTerm>,
+    /// Whether nodes give pods addresses from prefixes of 16 (`fleetwright.dev/prefix-delegation` of
+    /// the class): the setting is the network plugin's, so that nothing else of the class tells it.
+    pub prefix_delegation: bool,
     /// SHA-256 of the user data, in hex: user data may hold secrets and is never kept.
     pub user_data_digest: Option<Arc<str>>,
     /// Tags of instances and volumes.
@@ -221,7 +224,7 @@ pub struct ReservationTerm {
 }
 
 /// Kubelet settings that change what a node offers.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct KubeletSettings {
     /// Most pods on a node.
     pub max_pods: Option<u32>,
@@ -236,7 +239,7 @@ pub struct KubeletSettings {
 }
 
 /// An amount, or a share of the capacity.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Reserved {
     /// Bytes.
     Bytes(i64),

@@ -18,7 +18,8 @@ use super::wire::{
     WaveStep,
 };
 use crate::catalog::{
-    Allocation, CapacityType, Catalog, InstanceType, NodeSettings, Offering, PriceSource, Zone,
+    Allocation, CapacityType, Catalog, InstanceType, Measured, NodeSettings, Offering, PriceSource,
+    Zone,
 };
 use crate::demand::{Counts, Daemon, Decider, Demand, DemandMode, NodeChoice, PodGroup, PodShape};
 use crate::fleet::{
@@ -126,6 +127,7 @@ fn catalog() -> Catalog {
             stand_in: false,
         },
         warnings: Vec::new(),
+        measured: Measured::default(),
     }
 }
 
@@ -201,6 +203,7 @@ fn desired() -> Desired {
         ephemeral_storage: None,
         instance_store_raid0: false,
         reservations: Vec::new(),
+        prefix_delegation: false,
         user_data_digest: None,
         tags: BTreeMap::new(),
         spec_digest: "c1a55".into(),

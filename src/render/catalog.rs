@@ -20,6 +20,10 @@ pub struct TypeRow<'a> {
     pub offerings: Vec<OfferingRow<'a>>,
     /// What a node of it offers.
     pub allocation: Allocation,
+    /// How many nodes report that; none: it follows from rules.
+    pub nodes_measured: u32,
+    /// Whether its nodes need a licence that no price holds.
+    pub without_licence: bool,
 }
 
 /// An offering of a type.
@@ -34,9 +38,14 @@ impl TypeRow<'_> {
         self.offerings.iter().copied().filter(wanted).filter_map(|offering| offering.price).min()
     }
 
+    fn is_estimate(&self, offering: &Offering) -> bool {
+        self.without_licence || offering.estimated
+    }
+
     fn price(&self, capacity_type: CapacityType) -> String {
-        let estimated =
-            |offering: &&Offering| offering.capacity_type == capacity_type && offering.estimated;
+        let estimated = |offering: &&Offering| {
+            offering.capacity_type == capacity_type && self.is_estimate(offering)
+        };
         let mark = if self.offerings.iter().copied().any(|o| estimated(&o)) { "~" } else { "" };
         match self.cheapest(Some(capacity_type)) {
             Some(price) => format!("{mark}{}", price.rounded(4)),
@@ -56,6 +65,9 @@ impl TypeRow<'_> {
         zones.join(" ")
     }
 }
+
+/// What is said of prices that leave a licence out.
+const WITHOUT_LICENCE: &str = "~ prices are those of Linux, without the licence of Windows.";
 
 const TYPE_COLUMNS: [Column; 10] = [
     Column::left("type", 28),
@@ -83,6 +95,9 @@ pub fn types_text(rows: &[TypeRow<'_>], catalog: &Catalog, style: &TextStyle) ->
     page.gap();
     let plural = if rows.len() == 1 { "type" } else { "types" };
     page.line([plain(format!("{} instance {plural}. ", rows.len())), price_note(&catalog.prices)]);
+    if rows.iter().any(|row| row.without_licence) {
+        page.line([Span::new(WITHOUT_LICENCE, Tone::Faint)]);
+    }
     if rows.iter().any(|row| row.offerings.iter().any(|offering| offering.estimated)) {
         page.line([Span::new(
             "~ no spot price is known; the on-demand price stands in.",
@@ -115,6 +130,66 @@ fn type_cells(row: &TypeRow<'_>, region: &Region) -> Vec<Span> {
     ]
 }
 
+const ALLOCATABLE_COLUMNS: [Column; 13] = [
+    Column::left("type", 28),
+    Column::left("arch", 8),
+    Column::right("vCPU"),
+    Column::right("MiB"),
+    Column::right("cap. memory"),
+    Column::right("cap. storage"),
+    Column::right("kept cpu"),
+    Column::right("kept memory"),
+    Column::right("alloc. cpu"),
+    Column::right("alloc. memory"),
+    Column::right("alloc. storage"),
+    Column::right("pods"),
+    Column::whole("devices"),
+];
+
+/// Returns, as a table, what each type has, what is kept of it and what is left for pods.
+#[must_use]
+pub fn allocatable_text(rows: &[TypeRow<'_>], style: &TextStyle) -> String {
+    let mut page = Page::new(style);
+    if rows.is_empty() {
+        page.text("No instance type of the catalogue meets these requirements.");
+        return page.finish();
+    }
+    let cells: Vec<Vec<Span>> = rows.iter().map(allocatable_cells).collect();
+    page.table(&ALLOCATABLE_COLUMNS, &cells);
+    page.gap();
+    let measured = rows.iter().filter(|row| row.nodes_measured > 0).count();
+    let plural = if rows.len() == 1 { "type" } else { "types" };
+    page.text(format!(
+        "{} instance {plural}; {measured} as nodes report that run (*).",
+        rows.len()
+    ));
+    page.finish()
+}
+
+fn allocatable_cells(row: &TypeRow<'_>) -> Vec<Span> {
+    let TypeRow { kind, allocation, nodes_measured, .. } = row;
+    let Allocation { capacity, allocatable, .. } = allocation;
+    let kept = capacity.minus(allocatable);
+    let mark = if *nodes_measured > 0 { "*" } else { "" };
+    let devices: Vec<String> =
+        allocatable.extended.iter().map(|(name, amount)| format!("{name} {amount}")).collect();
+    vec![
+        plain(format!("{}{mark}", kind.name)),
+        plain(&kind.arch),
+        plain(kind.vcpus.to_string()),
+        plain(kind.memory_mib.to_string()),
+        plain(memory(capacity.memory.0)),
+        plain(memory(capacity.ephemeral_storage.0)),
+        plain(kept.cpu.to_string()),
+        plain(memory(kept.memory.0)),
+        plain(allocatable.cpu.to_string()),
+        plain(memory(allocatable.memory.0)),
+        plain(memory(allocatable.ephemeral_storage.0)),
+        plain(allocatable.pods.to_string()),
+        plain(devices.join(", ")),
+    ]
+}
+
 /// Returns types as JSON, in the order given.
 #[must_use]
 pub fn types_json(rows: &[TypeRow<'_>], prices: &PriceSource) -> Value {
@@ -123,28 +198,36 @@ pub fn types_json(rows: &[TypeRow<'_>], prices: &PriceSource) -> Value {
 }
 
 fn type_json(row: &TypeRow<'_>) -> Value {
-    let TypeRow { kind, offerings, allocation } = row;
-    let offerings: Vec<Value> = offerings.iter().map(|offering| offering_json(offering)).collect();
+    let TypeRow { kind, offerings, allocation, nodes_measured, without_licence: _ } = row;
+    let Allocation { capacity, kube_reserved, system_reserved, eviction, huge_pages, allocatable } =
+        allocation;
+    let offerings: Vec<Value> =
+        offerings.iter().map(|offering| offering_json(row, offering)).collect();
     json!({
         "name": kind.name,
         "arch": kind.arch,
         "vcpus": kind.vcpus,
         "memory_mib": kind.memory_mib,
         "labels": kind.labels,
-        "capacity": Amount::from(&allocation.capacity),
-        "allocatable": Amount::from(&allocation.allocatable),
+        "capacity": Amount::from(capacity),
+        "kube_reserved": Amount::from(kube_reserved),
+        "system_reserved": Amount::from(system_reserved),
+        "eviction": Amount::from(eviction),
+        "huge_pages": Amount::from(huge_pages),
+        "allocatable": Amount::from(allocatable),
+        "nodes_measured": nodes_measured,
         "offerings": offerings,
     })
 }
 
-fn offering_json(offering: &Offering) -> Value {
-    let Offering { zone, zone_id, capacity_type, price, estimated } = offering;
+fn offering_json(row: &TypeRow<'_>, offering: &Offering) -> Value {
+    let Offering { zone, zone_id, capacity_type, price, estimated: _ } = offering;
     json!({
         "zone": zone,
         "zone_id": zone_id,
         "capacity_type": capacity_type,
         "hourly": price,
-        "estimated": estimated,
+        "estimated": row.is_estimate(offering),
     })
 }
 
@@ -187,7 +270,7 @@ pub fn allocation_text(
     let cells: Vec<Vec<Span>> = cells.collect();
     page.table(&STEP_COLUMNS, &cells);
     page.gap();
-    let offerings: Vec<Vec<Span>> = row.offerings.iter().map(|o| offering_cells(o)).collect();
+    let offerings: Vec<Vec<Span>> = row.offerings.iter().map(|o| offering_cells(row, o)).collect();
     page.table(&OFFERING_COLUMNS, &offerings);
     page.gap();
     for (key, value) in &kind.labels {
@@ -195,6 +278,9 @@ pub fn allocation_text(
     }
     page.gap();
     page.line([price_note(prices)]);
+    if row.without_licence {
+        page.line([Span::new(WITHOUT_LICENCE, Tone::Faint)]);
+    }
     page.finish()
 }
 
@@ -208,9 +294,9 @@ fn step_cells(title: &str, step: &AllocationStep) -> Vec<Span> {
     ]
 }
 
-fn offering_cells(offering: &Offering) -> Vec<Span> {
-    let Offering { zone, zone_id, capacity_type, price, estimated } = offering;
-    let mark = if *estimated { " (estimated)" } else { "" };
+fn offering_cells(row: &TypeRow<'_>, offering: &Offering) -> Vec<Span> {
+    let Offering { zone, zone_id, capacity_type, price, estimated: _ } = offering;
+    let mark = if row.is_estimate(offering) { " (estimated)" } else { "" };
     let price = price.map_or_else(|| "not known".to_owned(), |price| hourly(price) + mark);
     vec![plain(zone.as_str()), plain(zone_id.as_str()), plain(capacity_type.as_str()), plain(price)]
 }
@@ -258,6 +344,8 @@ mod tests {
             kind,
             offerings: kind.offerings.iter().collect(),
             allocation: allocation(kind, &NodeSettings::default()),
+            nodes_measured: u32::from(kind.arch == "arm64"),
+            without_licence: false,
         };
         catalog.types.values().map(row).collect()
     }
@@ -277,6 +365,36 @@ mod tests {
         let json = types_json(&rows(&catalog), &catalog.prices);
         assert_eq!(json["types"][0]["offerings"][0]["hourly"], "0.096000");
         assert_eq!(json["types"][1]["offerings"][0]["hourly"], Value::Null);
+    }
+
+    #[test]
+    fn what_is_kept_of_each_type_is_listed_with_who_says_so() {
+        let catalog = catalog();
+        let style = TextStyle { width: 160, ..TextStyle::default() };
+        insta::assert_snapshot!(allocatable_text(&rows(&catalog), &style), @r"
+          type      arch   vCPU    MiB  cap. memory  cap. storage  kept cpu  kept memory  alloc. cpu  alloc. memory  alloc. storage  pods  devices
+          a1.small  amd64     2   8192       7577Mi          20Gi       70m        993Mi       1930m         6584Mi            17Gi    58
+          b1.odd*   arm64    16  65536      60561Mi          20Gi      110m        993Mi      15890m        59568Mi            17Gi    58
+
+        2 instance types; 1 as nodes report that run (*).
+        ");
+        assert!(allocatable_text(&[], &style).starts_with("No instance type"));
+        let json = types_json(&rows(&catalog), &catalog.prices);
+        assert_eq!(json["types"][0]["kube_reserved"]["cpu_milli"], 70);
+        assert_eq!(json["types"][1]["nodes_measured"], 1);
+    }
+
+    #[test]
+    fn prices_without_the_licence_are_marked() {
+        let catalog = catalog();
+        let mut rows = rows(&catalog);
+        for row in &mut rows {
+            row.without_licence = true;
+        }
+        let text = types_text(&rows, &catalog, &TextStyle::default());
+        assert!(text.contains("~0.0960") && text.contains(WITHOUT_LICENCE), "{text}");
+        let json = types_json(&rows, &catalog.prices);
+        assert_eq!(json["types"][0]["offerings"][0]["estimated"], true);
     }
 
     #[test]

@@ -12,7 +12,9 @@ use thiserror::Error;
 use super::budgets::Budget;
 use super::controllers::key_of;
 use super::delay;
-use super::state::{Controller, Counters, Due, Machine, PodRef, State, Timer, Token, Unavailable};
+use super::state::{
+    Controller, Counters, Due, Machine, PodRef, Reported, State, Timer, Token, Unavailable,
+};
 use super::{Genesis, ShapeOf, journal};
 use crate::fleet::{InstanceState, Observed, PodPhase, WorldError, read_world};
 use crate::ids::{InstanceId, Labels, Namespace, WorkloadId};
@@ -71,6 +73,8 @@ struct Hidden {
     namespaces: BTreeMap<Namespace, Labels>,
     #[serde(default)]
     unavailable: Vec<Unavailable>,
+    #[serde(default)]
+    reported: Vec<Reported>,
 }
 
 /// The template that a workload's new pods are made from.
@@ -158,6 +162,7 @@ impl Hidden {
             budgets: Vec::new(),
             namespaces: BTreeMap::new(),
             unavailable: Vec::new(),
+            reported: Vec::new(),
         }
     }
 
@@ -177,6 +182,7 @@ impl Hidden {
             budgets: state.budgets.clone(),
             namespaces: state.namespaces.clone(),
             unavailable: state.unavailable.clone(),
+            reported: state.reported.clone(),
         }
     }
 }
@@ -207,6 +213,7 @@ fn revive(observed: Observed, hidden: Hidden, shape_of: ShapeOf) -> Result<State
         budgets,
         namespaces,
         unavailable,
+        reported,
     } = hidden;
     let mut state = State::new(&Genesis { cluster, now, seed }, shape_of);
     state.counters = counters;
@@ -242,6 +249,7 @@ fn revive(observed: Observed, hidden: Hidden, shape_of: ShapeOf) -> Result<State
     state.budgets = budgets;
     state.namespaces = namespaces;
     state.unavailable = unavailable;
+    state.reported = reported;
     Ok(state)
 }
 

@@ -142,11 +142,16 @@ impl State {
     }
 
     pub(super) fn node_registers(&mut self, id: &InstanceId) {
-        let Some(Machine { mut labels, mut taints, startup_taints, capacity, allocatable }) =
+        let Some(Machine { mut labels, mut taints, startup_taints, mut capacity, mut allocatable }) =
             self.machines.remove(id)
         else {
             return;
         };
+        let kind = self.instances.get(id).map(|instance| &instance.instance_type);
+        if let Some(real) = self.reported.iter().find(|real| Some(&real.instance_type) == kind) {
+            capacity = real.capacity.clone();
+            allocatable = real.allocatable.clone();
+        }
         let uid = self.next_uid();
         let name = self.node_name(&uid);
         labels.insert(key::HOSTNAME.into(), name.as_str().into());

@@ -36,6 +36,17 @@ pub struct Unavailable {
     pub capacity_type: Option<CapacityType>,
 }
 
+/// What every node of a type reports, whatever its launch expected: hardware and images decide.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reported {
+    /// The type.
+    pub instance_type: InstanceTypeName,
+    /// Capacity.
+    pub capacity: Resources,
+    /// What of it pods may use.
+    pub allocatable: Resources,
+}
+
 /// What a launched machine will register as.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Machine {
@@ -227,6 +238,7 @@ pub(super) struct State {
     pub(super) budgets: Vec<Budget>,
     pub(super) namespaces: BTreeMap<Namespace, Labels>,
     pub(super) unavailable: Vec<Unavailable>,
+    pub(super) reported: Vec<Reported>,
     pub(super) storage: Storage,
     /// What the EBS driver registers, by type; worked out once for each.
     pub(super) ebs_limits: BTreeMap<InstanceTypeName, Option<u32>>,
@@ -256,6 +268,7 @@ impl State {
             budgets: Vec::new(),
             namespaces: BTreeMap::new(),
             unavailable: Vec::new(),
+            reported: Vec::new(),
             storage: Storage::default(),
             ebs_limits: BTreeMap::new(),
             exclusions: Vec::new(),

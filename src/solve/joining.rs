@@ -2,7 +2,7 @@
 
 use super::standing::{Fate, Standing, Survey, pool_of};
 use super::target::{BlockReason, KeepReason};
-use crate::catalog::{Allocation, CapacityType, NodeSettings, Offering, allocation};
+use crate::catalog::{Allocation, CapacityType, NodeSettings, Offering};
 use crate::fleet::Instance;
 use crate::ids::{Labels, PoolName};
 use crate::pod::Taint;
@@ -25,7 +25,7 @@ impl Survey<'_> {
         let known = self.will_be(instance, &pool);
         let (labels, taints) = known.clone().unwrap_or_default();
         let kind = self.catalog.types.get(&instance.instance_type);
-        let amounts = kind.map(|kind| allocation(kind, &self.settings(&pool)));
+        let amounts = kind.map(|kind| self.catalog.allocation(kind, &self.settings(&pool)));
         let mut amounts = amounts.unwrap_or_default();
         let priced = self.priced(instance, &labels);
         self.overlays.overlaid(&labels, None).extend(&mut amounts);
@@ -86,12 +86,12 @@ impl Survey<'_> {
         }
         let Some(offering) = self.offering(instance) else { return Priced::default() };
         let overlaid = self.overlays.overlaid(labels, offering.price);
-        let estimated = offering.estimated && overlaid.price == offering.price;
+        let estimated = offering.is_estimate_for(labels) && overlaid.price == offering.price;
         Priced { price: overlaid.price, estimated, overlays: overlaid.names }
     }
 
     /// The settings of a pool's nodes; the defaults where it is no longer declared.
-    fn settings(&self, pool: &PoolName) -> NodeSettings {
+    pub(super) fn settings(&self, pool: &PoolName) -> NodeSettings {
         let desired = self.circumstances.desired;
         let pool = desired.pools.get(pool);
         let class = pool.and_then(|pool| desired.node_classes.get(pool.node_class.as_ref()?));

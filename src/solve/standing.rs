@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use jiff::{SignedDuration, Timestamp};
 
 use super::drift;
+use super::learned::is_ephemeral;
 use super::offer::{Offers, admits_daemon};
 use super::target::{BlockReason, KeepReason, RetireReason};
 use crate::catalog::{Catalog, Overlays};
@@ -137,17 +138,21 @@ impl Survey<'_> {
         let ours = instance.filter(|instance| instance.is_ours(&self.observed.cluster.name));
         let pool = ours.and_then(pool_of);
         let declared = pool.as_ref().and_then(|name| self.circumstances.desired.pools.get(name));
-        // Taints that the pool removes once the node is initialized keep no pod away for long.
-        let starting = !node.ready && ours.is_some() && self.is_coming(node.created_at);
+        // Taints that go once the node is initialized keep no pod away for long; where they are
+        // back, or never went, no more pods come, and those that run stay.
         let starts = |taint: &Taint| {
-            declared.is_some_and(|p| p.startup_taints.contains(taint))
-                || starting && is_ephemeral(taint)
+            is_ephemeral(taint) || declared.is_some_and(|p| p.startup_taints.contains(taint))
         };
         let (startup_taints, taints): (Vec<Taint>, Vec<Taint>) =
             node.taints.iter().cloned().partition(starts);
         let priced = instance.map(|i| self.priced(i, &node.labels)).unwrap_or_default();
         let daemons = self.expected_daemons(&node.labels, &taints);
         let fixed = self.fixed.get(&node.name).cloned().unwrap_or_default();
+        let is_young = self.is_coming(node.created_at);
+        let mut usable = node.allocatable.clone();
+        if let Some(instance) = ours.filter(|_| is_young) {
+            self.expect_devices(&mut usable, (node, instance), pool.as_ref());
+        }
         let fate = match ours {
             None => Fate::Stays(KeepReason::NotOurs),
             Some(instance) => self.fate(node, instance, pool.as_ref()),
@@ -157,19 +162,37 @@ impl Survey<'_> {
             labels: node.labels.clone(),
             capacity: node.capacity.clone(),
             allocatable: node.allocatable.clone(),
-            room: node.allocatable.minus(&daemons).minus(&fixed),
+            room: usable.minus(&daemons).minus(&fixed),
             price: priced.price,
             price_estimated: priced.estimated,
             reservation: instance.and_then(|instance| instance.reservation.clone()),
             overlays: priced.overlays,
             schedulable: !node.unschedulable
-                && (node.ready || ours.is_some() && self.is_coming(node.created_at)),
+                && (node.ready || ours.is_some() && is_young)
+                && (startup_taints.is_empty() || is_young),
             is_new: false,
             taints,
             startup_taints,
             fate,
             pool,
         })
+    }
+
+    /// Adds the devices that a young node does not report yet, since their plugins start after its
+    /// kubelet.
+    fn expect_devices(
+        &self,
+        usable: &mut Resources,
+        (node, instance): (&Node, &Instance),
+        pool: Option<&PoolName>,
+    ) {
+        let kind = self.catalog.types.get(&instance.instance_type);
+        let Some((kind, pool)) = kind.zip(pool) else { return };
+        let mut expected = self.catalog.allocation(kind, &self.settings(pool));
+        self.overlays.overlaid(&node.labels, None).extend(&mut expected);
+        for (name, amount) in expected.allocatable.extended {
+            usable.extended.entry(name).or_insert(amount);
+        }
     }
 
     /// Returns whether a machine that began then may still become Ready.
@@ -273,19 +296,6 @@ impl Survey<'_> {
             declared,
         })
     }
-}
-
-/// Returns whether a taint goes by itself once a young node is initialized.
-///
-/// Source: Karpenter, `pkg/scheduling/taints.go`, `KnownEphemeralTaints`.
-fn is_ephemeral(taint: &Taint) -> bool {
-    const KEYS: [&str; 4] = [
-        "node.kubernetes.io/not-ready",
-        "node.kubernetes.io/unreachable",
-        "node.cloudprovider.kubernetes.io/uninitialized",
-        "karpenter.sh/unregistered",
-    ];
-    KEYS.contains(&taint.key.as_str()) || taint.key.as_str().starts_with("readiness.k8s.io/")
 }
 
 pub(super) fn pool_of(instance: &Instance) -> Option<PoolName> {

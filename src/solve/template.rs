@@ -7,9 +7,7 @@ use super::offer::{
     Offer, PoolRefusal, Stock, Supply, Withheld, daemon_requests, pool_requirements,
 };
 use super::target::NewNode;
-use crate::catalog::{
-    Allocation, CapacityType, InstanceType, NodeSettings, Offering, Overlays, allocation,
-};
+use crate::catalog::{Allocation, CapacityType, InstanceType, NodeSettings, Offering, Overlays};
 use crate::demand::{Daemon, PodShape};
 use crate::fleet::{MatchCriteria, Reservation};
 use crate::ids::{LabelKey, LabelValue, Labels};
@@ -91,7 +89,7 @@ impl<'a> Template<'a> {
             if !self.admits(&labels, of_type) {
                 continue;
             }
-            let amounts = allocation(kind, &self.settings);
+            let amounts = self.supply.catalog.allocation(kind, &self.settings);
             for way in self.ways(kind) {
                 for offer in self.offers(kind, &way, &amounts, &splits) {
                     let offer = with_room(offer, daemons);
@@ -218,7 +216,8 @@ impl<'a> Template<'a> {
         amounts: &Allocation,
         (labels, split): (Labels, &Labels),
     ) -> Option<Offer> {
-        let Offering { zone, zone_id, capacity_type, price, estimated } = &way.offering;
+        let Offering { zone, zone_id, capacity_type, price, estimated: _ } = &way.offering;
+        let estimated = way.offering.is_estimate_for(&labels);
         let overlaid = self.overlays.overlaid(&labels, *price);
         let mut amounts = amounts.clone();
         overlaid.extend(&mut amounts);
@@ -236,7 +235,7 @@ impl<'a> Template<'a> {
             capacity: amounts.capacity,
             allocatable: amounts.allocatable,
             price: overlaid.price?,
-            price_estimated: *estimated && overlaid.price == *price,
+            price_estimated: estimated && overlaid.price == *price,
             spec_digest: self.spec_digest.clone(),
             reservation: way.reservation.map(|reservation| reservation.id.clone()),
             open_labels: split.keys().cloned().collect(),

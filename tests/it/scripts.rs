@@ -43,6 +43,7 @@ stories! {
     a_plan_may_cover_a_part = "scope.txt";
     a_plan_is_applied_once_approved = "approval.txt";
     the_catalogue_is_listed_and_explained = "catalog.txt";
+    what_nodes_offer_is_told_and_what_pods_may_ask = "resources.txt";
     pods_and_nodes_are_explained = "explain.txt";
     a_stateful_set_keeps_its_zones = "stateful-set-keeps-its-zones.txt";
     shells_complete = "completions.txt";

@@ -174,6 +174,46 @@ fn eviction_thresholds_are_amounts_or_shares_and_100_percent_is_never() {
 }
 
 #[test]
+fn prefixes_give_each_pod_an_address_up_to_what_eks_advises() {
+    let of = |family, max_pods| NodeSettings {
+        family,
+        prefix_delegation: true,
+        kubelet: KubeletSettings { max_pods, ..KubeletSettings::default() },
+        ..NodeSettings::default()
+    };
+    let al2023 = AmiFamily::Al2023;
+    for (rule, name, settings, pods) in [
+        ("3 × 9 × 16 + 2 = 434, at most 110", "m5.large", of(al2023, None), 110),
+        ("2 × 3 × 16 + 2, which is less", "t3.micro", of(al2023, None), 2 * 16 + 2),
+        ("30 vCPUs and fewer: 110", "m5.4xlarge", of(al2023, None), 110),
+        ("more: 250", "m5.8xlarge", of(al2023, None), 250),
+        ("bare metal is Nitro too", "a1.metal", of(al2023, None), 110),
+        ("Xen has no prefixes", "m4.large", of(al2023, None), 20),
+        ("maxPods is said last", "m5.large", of(al2023, Some(60)), 60),
+        ("Windows does not count addresses", "m5.large", of(AmiFamily::Windows, None), 110),
+    ] {
+        assert_eq!(offers(name, &settings).allocatable.pods, pods, "{rule}");
+    }
+    // What is kept stays sized for the pods that have an address of their own, as in Karpenter.
+    let kept = offers("m5.large", &of(al2023, None)).kube_reserved.memory.0;
+    assert_eq!(kept, (255 + 11 * 29) * MIB);
+    let bottlerocket = offers("m5.large", &of(AmiFamily::Bottlerocket, None));
+    assert_eq!(bottlerocket.kube_reserved.memory.0, (255 + 11 * 110) * MIB);
+}
+
+#[test]
+fn huge_pages_are_taken_from_memory() {
+    let mut kind = TYPES["m5.large"].clone();
+    kind.extended.insert("hugepages-2Mi".into(), 1024 * MIB);
+    let found = allocation(&kind, &NodeSettings::default());
+    assert_eq!(shown(&found.allocatable), (1930, 6903 - 1024, 17 * GIB, 29));
+    assert_eq!(found.allocatable.extended(&"hugepages-2Mi".into()), 1024 * MIB);
+    let steps = explain(&kind, &NodeSettings::default());
+    let words: Vec<String> = steps.iter().map(|step| step.formula.to_string()).collect();
+    assert!(words.iter().any(|w| w.ends_with("− huge pages 1Gi")), "{words:?}");
+}
+
+#[test]
 fn raid0_counts_nvme_disks_and_nothing_else() {
     let raid0 = |ephemeral_storage| NodeSettings {
         instance_store_raid0: true,

@@ -38,6 +38,9 @@ const IRRELEVANT: &[&str] = &[
     "subnetSelectorTerms",
 ];
 
+/// Annotation by which a class says that its nodes hand out prefixes of addresses.
+const PREFIX_DELEGATION: &str = "fleetwright.dev/prefix-delegation";
+
 /// Fields of v1alpha1 alone that do not change what a node offers.
 const ALPHA_IRRELEVANT: &[&str] = &[
     "apiVersion",
@@ -129,6 +132,7 @@ fn settings(spec: &Map<'_>, generation: Generation, meta: Meta, family: AmiFamil
     // What selects reservations may change without any machine being set up otherwise.
     let shape = canonical(spec.field.node, vars, &["userData", "capacityReservationSelectorTerms"]);
     let digested = format!("{shape}\n{}", user_data.as_deref().unwrap_or_default());
+    let prefix_delegation = prefix_delegation(spec, &meta);
     NodeClass {
         name: meta.name.into(),
         origin: meta.origin,
@@ -144,6 +148,7 @@ fn settings(spec: &Map<'_>, generation: Generation, meta: Meta, family: AmiFamil
             .get("capacityReservationSelectorTerms")
             .map(|field| reservation_terms(&field))
             .unwrap_or_default(),
+        prefix_delegation,
         user_data_digest: user_data,
         tags: spec.get("tags").map(|field| texts(&field)).unwrap_or_default(),
         spec_digest: sha256(&digested),
@@ -175,6 +180,23 @@ fn reservation_terms(field: &Field<'_>) -> Vec<ReservationTerm> {
         Some(term)
     };
     field.items().filter_map(term).collect()
+}
+
+/// Reads the annotation about prefixes.
+fn prefix_delegation(spec: &Map<'_>, meta: &Meta) -> bool {
+    match meta.annotations.get(PREFIX_DELEGATION).map(String::as_str) {
+        Some("true") => true,
+        None | Some("false") => false,
+        Some(other) => {
+            spec.field.scope.note(
+                Severity::Error,
+                meta.origin.line,
+                format!("annotation `{PREFIX_DELEGATION}` is `{}`", shorten(other)),
+                Some("write \"true\" or \"false\"".to_owned()),
+            );
+            false
+        }
+    }
 }
 
 /// A value is there and wrong, and its problem is noted.

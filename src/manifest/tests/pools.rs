@@ -435,6 +435,24 @@ fn older_node_classes_map_to_the_same_model() {
 }
 
 #[test]
+fn a_class_says_by_an_annotation_that_its_nodes_hand_out_prefixes() {
+    let annotated = |value: &str| {
+        let annotations = format!("annotations: {{fleetwright.dev/prefix-delegation: {value}}}");
+        node_class(ALIAS)
+            .replace("metadata: {name: c}", &format!("metadata: {{name: c, {annotations}}}"))
+    };
+    assert!(annotated("x").contains("prefix-delegation"), "the class has its metadata in one line");
+    assert!(!class(&node_class(ALIAS)).prefix_delegation);
+    assert!(class(&annotated("'true'")).prefix_delegation);
+    assert!(!class(&annotated("'false'")).prefix_delegation);
+    assert_eq!(
+        problem(&annotated("'yes'")),
+        "error a.yaml:1: EC2NodeClass c: annotation `fleetwright.dev/prefix-delegation` is `yes`; \
+         write \"true\" or \"false\""
+    );
+}
+
+#[test]
 fn what_is_wrong_in_a_node_class_is_named() {
     for (spec, expected) in [
         ("  amiSelectorTerms: [{alias: al2023}]\n", "is `al2023`, not family@version of a known"),

@@ -278,7 +278,7 @@ impl<'a> Case<'a> {
         let same = |o: &&Offering| o.zone == *zone && o.capacity_type == capacity_type;
         let listed = kind.offerings.iter().find(same)?.clone();
         let price = self.overlays.overlaid(labels, listed.price).price;
-        let estimated = listed.estimated && price == listed.price;
+        let estimated = listed.is_estimate_for(labels) && price == listed.price;
         Some(Offering { price, estimated, ..listed })
     }
 }
@@ -318,7 +318,9 @@ fn allocations<'a>(plan: &'a Plan, facts: &Facts<'a>) -> Allocations<'a> {
         let pool = facts.desired.pools.get(pool);
         let Some((pool, kind)) = pool.zip(facts.catalog.types.get(kind)) else { continue };
         let Some(class) = class(facts, pool) else { continue };
-        let allocation = (facts.allocation)(kind, &NodeSettings::of(pool, class));
+        let settings = NodeSettings::of(pool, class);
+        let model = (facts.allocation)(kind, &settings);
+        let allocation = facts.catalog.measured.correct(model, &kind.name, &settings);
         known.entry(&pool.name).or_default().insert(&kind.name, allocation);
     }
     known

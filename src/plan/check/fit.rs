@@ -5,15 +5,21 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use jiff::SignedDuration;
+
 use super::Verdict;
 use super::case::{Case, Row, Running, number, resources};
 use super::state::{Crowd, CrowdKind, EndState, Presence, Site};
 use super::{parts, together};
 use crate::demand::{PodGroup, PodShape};
 use crate::ids::{Address, LabelKey, Labels};
+use crate::plan::wire::NodeState;
 use crate::pod::{Taint, TaintEffect, untolerated};
 use crate::solve::workload_key;
-use crate::units::Resources;
+use crate::units::{ResourceName, Resources};
+
+/// How long a node may be there before it reports its devices.
+const PLUGINS_START_WITHIN: SignedDuration = SignedDuration::from_mins(15);
 
 /// The taints that the DaemonSet controller makes its pods tolerate.
 const DAEMONS_TOLERATE: [(&str, TaintEffect); 6] = [
@@ -43,7 +49,7 @@ pub(super) fn check(case: &Case<'_>, state: &EndState<'_>, verdict: &mut Verdict
         for (crowd, _) in state.on(index).filter(|(_, pods)| pods.come > 0) {
             admission(case, site, crowd, verdict);
         }
-        room(state, index, verdict);
+        room(case, state, index, verdict);
     }
     placements(case, state, verdict);
     parts::check(case, state, verdict);
@@ -159,7 +165,7 @@ pub(super) fn runs_daemon(shape: &PodShape, spot: &Spot<'_>) -> bool {
 /// A node that is kept may be overdrawn already, by a daemon that grew or a limit that fell: that is
 /// not the plan's doing, and forbids only to add more of what is short. A node to come has room for
 /// everything or is the wrong one.
-fn room(state: &EndState<'_>, index: usize, verdict: &mut Verdict) {
+fn room(case: &Case<'_>, state: &EndState<'_>, index: usize, verdict: &mut Verdict) {
     let Site { row, after, .. } = &state.sites[index];
     let [mut daemons, mut stay, mut come] = [(); 3].map(|()| Resources::default());
     for (crowd, Presence { stay: here, come: comes }) in state.on(index) {
@@ -174,7 +180,10 @@ fn room(state: &EndState<'_>, index: usize, verdict: &mut Verdict) {
     }
     let stated = row.explain.map(|explain| resources(&explain.daemons)).unwrap_or_default();
     verdict.row_amounts("fit/daemons", row.address, ("what daemons take", &stated, &daemons));
-    let allocatable = resources(&after.allocatable);
+    let mut allocatable = resources(&after.allocatable);
+    for (name, amount) in devices_to_come(case, row, after) {
+        allocatable.extended.entry(name).or_insert(amount);
+    }
     let there = stay.plus(&daemons);
     let all = there.plus(&come);
     let short = if row.deed.creates() {
@@ -189,6 +198,24 @@ fn room(state: &EndState<'_>, index: usize, verdict: &mut Verdict) {
         );
         verdict.row("fit/resources", row.address, fault);
     }
+}
+
+/// Returns the devices of a node's type where the node may not report them yet: a machine of ours
+/// whose plugins are starting.
+fn devices_to_come(
+    case: &Case<'_>,
+    row: &Row<'_>,
+    after: &NodeState,
+) -> BTreeMap<ResourceName, i64> {
+    let young = row.node.is_some_and(|node| {
+        case.plan.timestamp.duration_since(node.created_at) <= PLUGINS_START_WITHIN
+    });
+    let ours = row.instance.is_some_and(|instance| case.is_ours(instance));
+    let pool = after.pool.as_ref().and_then(|name| case.pool(name));
+    let kind = case.kind(after).filter(|_| young && ours && row.deed.stays());
+    let offered =
+        pool.zip(kind).and_then(|(pool, kind)| case.allocation(pool, kind, &after.labels));
+    offered.map(|offered| offered.allocatable.extended).unwrap_or_default()
 }
 
 /// Holds the list of placements to the pods that come.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::sync::OnceLock;
 
-use fleetwright::catalog::{Catalog, ZoneSetting};
+use fleetwright::catalog::{Catalog, Measured, ZoneSetting};
 use fleetwright::demand::DemandMode;
 use fleetwright::engine::{self, Inputs, Scope};
 use fleetwright::fleet::{ClusterIdentity, Observed};
@@ -126,7 +126,8 @@ impl Given {
         zones.retain(|zone| chosen(&self.zones, zone.name.as_str()));
         let Catalog { region, prices, warnings, .. } = all;
         let (region, prices, warnings) = (region.clone(), prices.clone(), warnings.clone());
-        Catalog { region, zones, types, prices, warnings }
+        let measured = Measured::default();
+        Catalog { region, zones, types, prices, warnings, measured }
     }
 
     pub(crate) fn desired(&self) -> Desired {

@@ -1,0 +1,137 @@
+//! What nodes of ours that run tell of the nodes that may be launched.
+//!
+//! Only nodes of ours count, and only those whose tag says that they were launched with the very
+//! specification that is declared: what settings another's node was started with, nobody knows. A
+//! node that is still coming up counts later: its kubelet reports amounts before its plugins have.
+
+use std::collections::BTreeMap;
+
+use super::drift;
+use crate::catalog::{Measured, NodeSettings};
+use crate::fleet::{Instance, Node, Observed, tag};
+use crate::manifest::{Desired, NodeClass, Pool};
+use crate::pod::Taint;
+
+/// Prefixes and keys of taints that a node loses once it is initialized.
+/// Source: Karpenter, `pkg/scheduling/taints.go`.
+const EPHEMERAL: [&str; 5] = [
+    "node.kubernetes.io/not-ready",
+    "node.kubernetes.io/unreachable",
+    "node.cloudprovider.kubernetes.io/uninitialized",
+    "karpenter.sh/unregistered",
+    "readiness.k8s.io/",
+];
+
+/// Returns whether a taint is one that every node has while it comes up.
+pub(super) fn is_ephemeral(taint: &Taint) -> bool {
+    let key = taint.key.as_str();
+    EPHEMERAL.iter().any(|known| key == *known || known.ends_with('/') && key.starts_with(known))
+}
+
+/// Returns what the nodes of `observed` report that were launched as `desired` declares.
+#[must_use]
+pub fn measure(desired: &Desired, observed: &Observed) -> Measured {
+    let mut digests: BTreeMap<&str, (&Pool, &NodeClass, String)> = BTreeMap::new();
+    for pool in desired.pools.values() {
+        let class = pool.node_class.as_ref().and_then(|name| desired.node_classes.get(name));
+        if let Some(class) = class {
+            let digest = drift::spec_digest(pool, class);
+            digests.insert(pool.name.as_str(), (pool, class, digest));
+        }
+    }
+    let mut measured = Measured::default();
+    for node in observed.nodes.values() {
+        let instance = node.instance.as_ref().and_then(|id| observed.instances.get(id));
+        let ours = |i: &&Instance| i.is_active() && i.is_ours(&observed.cluster.name);
+        let Some(instance) = instance.filter(ours) else { continue };
+        let pool = instance.tags.get(tag::POOL).and_then(|pool| digests.get(pool.as_str()));
+        let Some((pool, class, digest)) = pool else { continue };
+        let as_declared = instance.tags.get(tag::SPEC) == Some(digest);
+        if as_declared && is_initialized(node, pool) {
+            let key = (&instance.instance_type, NodeSettings::of(pool, class));
+            measured.add(key, &node.name, &node.capacity, &node.allocatable);
+        }
+    }
+    measured
+}
+
+fn is_initialized(node: &Node, pool: &Pool) -> bool {
+    let starts = |taint: &Taint| is_ephemeral(taint) || pool.startup_taints.contains(taint);
+    node.ready && !node.taints.iter().any(starts)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::catalog::Catalog;
+    use crate::pod::TaintEffect;
+    use crate::story::Story;
+    use crate::units::Bytes;
+
+    /// What an m5.large offers once one runs in a world that `change` altered.
+    fn learned(change: impl FnOnce(&mut Story)) -> i64 {
+        let mut story = Story::new(&["m5.large"], 500, 1);
+        story.scale(1);
+        let solution = story.solve();
+        story.carry_out(&solution);
+        let node = story.observed.nodes.values_mut().next().expect("launched");
+        node.allocatable.memory = Bytes::mib(7000);
+        change(&mut story);
+        let Story { desired, observed, catalog, .. } = story;
+        let measured = measure(&desired, &observed);
+        let catalog = Catalog { measured, ..catalog };
+        let pool = desired.pools.values().next().expect("one pool");
+        let class = desired.node_classes.values().next().expect("one class");
+        let kind = catalog.get(&"m5.large".into()).expect("offered");
+        catalog.allocation(kind, &NodeSettings::of(pool, class)).allocatable.memory.0 >> 20
+    }
+
+    fn node(story: &mut Story) -> &mut Node {
+        story.observed.nodes.values_mut().next().expect("launched")
+    }
+
+    fn taint(key: &str) -> Taint {
+        Taint { key: key.into(), value: "".into(), effect: TaintEffect::NoSchedule }
+    }
+
+    #[test]
+    fn nodes_of_ours_that_are_as_declared_and_up_teach_and_no_others() {
+        assert_eq!(learned(|_| ()), 7000);
+        assert_eq!(learned(|s| node(s).ready = false), 6903, "it is not Ready");
+        assert_eq!(
+            learned(|s| node(s).taints.push(taint("team"))),
+            7000,
+            "taints of its pool stay"
+        );
+        for key in ["node.cloudprovider.kubernetes.io/uninitialized", "readiness.k8s.io/network"] {
+            assert_eq!(learned(|s| node(s).taints.push(taint(key))), 6903, "{key}");
+        }
+        let starting = |story: &mut Story| {
+            let pool = story.desired.pools.values_mut().next().expect("one pool");
+            pool.startup_taints.push(taint("cilium"));
+            node(story).taints.push(taint("cilium"));
+            let Story { desired, observed, .. } = story;
+            let pool = desired.pools.values().next().expect("one pool");
+            let class = desired.node_classes.values().next().expect("one class");
+            let instance = observed.instances.values_mut().next().expect("launched");
+            instance.tags.insert(tag::SPEC.to_owned(), drift::spec_digest(pool, class));
+        };
+        assert_eq!(learned(starting), 6903, "its agents are not up");
+        for (rule, tag, value) in [
+            ("it is of another cluster", tag::CLUSTER, "another"),
+            ("its pool is not declared", tag::POOL, "another"),
+            ("it was launched with another specification", tag::SPEC, "v1:00"),
+        ] {
+            let change = |story: &mut Story| {
+                let instance = story.observed.instances.values_mut().next().expect("launched");
+                instance.tags.insert(tag.to_owned(), value.to_owned());
+            };
+            assert_eq!(learned(change), 6903, "{rule}");
+        }
+        let changed = |story: &mut Story| {
+            let class = story.desired.node_classes.values_mut().next().expect("one class");
+            class.spec_digest = "changed".into();
+        };
+        assert_eq!(learned(changed), 6903, "another image, other user data");
+    }
+}
