@@ -6,6 +6,7 @@
 //! error; work is counted, never timed.
 
 mod allot;
+mod aside;
 mod assemble;
 mod attach;
 mod bound;

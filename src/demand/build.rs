@@ -22,7 +22,7 @@ impl Demand {
     /// chooses, and the live pods that keep their room.
     #[must_use]
     pub fn build(desired: &Desired, observed: &Observed, mode: DemandMode) -> Self {
-        let context = ShapeContext::of(desired);
+        let context = ShapeContext::of(desired).within(observed);
         let live = LivePods::of(observed, &context);
         let claims = Claims::of(desired, &observed.storage);
         let declared = Declared { autoscalers: &desired.autoscalers, live: &live, mode };
@@ -126,7 +126,7 @@ impl Declared<'_> {
         mut shape: Arc<PodShape>,
         problems: &mut Vec<Problem>,
     ) -> PodGroup {
-        let running = self.live.running(&workload.id);
+        let mut running = self.live.running(&workload.id);
         let (mut counts, mut decided_by) = declared_counts(&workload.scale, running.values().sum());
         if let Some(autoscaler) = self.autoscalers.iter().find(|a| claims(a, &workload.id)) {
             problems.push(ignored_autoscaler(autoscaler, workload));
@@ -148,6 +148,11 @@ impl Declared<'_> {
             DemandMode::Live => counts.live,
             DemandMode::Ceiling => counts.ceiling,
         };
+        if let Some(node) = &shape.nodes.name {
+            // Such pods are bound by whoever makes them: they run there as soon as they are made.
+            running =
+                self.live.bound_by_name(&workload.id, node, (counts.planned, &shape.requests));
+        }
         if workload.id.kind == WorkloadKind::Pod {
             // Nothing would make the pod anew if it were evicted.
             Arc::make_mut(&mut shape).pinned = true;

@@ -73,13 +73,41 @@ impl<'a> LivePods<'a> {
         counts
     }
 
+    /// Returns where `pods` pods of a workload run that name `node` themselves: on that node, as many
+    /// as it has room for beside the pods of others; none where it is not there.
+    pub(super) fn bound_by_name(
+        &self,
+        id: &WorkloadId,
+        node: &str,
+        (pods, requests): (u32, &Resources),
+    ) -> BTreeMap<NodeName, u32> {
+        let Some(node) = self.observed.nodes.get(node) else { return BTreeMap::new() };
+        let others = self.by_owner.iter().filter(|(owner, _)| *owner != id);
+        let here =
+            others.flat_map(|(_, pods)| pods).filter(|p| p.node.as_ref() == Some(&node.name));
+        let used = here
+            .map(|pod| live_requests(pod, self.template(pod), self.context))
+            .fold(Resources::default(), |sum, requests| sum.plus(&requests));
+        let fits = requests.copies_in(&node.allocatable.minus(&used), i64::from(pods));
+        let fits = u32::try_from(fits).unwrap_or(0);
+        [(node.name.clone(), fits)].into_iter().filter(|(_, pods)| *pods > 0).collect()
+    }
+
     /// Returns one shape for all live pods of a workload that the repository does not declare: that
     /// of the youngest, asking for the most that any of them asks for, since several templates may
     /// run side by side.
     pub(super) fn shape(&self, id: &WorkloadId, pods: &[&Pod]) -> Option<Arc<PodShape>> {
         let youngest = pods.iter().max_by_key(|pod| (pod.created_at, &pod.name))?;
         let requests = self.distinct(pods).into_iter().reduce(|a, b| a.at_least(&b))?;
-        let shape = |pod: &Pod| shape_of(&pod.namespace, self.template(pod), self.context);
+        let is_daemon = id.kind == WorkloadKind::DaemonSet;
+        let shape = |pod: &Pod| {
+            let template = self.template(pod);
+            if is_daemon {
+                shape_of(&pod.namespace, &of_any_node(template), self.context)
+            } else {
+                shape_of(&pod.namespace, template, self.context)
+            }
+        };
         let pinned = id.kind == WorkloadKind::Pod || pods.iter().any(|pod| shape(pod).pinned);
         Some(Arc::new(PodShape { requests, pinned, ..shape(youngest) }))
     }
@@ -163,6 +191,23 @@ impl<'a> LivePods<'a> {
             std::sync::LazyLock::new(PodTemplate::default);
         self.observed.templates.get(&pod.template).map_or(&NOTHING, |template| template)
     }
+}
+
+/// Returns the template of a DaemonSet's pod without the name of the node that its controller bound
+/// it to: of the controller's own template only this differs.
+fn of_any_node(template: &PodTemplate) -> PodTemplate {
+    let mut template = template.clone();
+    let required = &mut template.spec.node_affinity.required;
+    if let Some(terms) = required {
+        for term in terms.iter_mut() {
+            term.fields.clear();
+        }
+        // What the controller adds where nothing was required leaves nothing required.
+        if terms.iter().any(|term| term.expressions.is_empty()) {
+            *required = None;
+        }
+    }
+    template
 }
 
 /// Returns the smaller of both, resource by resource.

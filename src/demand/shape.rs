@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 
 use super::mount::Mount;
 use super::requests::{Granted, Surroundings, pod_requests, presumed_requests};
-use crate::fleet::Pod;
-use crate::ids::{LabelValue, Labels, Namespace};
+use crate::fleet::{Observed, Pod};
+use crate::ids::{LabelKey, LabelValue, Labels, Namespace};
 use crate::manifest::{Desired, LimitRangeItem, RuntimeClass};
 use crate::pod::{
     Expression, HostPort, NodeTerm, PodAffinity, PodSpec, PodTemplate, Toleration, TopologySpread,
     Volume, VolumeSource,
 };
-use crate::requirement::{LabelSet, Requirements};
+use crate::requirement::{LabelSet, Requirements, key};
 use crate::units::Resources;
 
 /// What one pod asks for. Pods of equal shape can stand in for each other.
@@ -84,8 +84,6 @@ pub enum Unsupported {
     SchedulingGates,
     /// Dynamic resource claims.
     ResourceClaims,
-    /// Node affinity over fields.
-    MatchFields,
     /// The pod names its node itself.
     NodeName,
 }
@@ -99,7 +97,6 @@ impl Unsupported {
             Self::OtherScheduler => "schedulerName",
             Self::SchedulingGates => "schedulingGates",
             Self::ResourceClaims => "resourceClaims",
-            Self::MatchFields => "matchFields",
             Self::NodeName => "nodeName",
         }
     }
@@ -110,6 +107,8 @@ pub struct ShapeContext<'a> {
     priority_classes: &'a BTreeMap<String, (i32, bool)>,
     runtime_classes: &'a BTreeMap<String, RuntimeClass>,
     limit_ranges: &'a BTreeMap<Namespace, Vec<LimitRangeItem>>,
+    /// Host names of the nodes that are there, where they are known.
+    hostnames: BTreeMap<&'a str, LabelValue>,
 }
 
 impl<'a> ShapeContext<'a> {
@@ -120,7 +119,57 @@ impl<'a> ShapeContext<'a> {
             priority_classes: &desired.priority_classes,
             runtime_classes: &desired.runtime_classes,
             limit_ranges: &desired.limit_ranges,
+            hostnames: BTreeMap::new(),
         }
+    }
+
+    /// Returns the context with what the nodes of `observed` are called.
+    ///
+    /// Node affinity may be about a node's name, which is no label. Its host name stands for it: a
+    /// label that each node has, mostly with that very name as its value, and that no node to come
+    /// has before it is there.
+    #[must_use]
+    pub fn within(mut self, observed: &'a Observed) -> Self {
+        let nodes = observed.nodes.values();
+        let named = nodes.filter_map(|node| Some((&node.name, node.labels.get(key::HOSTNAME)?)));
+        self.hostnames = named.map(|(name, host)| (name.as_str(), host.clone())).collect();
+        self
+    }
+
+    /// Returns what an expression over a node's name says of its host name.
+    fn of_field(&self, expression: &Expression) -> (LabelKey, LabelSet) {
+        let host = |name: &LabelValue| self.hostnames.get(name.as_str()).unwrap_or(name).clone();
+        let values = expression.values.iter().map(host).collect();
+        let of_host = Expression { key: key::HOSTNAME.into(), values, ..expression.clone() };
+        let set = label_set(&of_host);
+        (of_host.key, set)
+    }
+
+    /// Returns what a node selector term requires of labels; a term without any expression matches
+    /// no node.
+    fn of_term(&self, term: &NodeTerm) -> Option<Requirements> {
+        if term.expressions.is_empty() && term.fields.is_empty() {
+            return None;
+        }
+        let labels = term.expressions.iter().map(|e| (e.key.clone(), label_set(e)));
+        Some(labels.chain(term.fields.iter().map(|field| self.of_field(field))).collect())
+    }
+
+    fn node_choice(&self, spec: &PodSpec) -> NodeChoice {
+        let mut base = Requirements::from_labels(&spec.node_selector);
+        if let Some(class) = self.runtime(spec) {
+            base = base.and(&Requirements::from_labels(&class.node_selector));
+        }
+        let affinity = &spec.node_affinity;
+        let of_term = |term: &NodeTerm| self.of_term(term);
+        let any_of = match &affinity.required {
+            None => vec![base],
+            Some(terms) => terms.iter().filter_map(of_term).map(|t| base.and(&t)).collect(),
+        };
+        let preferred = affinity.preferred.iter();
+        let preferred = preferred.filter_map(|(w, term)| Some((*w, of_term(term)?))).collect();
+        let name = spec.node_name.clone();
+        NodeChoice { any_of, preferred, name, without_volumes: None }
     }
 
     fn runtime(&self, spec: &PodSpec) -> Option<&'a RuntimeClass> {
@@ -178,7 +227,7 @@ pub fn shape_of(namespace: &Namespace, template: &PodTemplate, context: &ShapeCo
         labels: template.labels.clone(),
         requests: pod_requests(spec, &around),
         presumed: presumed_requests(spec, &around),
-        nodes: node_choice(spec, runtime),
+        nodes: context.node_choice(spec),
         tolerations,
         host_ports: host_ports(spec),
         spread: spec.topology_spread.clone(),
@@ -189,32 +238,6 @@ pub fn shape_of(namespace: &Namespace, template: &PodTemplate, context: &ShapeCo
         pinned: is_pinned(&template.annotations),
         unsupported: unsupported(spec),
     }
-}
-
-fn node_choice(spec: &PodSpec, runtime: Option<&RuntimeClass>) -> NodeChoice {
-    let mut base = Requirements::from_labels(&spec.node_selector);
-    if let Some(class) = runtime {
-        base = base.and(&Requirements::from_labels(&class.node_selector));
-    }
-    let affinity = &spec.node_affinity;
-    let any_of = match &affinity.required {
-        None => vec![base],
-        Some(terms) => terms.iter().filter_map(term_requirements).map(|t| base.and(&t)).collect(),
-    };
-    let preferred = affinity.preferred.iter();
-    let preferred =
-        preferred.filter_map(|(w, term)| Some((*w, term_requirements(term)?))).collect();
-    let name = spec.node_name.clone();
-    NodeChoice { any_of, preferred, name, without_volumes: None }
-}
-
-/// Returns what a node selector term requires of labels; a term without any expression matches
-/// no node.
-fn term_requirements(term: &NodeTerm) -> Option<Requirements> {
-    if term.expressions.is_empty() && term.fields.is_empty() {
-        return None;
-    }
-    Some(term.expressions.iter().map(|e| (e.key.clone(), label_set(e))).collect())
 }
 
 /// Returns the label states that a validated expression allows.
@@ -266,14 +289,12 @@ pub fn forbids_disruption(annotations: &BTreeMap<String, String>) -> bool {
 }
 
 fn unsupported(spec: &PodSpec) -> Vec<Unsupported> {
-    let terms = || spec.node_affinity.required.iter().flatten();
     let other = |name: &String| name != "default-scheduler";
     [
         (spec.volumes.iter().any(binds), Unsupported::Volumes),
         (spec.scheduler_name.as_ref().is_some_and(other), Unsupported::OtherScheduler),
         (!spec.scheduling_gates.is_empty(), Unsupported::SchedulingGates),
         (!spec.resource_claims.is_empty(), Unsupported::ResourceClaims),
-        (terms().any(|term| !term.fields.is_empty()), Unsupported::MatchFields),
         (spec.node_name.is_some(), Unsupported::NodeName),
     ]
     .into_iter()

@@ -1,6 +1,7 @@
 //! The whole line on the fleets of the source documents.
 
 mod pools;
+mod resources;
 mod worlds;
 
 use super::*;

@@ -98,7 +98,7 @@ fn block(reason: &BlockReason) -> String {
         BlockReason::ConsolidationDisabled => "its pool never consolidates".to_owned(),
         BlockReason::Unknown { what } => format!("not everything is known: {what}"),
         BlockReason::UnsupportedPod { workload, feature } => {
-            format!("a pod of {workload} uses {feature}, which is not planned for yet")
+            format!("a pod of {workload} uses {feature}: where it may go is not planned")
         }
         BlockReason::NotReady => "the node is not Ready".to_owned(),
         BlockReason::NotTargeted => "left out by --target or --exclude".to_owned(),

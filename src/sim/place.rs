@@ -30,12 +30,11 @@ const DAEMONS_TOLERATE: [(&str, TaintEffect); 6] = [
 
 /// What a pod may use that the scheduler's model does not know, or that is not the scheduler's to
 /// decide: such a pod stays pending, and is never bound as if it asked for nothing.
-const NOT_MODELLED: [Unsupported; 5] = [
+const NOT_MODELLED: [Unsupported; 4] = [
     Unsupported::Volumes,
     Unsupported::OtherScheduler,
     Unsupported::SchedulingGates,
     Unsupported::ResourceClaims,
-    Unsupported::MatchFields,
 ];
 
 /// Returns the node as the scheduler sees it, with the taints that mirror its state.

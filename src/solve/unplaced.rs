@@ -9,12 +9,13 @@ pub(super) use pools::refusal_text;
 use pools::{code, withheld_text};
 
 use super::Input;
+use super::aside::aside;
 use super::limits::amount;
 use super::offer::{Offer, Offers, Withheld, pool_requirements};
 use super::rescue::Hearing;
 use super::target::{Rejection, Relaxed, Unplaced};
-use crate::catalog::{CapacityType, InstanceType, NodeSettings, allocation};
-use crate::demand::{Mount, PodGroup, PodShape, Unsupported};
+use crate::catalog::{CapacityType, InstanceType, NodeSettings};
+use crate::demand::{Mount, PodGroup, PodShape};
 use crate::ids::{PoolName, ReservationId};
 use crate::manifest::{Desired, PoolLimits};
 use crate::pod::untolerated;
@@ -95,27 +96,9 @@ impl Inquest<'_> {
         let offerings =
             u32::try_from(self.offers.list.len() + self.not_offered().count()).unwrap_or(u32::MAX);
         if let Some(feature) = shape.unsupported.first() {
-            let waits = || shape.volumes.iter().find_map(Mount::wait_text);
-            let rejection = match waits().filter(|_| *feature == Unsupported::Volumes) {
-                Some(detail) => {
-                    Rejection { reason: "volume-not-ready".to_owned(), detail, count: offerings }
-                }
-                None => Rejection {
-                    reason: "unsupported".to_owned(),
-                    detail: format!(
-                        "the pod uses {}, which is not supported yet",
-                        feature.as_str()
-                    ),
-                    count: offerings,
-                },
-            };
-            return Unplaced {
-                group: index,
-                pods,
-                rejections: vec![rejection],
-                offerings,
-                nearest: None,
-            };
+            let (rejection, nearest) = aside(*feature, group, self.input, offerings);
+            let rejections = vec![rejection];
+            return Unplaced { group: index, pods, rejections, offerings, nearest };
         }
         let mut counts: BTreeMap<(String, String), u32> = BTreeMap::new();
         let mut obstacles = Vec::with_capacity(self.offers.list.len());
@@ -283,7 +266,7 @@ impl Inquest<'_> {
         };
         let types = self.input.catalog.types.values().filter(|kind| !kind.bare_metal);
         let holding = types.filter_map(|kind| {
-            let room = allocation(kind, &settings).allocatable.minus(&daemons);
+            let room = self.input.catalog.allocation(kind, &settings).allocatable.minus(&daemons);
             let on_demand =
                 kind.offerings.iter().filter(|o| o.capacity_type == CapacityType::OnDemand);
             let price = on_demand.filter_map(|o| o.price).min()?;
