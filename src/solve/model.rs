@@ -374,16 +374,18 @@ impl<'a> Choices<'a> {
 
 /// Percent of a pod's worth that it costs to put it on such a node against its wishes.
 ///
-/// A wish of weight 1 to 100 is worth as many percent of what the pod costs, all wishes together at
-/// most 100; a `PreferNoSchedule` taint that is not tolerated weighs 100.
+/// A wish of weight 1 to 100 is worth as many percent of what the pod costs, each wish alone: one
+/// that no node meets must not hide the others. A `PreferNoSchedule` taint that is not tolerated
+/// weighs 100.
 fn unmet(shape: &PodShape, labels: &Labels, taints: &[Taint]) -> u32 {
     let wishes = shape.nodes.preferred.iter();
     let unmet = wishes.filter(|(_, wish)| !wish.match_labels(labels));
-    let weight = unmet.map(|(weight, _)| u32::try_from(*weight).unwrap_or(0)).sum::<u32>();
+    let weights = unmet.map(|(weight, _)| u32::try_from(*weight).unwrap_or(0));
+    let weight = weights.fold(0, u32::saturating_add);
     let soft = taints.iter().filter(|taint| taint.effect == TaintEffect::PreferNoSchedule);
     let borne = |taint: &&Taint| shape.tolerations.iter().any(|t| t.tolerates(taint));
     let shunned = soft.into_iter().any(|taint| !borne(&taint));
-    weight.min(100) + if shunned { 100 } else { 0 }
+    weight.saturating_add(if shunned { 100 } else { 0 })
 }
 
 /// Groups offers that no class tells apart.
