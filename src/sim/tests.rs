@@ -445,6 +445,31 @@ fn the_file_is_a_world_file_and_the_same_calls_give_the_same_bytes() {
 }
 
 #[test]
+fn a_node_reports_what_its_type_really_has_whatever_was_expected() {
+    let dir = tempfile::tempdir().expect("scratch");
+    let open = || World::open(dir.path(), &genesis(), shapes()).expect("own file");
+    let (capacity, allocatable) =
+        (fixture::resources(2000, 7, 20), fixture::resources(1900, 6, 20));
+    let world = open();
+    let (real, less) = (capacity.clone(), allocatable.clone());
+    let instance_type = "m5.large".into();
+    world.set_reported(vec![Reported { instance_type, capacity: real, allocatable: less }]);
+    pass(&world, seconds(1));
+    let world = open();
+    launch(&world, &request("a"));
+    launch(&world, &LaunchRequest { instance_type: "c5.large".into(), ..request("b") });
+    pass(&world, MINUTE);
+    for node in nodes(&world) {
+        let instance = node.instance.as_ref().map(|id| world.observed().instances[id].clone());
+        if instance.expect("runs").instance_type.as_str() == "m5.large" {
+            assert_eq!((&node.capacity, &node.allocatable), (&capacity, &allocatable));
+        } else {
+            assert_eq!(node.allocatable, request("b").allocatable, "as its launch expected");
+        }
+    }
+}
+
+#[test]
 fn what_ec2_was_told_survives_a_run_that_dies() {
     let dir = tempfile::tempdir().expect("scratch");
     let journal = dir.path().join("world.journal");

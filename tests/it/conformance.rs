@@ -26,8 +26,9 @@
 //! `capacity` (`any`: not said), `weight`, `limits`, `labels`, `taints`, `startup-taints`,
 //! `replicas`, `policy`, `after`, `class`. Pods: `kind`, `namespace`, `labels`, `priority`, and
 //! amounts of resources; they carry `app: NAME`. Nodes: `pool`, `capacity`, `labels`, `taints`,
-//! `annotations`, `holds` (`web:2,db:1`), `granted` (`web:2`: CPU after a resize), `age` in minutes, and the words `cordoned`, `not-ready`,
-//! `joining` (no node yet), `foreign` (not ours). Below `pods` and `daemon` a line is YAML of the
+//! `annotations`, `holds` (`web:2,db:1`), `granted` (`web:2`: CPU after a resize), `age` in minutes,
+//! and the words `cordoned`, `not-ready`, `joining` (no node yet), `foreign` (not ours),
+//! `without-devices` (none reported yet). Below `pods` and `daemon` a line is YAML of the
 //! pod's `spec`, or one of these rules (`zone`, `hostname`, `type`, `arch`, `cpu`, `family` and
 //! `capacity` stand for the label keys of that name):
 //!

@@ -41,7 +41,11 @@ pub(super) fn add(
         Some(other) => return Err(format!("`{other}` is no capacity of nodes")),
     };
     let found = catalog.get(&kind.into()).ok_or_else(|| format!("there is no type {kind}"))?;
-    let amounts = allocation(found, &settings.unwrap_or_default());
+    let mut amounts = allocation(found, &settings.unwrap_or_default());
+    if line.has("without-devices") {
+        amounts.capacity.extended.clear();
+        amounts.allocatable.extended.clear();
+    }
     let age = line.option("age").map_or(Ok(AGE_MINUTES), str::parse);
     let born = world.taken_at - SignedDuration::from_mins(age.map_err(|_| "age is in minutes")?);
     let id = InstanceId::from(format!("i-{name}"));
