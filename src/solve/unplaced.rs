@@ -169,7 +169,10 @@ impl Inquest<'_> {
                 format!("pool {pool} has a fixed number of nodes, to which pods add none"),
             ),
             Obstacle::Withheld(why) => (code(why).to_owned(), withheld_text(pool, why)),
-            Obstacle::Rule(reason) => rules::describe(shape, &offer.node.labels, reason),
+            Obstacle::Rule(reason) => {
+                let told = rules::told(shape, &offer.node.labels, reason);
+                (told.code.to_owned(), told.detail)
+            }
             Obstacle::Order => (
                 "left-over".to_owned(),
                 "it would hold the pod, but kube-scheduler leaves one over in some order of \
@@ -238,7 +241,9 @@ impl Inquest<'_> {
                 | Obstacle::Withheld(Withheld::UsedUp { reservation: id }) => {
                     format!("enlarge reservation {id}, or let the pool use other capacity")
                 }
-                Obstacle::Rule(reason) => return rules::remedy(shape, reason),
+                Obstacle::Rule(reason) => {
+                    return rules::told(shape, &offer.node.labels, reason).remedy;
+                }
                 Obstacle::TooSmall { .. } | Obstacle::Limit | Obstacle::Order => return None,
             };
             return Some(format!(

@@ -6,46 +6,65 @@ use crate::pod::{PodAffinityTerm, WhenUnsatisfiable};
 use crate::requirement::key;
 use crate::schedule::UnfitReason;
 
-/// Returns the code of a reason and what it says of a node with these labels.
-pub(super) fn describe(
-    shape: &PodShape,
-    labels: &Labels,
-    reason: &UnfitReason,
-) -> (String, String) {
-    let place = |keys: &[&LabelKey]| -> String {
-        let values = keys.iter().filter(|key| key.as_str() != key::HOSTNAME);
-        let values = values.map(|key| match labels.get(*key) {
-            Some(value) => format!("{key} {value}"),
-            None => format!("nodes without {key}"),
-        });
-        let values: Vec<String> = values.collect();
-        if values.is_empty() { "a new node".to_owned() } else { values.join(", ") }
-    };
+/// A rule that keeps a pod off a node, in words.
+pub(super) struct Told {
+    /// A stable code.
+    pub code: &'static str,
+    /// What the rule says of the node.
+    pub detail: String,
+    /// What would let the pod be placed, where something is known.
+    pub remedy: Option<String>,
+}
+
+/// Returns what `reason` says of a pod and a node with these labels.
+pub(super) fn told(shape: &PodShape, labels: &Labels, reason: &UnfitReason) -> Told {
     match reason {
         UnfitReason::Spread | UnfitReason::SpreadKey => {
-            let place = place(&spread_keys(shape));
-            ("topology-spread".to_owned(), format!("one more pod in {place} would exceed maxSkew"))
+            let keys = spread_keys(shape);
+            Told {
+                code: "topology-spread",
+                detail: format!("one more pod in {} would exceed maxSkew", place(&keys, labels)),
+                remedy: Some(format!(
+                    "let a pool make nodes in more domains of {}, raise maxSkew, or let the \
+                     constraint be ScheduleAnyway",
+                    list(&keys)
+                )),
+            }
         }
         UnfitReason::PodAffinity => {
-            let place = place(&term_keys(&shape.affinity.required));
-            let detail = format!("no pod that its affinity asks for is in {place}");
-            ("pod-affinity".to_owned(), detail)
+            let keys = term_keys(&shape.affinity.required);
+            let place = place(&keys, labels);
+            Told {
+                code: "pod-affinity",
+                detail: format!("no pod that its affinity asks for is in {place}"),
+                remedy: Some(format!(
+                    "deploy the pods that its affinity asks for; they have to be in the same {}",
+                    list(&keys)
+                )),
+            }
         }
         UnfitReason::PodAntiAffinity => {
-            let place = place(&term_keys(&shape.anti_affinity.required));
-            (
-                "pod-anti-affinity".to_owned(),
-                format!("a pod that it keeps apart from is in {place}"),
-            )
+            let keys = term_keys(&shape.anti_affinity.required);
+            Told {
+                code: "pod-anti-affinity",
+                detail: format!("a pod that it keeps apart from is in {}", place(&keys, labels)),
+                remedy: Some(format!(
+                    "let a pool make nodes in another domain of {}, or prefer to keep apart \
+                     instead of requiring it",
+                    list(&keys)
+                )),
+            }
         }
-        UnfitReason::ExistingAntiAffinity => (
-            "pod-anti-affinity".to_owned(),
-            "a pod that is there keeps apart from pods like this one".to_owned(),
-        ),
-        UnfitReason::HostPorts => (
-            "host-port".to_owned(),
-            "a DaemonSet binds the same host port on every such node".to_owned(),
-        ),
+        UnfitReason::ExistingAntiAffinity => Told {
+            code: "pod-anti-affinity",
+            detail: "a pod that is there keeps apart from pods like this one".to_owned(),
+            remedy: None,
+        },
+        UnfitReason::HostPorts => Told {
+            code: "host-port",
+            detail: "a DaemonSet binds the same host port on every such node".to_owned(),
+            remedy: Some("use another host port".to_owned()),
+        },
         UnfitReason::Unschedulable
         | UnfitReason::NodeName
         | UnfitReason::Taint
@@ -55,43 +74,25 @@ pub(super) fn describe(
         | UnfitReason::VolumeElsewhere
         | UnfitReason::VolumeNotReady
         | UnfitReason::TooManyPods
-        | UnfitReason::Insufficient(_) => ("unfit".to_owned(), reason.to_string()),
+        | UnfitReason::Insufficient(_) => {
+            Told { code: "unfit", detail: reason.to_string(), remedy: None }
+        }
     }
 }
 
-/// Returns what would let such a pod be placed, in words.
-pub(super) fn remedy(shape: &PodShape, reason: &UnfitReason) -> Option<String> {
-    let list = |keys: Vec<&LabelKey>| {
-        keys.iter().map(|key| key.as_str()).collect::<Vec<_>>().join(" and ")
-    };
-    match reason {
-        UnfitReason::Spread | UnfitReason::SpreadKey => Some(format!(
-            "let a pool make nodes in more domains of {}, raise maxSkew, or let the constraint be \
-             ScheduleAnyway",
-            list(spread_keys(shape))
-        )),
-        UnfitReason::PodAffinity => Some(format!(
-            "deploy the pods that its affinity asks for; they have to be in the same {}",
-            list(term_keys(&shape.affinity.required))
-        )),
-        UnfitReason::PodAntiAffinity => Some(format!(
-            "let a pool make nodes in another domain of {}, or prefer to keep apart instead of \
-             requiring it",
-            list(term_keys(&shape.anti_affinity.required))
-        )),
-        UnfitReason::HostPorts => Some("use another host port".to_owned()),
-        UnfitReason::Unschedulable
-        | UnfitReason::NodeName
-        | UnfitReason::Taint
-        | UnfitReason::NodeAffinity
-        | UnfitReason::VolumeInUse
-        | UnfitReason::TooManyVolumes
-        | UnfitReason::VolumeElsewhere
-        | UnfitReason::VolumeNotReady
-        | UnfitReason::TooManyPods
-        | UnfitReason::Insufficient(_)
-        | UnfitReason::ExistingAntiAffinity => None,
-    }
+/// Names the domains of `keys` that a node with these labels is in.
+fn place(keys: &[&LabelKey], labels: &Labels) -> String {
+    let values = keys.iter().filter(|key| key.as_str() != key::HOSTNAME);
+    let values = values.map(|key| match labels.get(*key) {
+        Some(value) => format!("{key} {value}"),
+        None => format!("nodes without {key}"),
+    });
+    let values: Vec<String> = values.collect();
+    if values.is_empty() { "a new node".to_owned() } else { values.join(", ") }
+}
+
+fn list(keys: &[&LabelKey]) -> String {
+    keys.iter().map(|key| key.as_str()).collect::<Vec<_>>().join(" and ")
 }
 
 fn spread_keys(shape: &PodShape) -> Vec<&LabelKey> {
