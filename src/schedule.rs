@@ -208,6 +208,13 @@ impl Scheduler {
         self
     }
 
+    /// Returns the scheduler with its ties between nodes broken from another seed on.
+    #[must_use]
+    pub fn with_seed(mut self, seed: u64) -> Self {
+        self.rng = Pcg64::seed_from_u64(seed);
+        self
+    }
+
     /// Returns the scheduler with another rule for pods that ask for no spreading; it holds for
     /// classes made known from now on.
     #[must_use]

@@ -42,16 +42,21 @@ enum Order {
     Shuffled(u64),
 }
 
-const RUNS: [Run; 5] = [
+/// What tells most comes first.
+const RUNS: [Run; 8] = [
     Run { order: Order::Declared, balance: Balance::Change },
     Run { order: Order::LargestFirst, balance: Balance::Change },
     Run { order: Order::SmallestFirst, balance: Balance::Change },
     Run { order: Order::SmallestFirst, balance: Balance::Level },
     Run { order: Order::Shuffled(1), balance: Balance::Change },
+    Run { order: Order::Declared, balance: Balance::Level },
+    Run { order: Order::LargestFirst, balance: Balance::Level },
+    Run { order: Order::Shuffled(2), balance: Balance::Level },
 ];
 
-/// Pods times nodes above which only the first runs are made.
-const ALL_RUNS_MAX: u64 = 500_000;
+/// How many of the runs are made up to so many pods times nodes: on a small fleet one pod decides,
+/// and a run costs little.
+const RUNS_UP_TO: [(u64, usize); 2] = [(20_000, 8), (500_000, 5)];
 
 /// Runs that are made of any fleet.
 const RUNS_MIN: usize = 3;
@@ -59,7 +64,8 @@ const RUNS_MIN: usize = 3;
 /// Returns the runs for so many pods on so many nodes.
 fn runs(pods: u64, nodes: usize) -> &'static [Run] {
     let work = pods.saturating_mul(u64::try_from(nodes).unwrap_or(u64::MAX));
-    if work > ALL_RUNS_MAX { &RUNS[..RUNS_MIN] } else { &RUNS }
+    let made = RUNS_UP_TO.iter().find(|(most, _)| work <= *most).map(|(_, made)| *made);
+    &RUNS[..made.unwrap_or(RUNS_MIN)]
 }
 
 /// Returns how many pods are planned.
@@ -68,6 +74,21 @@ pub(super) fn planned_pods(groups: &[PodGroup]) -> u64 {
 }
 
 impl Run {
+    /// Returns where its ties between nodes are drawn from: no two runs break them alike.
+    fn seed(self) -> u64 {
+        let order = match self.order {
+            Order::Declared => 0,
+            Order::LargestFirst => 1,
+            Order::SmallestFirst => 2,
+            Order::Shuffled(seed) => 2 + seed,
+        };
+        let balance = match self.balance {
+            Balance::Change => 0,
+            Balance::Level => 1,
+        };
+        2 * order + balance
+    }
+
     fn name(self) -> String {
         let order = match self.order {
             Order::Declared => "declared".to_owned(),
@@ -488,7 +509,8 @@ impl<'a> Stage<'a> {
     }
 
     fn play(&self, scene: &Scene, run: Run, unplaced: &BTreeMap<usize, u32>) -> Performance {
-        let mut scheduler = scene.scheduler.clone().with_balance(run.balance);
+        let scheduler = scene.scheduler.clone();
+        let mut scheduler = scheduler.with_balance(run.balance).with_seed(run.seed());
         let (mut placements, mut left) = (scene.staying.clone(), BTreeMap::new());
         let queue = self.queue(scene, run.order, unplaced);
         let tries = queue.len().saturating_mul(scene.place_of.len());
