@@ -3,11 +3,12 @@
 //! This module knows what decides the number of a workload's pods and what each of them asks for
 //! once defaults, priority and runtime classes are applied. It knows nothing of instance types,
 //! prices or plans. Invariant: every workload of the repository and every live pod that keeps its
-//! room is in the result exactly once, as a group, as a daemon, or as unresolved.
+//! room is in the result exactly once, as a group, as a daemon, on Fargate, or as unresolved.
 
 mod admission;
 mod build;
 mod claims;
+mod fargate;
 mod live;
 mod mount;
 mod parts;
@@ -15,6 +16,7 @@ mod requests;
 mod shape;
 
 pub use claims::Claims;
+pub use fargate::{FargatePods, Misfit, fargate_size};
 pub use mount::{Cause, Mount, Sharing, Wait};
 pub use requests::to_resources;
 pub use shape::{
@@ -51,10 +53,21 @@ pub struct Demand {
     pub groups: Vec<PodGroup>,
     /// Workloads that put one pod on every node that admits it, by workload.
     pub daemons: Vec<Daemon>,
+    /// Pods that Fargate takes out of the groups, by workload.
+    pub fargate: Vec<FargatePods>,
     /// Workloads whose size is not known.
     pub unresolved: Vec<Unresolved>,
     /// What was found wrong on the way.
     pub problems: Vec<Problem>,
+}
+
+impl Demand {
+    /// Returns how many pods of `workload` are planned, wherever they run.
+    #[must_use]
+    pub fn planned(&self, group: &PodGroup) -> u32 {
+        let at = self.fargate.binary_search_by(|taken| taken.workload.cmp(&group.workload));
+        at.map_or(group.counts.planned, |at| self.fargate[at].counts.planned)
+    }
 }
 
 /// The pods of one workload.

@@ -175,6 +175,7 @@ fn put_together(inputs: &Inputs, demand: &Demand, solution: &Solution) -> Plan {
         complete: !scope.is_limited(),
         left_out: &left_out,
         diagnostics: diagnostics(inputs, demand, solution),
+        rates: inputs.desired.fargate_rates,
     })
 }
 

@@ -18,6 +18,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::catalog::CapacityType;
+use crate::fargate;
 use crate::ids::{
     InstanceId, InstanceTypeName, LabelKey, Labels, Namespace, NodeName, Region, ReservationId,
     Uid, WorkloadId, ZoneName,
@@ -95,6 +96,9 @@ pub struct Observed {
     /// Capacity reservations that the account can use, by id.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub reservations: BTreeMap<ReservationId, Reservation>,
+    /// Fargate profiles of the cluster, by name; a file without this key tells nothing of them.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub fargate_profiles: BTreeMap<String, fargate::Profile>,
 }
 
 /// Who a cluster is: a plan is applied to the cluster it was made for, or not at all.
@@ -228,6 +232,21 @@ pub struct Node {
     pub created_at: Timestamp,
 }
 
+impl Node {
+    /// Returns whether Fargate runs the node: it holds one pod, and is nobody's to plan.
+    #[must_use]
+    pub fn is_fargate(&self) -> bool {
+        let label = self.labels.get(fargate::COMPUTE_TYPE);
+        is_fargate_name(&self.name) || label.is_some_and(|v| v.as_str() == fargate::FARGATE)
+    }
+}
+
+/// Returns whether Fargate gave the node its name.
+#[must_use]
+pub fn is_fargate_name(name: &NodeName) -> bool {
+    name.as_str().starts_with(fargate::NODE_PREFIX)
+}
+
 /// A workload as the cluster has it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct LiveWorkload {
@@ -319,6 +338,7 @@ impl Observed {
             storage: Storage::default(),
             exclusions: Vec::new(),
             reservations: BTreeMap::new(),
+            fargate_profiles: BTreeMap::new(),
         }
     }
 

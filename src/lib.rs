@@ -10,6 +10,7 @@ pub mod catalog;
 pub mod cli;
 pub mod demand;
 pub mod engine;
+pub mod fargate;
 pub mod fleet;
 pub mod git;
 pub mod ids;

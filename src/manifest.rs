@@ -23,6 +23,7 @@ mod collect;
 mod cron;
 mod decode;
 mod duration;
+mod eksctl;
 mod fleet;
 mod karpenter;
 mod labels;

@@ -45,6 +45,7 @@ pub async fn observe<C: Cloud, K: Cluster, T: Clock>(
         // No port tells yet what is sold out, or reserved.
         exclusions: Vec::new(),
         reservations: BTreeMap::new(),
+        fargate_profiles: BTreeMap::new(),
     };
     observed.canonicalize();
     observed

@@ -111,6 +111,9 @@ pub struct Container {
     /// Ports of the node that the container binds.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub host_ports: Vec<HostPort>,
+    /// Whether it may do anything on its node.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub privileged: bool,
 }
 
 /// Requests and limits as stated.

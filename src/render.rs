@@ -14,6 +14,7 @@ mod amount;
 mod catalog;
 mod detail;
 mod explain;
+mod fargate;
 mod findings;
 #[cfg(test)]
 pub(crate) mod fixture;

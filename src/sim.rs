@@ -20,6 +20,7 @@
 
 mod budgets;
 mod controllers;
+mod fargate;
 mod file;
 mod journal;
 mod ledger;
@@ -42,6 +43,7 @@ use std::sync::Arc;
 use jiff::{SignedDuration, Timestamp};
 
 use crate::demand::PodShape;
+use crate::fargate::Profile;
 use crate::fleet::{ClusterIdentity, Observed};
 use crate::ids::{Labels, Namespace, WorkloadId};
 use crate::manifest::DisruptionBudget;
@@ -102,6 +104,8 @@ pub struct Delivery {
     pub namespaces: BTreeMap<Namespace, Labels>,
     /// Storage classes, volumes and claims; what is bound already stays bound.
     pub storage: Storage,
+    /// Fargate profiles; those that the world has stay.
+    pub fargate_profiles: BTreeMap<String, Profile>,
 }
 
 /// One workload of a [`Delivery`]; its id tells its kind, and with that its controller.

@@ -212,6 +212,7 @@ fn cost() -> Cost {
         },
         estimated: 0,
         unpriced: 0,
+        fargate: None,
     }
 }
 

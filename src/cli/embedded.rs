@@ -163,6 +163,7 @@ fn delivery(desired: &Desired) -> Delivery {
         budgets: desired.disruption_budgets.clone(),
         namespaces: desired.namespaces.clone(),
         storage: declared_storage(desired),
+        fargate_profiles: desired.fargate_profiles.clone(),
     }
 }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::admission;
 use super::claims::Claims;
+use super::fargate;
 use super::live::LivePods;
 use super::mount::{Cause, Wait};
 use super::parts;
@@ -56,6 +57,7 @@ impl Demand {
         demand.daemons.sort_by(|a, b| a.workload.cmp(&b.workload));
         let over_quota = admission::over_quota(&demand, desired);
         demand.problems.extend(over_quota);
+        fargate::take(&mut demand, desired, observed, &live);
         demand
     }
 

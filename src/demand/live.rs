@@ -64,6 +64,11 @@ impl<'a> LivePods<'a> {
         self.finished.get(id).copied().unwrap_or(0)
     }
 
+    /// Returns what a live pod asks for.
+    pub(super) fn requests(&self, pod: &Pod, template: &PodTemplate) -> Resources {
+        live_requests(pod, template, self.context)
+    }
+
     pub(super) fn running(&self, id: &WorkloadId) -> BTreeMap<NodeName, u32> {
         let mut counts = BTreeMap::new();
         let bound = self.by_owner.get(id).into_iter().flatten().filter_map(|pod| pod.node.as_ref());

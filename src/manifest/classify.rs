@@ -24,6 +24,8 @@ pub(super) enum Object {
     Provisioner,
     NodeOverlay,
     NodeTemplate,
+    ClusterConfig,
+    FargateProfile,
     /// An autoscaler: the field that names its target, and the kind meant where it names none.
     Autoscaler(&'static str, Option<&'static str>),
 }
@@ -37,6 +39,7 @@ impl Object {
             | Self::ResourceQuota
             | Self::DisruptionBudget
             | Self::PersistentVolumeClaim
+            | Self::FargateProfile
             | Self::Autoscaler(..) => Place::Namespaced,
             Self::Namespace
             | Self::PriorityClass
@@ -47,7 +50,8 @@ impl Object {
             | Self::NodeClass(_)
             | Self::Provisioner
             | Self::NodeOverlay
-            | Self::NodeTemplate => Place::Cluster,
+            | Self::NodeTemplate
+            | Self::ClusterConfig => Place::Cluster,
         }
     }
 }
@@ -86,7 +90,7 @@ const fn served(
     Served { kind, group, versions, object }
 }
 
-const SERVED: [Served; 27] = [
+const SERVED: [Served; 29] = [
     served("apps", &["v1", "v1beta2", "v1beta1"], "Deployment", |_| deployment()),
     served("extensions", &["v1beta1"], "Deployment", |_| deployment()),
     served("apps", &["v1", "v1beta2", "v1beta1"], "StatefulSet", |_| {
@@ -122,6 +126,8 @@ const SERVED: [Served; 27] = [
     served("karpenter.sh", &["v1alpha5"], "Provisioner", |_| Object::Provisioner),
     served("karpenter.sh", &["v1alpha1"], "NodeOverlay", |_| Object::NodeOverlay),
     served("karpenter.k8s.aws", &["v1alpha1"], "AWSNodeTemplate", |_| Object::NodeTemplate),
+    served("eksctl.io", &["v1alpha5"], "ClusterConfig", |_| Object::ClusterConfig),
+    served("eks.services.k8s.aws", &["v1alpha1"], "FargateProfile", |_| Object::FargateProfile),
     served("autoscaling", &["v2", "v1", "v2beta2", "v2beta1"], "HorizontalPodAutoscaler", |_| {
         Object::Autoscaler("scaleTargetRef", None)
     }),

@@ -18,6 +18,8 @@ pub(super) struct Collected {
     pub(super) quotas: BTreeMap<(Namespace, String), ResourceQuota>,
     /// Disruption budgets, by namespace and name.
     pub(super) budgets: BTreeMap<(Namespace, String), DisruptionBudget>,
+    /// The cluster that the fleet names; without one, objects of any cluster count.
+    cluster: Option<String>,
     /// Where each object was defined, by sort and name.
     places: BTreeMap<&'static str, BTreeMap<String, Origin>>,
 }
@@ -32,6 +34,16 @@ pub(super) struct Named<'a> {
 }
 
 impl Collected {
+    /// Returns a place for the objects of `cluster`; without one, for those of any.
+    pub(super) fn of(cluster: Option<&str>) -> Self {
+        Self { cluster: cluster.map(str::to_owned), ..Self::default() }
+    }
+
+    /// Returns whether objects that say to be of the cluster `name` count.
+    pub(super) fn is_of_cluster(&self, name: &str) -> bool {
+        self.cluster.as_deref().is_none_or(|cluster| cluster == name)
+    }
+
     /// Puts an object into the map that `of` chooses. The first definition stays; another one is
     /// an error unless it says the same.
     pub(super) fn insert<K: Ord, V>(
@@ -61,7 +73,7 @@ impl Collected {
 
     /// Returns what was read, in its final order.
     pub(super) fn into_desired(self) -> Desired {
-        let Self { mut desired, limit_ranges, quotas, budgets, places: _ } = self;
+        let Self { mut desired, limit_ranges, quotas, budgets, cluster: _, places: _ } = self;
         for ((namespace, _), items) in limit_ranges {
             desired.limit_ranges.entry(namespace).or_default().extend(items);
         }

@@ -13,6 +13,7 @@ use std::collections::BTreeMap;
 use jiff::SignedDuration;
 
 use super::pool::MinValuesPolicy;
+use crate::fargate::Rates;
 use crate::ids::{Origin, Region, ZoneId, ZoneName};
 use crate::units::MicroUsd;
 
@@ -42,6 +43,17 @@ pub struct Fleet {
     /// What to do where a pool's `minValues` cannot be met, as Karpenter is told by
     /// `MIN_VALUES_POLICY`.
     pub min_values_policy: MinValuesPolicy,
+    /// What Fargate costs; `None`: it is not priced.
+    pub fargate: Option<Rates>,
+}
+
+impl Fleet {
+    /// Returns the name of the cluster, where the settings say one.
+    #[must_use]
+    pub(super) fn stated_cluster(&self) -> Option<&str> {
+        let name = self.cluster.name.as_str();
+        Some(name).filter(|_| self.origin.is_some() && name != DEFAULT_CLUSTER)
+    }
 }
 
 /// The cluster that a fleet serves.
@@ -155,6 +167,7 @@ impl Default for Fleet {
             policies: Vec::new(),
             consolidation: ConsolidationSettings::default(),
             min_values_policy: MinValuesPolicy::default(),
+            fargate: None,
         }
     }
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::pool::{MinValuesPolicy, NodeClass, Overlay, Pool};
+use crate::fargate::{Profile, Rates};
 use crate::ids::{Labels, Namespace, NodeClassName, Origin, PoolName, WorkloadId};
 use crate::pod::{Amounts, PodTemplate, Selector, Toleration};
 use crate::requirement::Operator;
@@ -103,6 +104,10 @@ pub struct Desired {
     pub volumes: BTreeMap<String, PersistentVolume>,
     /// Claims, by namespace and name.
     pub claims: BTreeMap<(Namespace, String), VolumeClaim>,
+    /// Fargate profiles, by name.
+    pub fargate_profiles: BTreeMap<String, Profile>,
+    /// What Fargate costs, where the settings say so.
+    pub fargate_rates: Option<Rates>,
     /// Autoscalers found, by the workload they claim.
     pub autoscalers: Vec<AutoscalerRef>,
     /// Sources of workloads whose size is not known.

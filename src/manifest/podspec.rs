@@ -60,7 +60,6 @@ const CONTAINER_IRRELEVANT: &[&str] = &[
     "readinessProbe",
     "resizePolicy",
     "restartPolicyRules",
-    "securityContext",
     "startupProbe",
     "stdin",
     "stdinOnce",
@@ -158,9 +157,17 @@ fn container(map: &Map<'_>, host_network: bool) -> Container {
     let resources = map.get("resources").map(|f| container_resources(&f)).unwrap_or_default();
     let restart = map.get("restartPolicy").and_then(|f| f.text());
     let host_ports = host_ports(map.get("ports").as_ref(), host_network);
+    let privileged = map.get("securityContext").is_some_and(|f| is_privileged(&f));
     map.ignore(CONTAINER_IRRELEVANT);
     map.finish_exact();
-    Container { name, resources, sidecar: restart.as_deref() == Some("Always"), host_ports }
+    let sidecar = restart.as_deref() == Some("Always");
+    Container { name, resources, sidecar, host_ports, privileged }
+}
+
+/// Returns whether a security context lets its container do anything; the rest of it is not read.
+fn is_privileged(field: &Field<'_>) -> bool {
+    let Some(map) = field.map() else { return false };
+    map.get("privileged").and_then(|f| f.boolean()).unwrap_or(false)
 }
 
 fn host_ports(field: Option<&Field<'_>>, host_network: bool) -> Vec<HostPort> {

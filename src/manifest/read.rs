@@ -13,7 +13,7 @@ use super::meta::{Meta, Place, meta, shown};
 use super::model::{Desired, Problem, Severity, Tree, TreeFile};
 use super::placeholder::{self, Vars};
 use super::yaml::{self, Document, Fault, Loaded, Node, Value};
-use super::{autoscaler, cluster, karpenter, limits, references, storage, workload};
+use super::{autoscaler, cluster, eksctl, karpenter, limits, references, storage, workload};
 use crate::ids::Origin;
 
 /// Reads every manifest of `tree` that the sources of `fleet` name.
@@ -25,8 +25,8 @@ pub fn read(tree: &Tree, fleet: &Fleet) -> Desired {
     let report = Report::default();
     let layout = Layout::of(tree);
     let areas = areas(fleet);
-    let mut reader =
-        Reader { report: &report, layout: &layout, areas: &areas, into: Collected::default() };
+    let into = Collected::of(fleet.stated_cluster());
+    let mut reader = Reader { report: &report, layout: &layout, areas: &areas, into };
     let mut files: Vec<&TreeFile> = tree.files.iter().collect();
     files.sort_by(|a, b| a.path.cmp(&b.path));
     for file in files {
@@ -35,6 +35,7 @@ pub fn read(tree: &Tree, fleet: &Fleet) -> Desired {
     reader.unrendered(fleet);
     let mut desired = reader.into.into_desired();
     desired.min_values_policy = fleet.min_values_policy;
+    desired.fargate_rates = fleet.fargate;
     references::check(&desired, &report);
     desired.problems = report.into_problems();
     desired.problems.sort();
@@ -367,6 +368,8 @@ fn read_object(object: Object, meta: Meta, root: &Map<'_>, into: &mut Collected)
         Object::NodeOverlay => karpenter::node_overlay(meta, root, into),
         Object::Provisioner => karpenter::provisioner(meta, root, into),
         Object::NodeTemplate => karpenter::node_template(meta, root, into),
+        Object::ClusterConfig => eksctl::cluster_config(meta, root, into),
+        Object::FargateProfile => eksctl::ack_profile(&meta, root, into),
         Object::Autoscaler(key, kind) => autoscaler::read(key, kind, meta, root, into),
     }
 }

@@ -13,6 +13,7 @@ mod alternatives;
 mod case;
 mod conditions;
 mod cost;
+mod fargate;
 mod fit;
 mod fixed;
 mod identity;
@@ -100,6 +101,7 @@ pub fn check(plan: &Plan, facts: &Facts<'_>) -> Vec<Violation> {
     fit::check(&case, &state, &mut verdict);
     volumes::check(&case, &state, &mut verdict);
     totals::check(&case, &mut verdict);
+    fargate::check(&case, &mut verdict);
     cost::check(&case, &mut verdict);
     waves::check(&case, &mut verdict);
     conditions::check(&case, &mut verdict);

@@ -4,6 +4,7 @@
 //! pairs what replaces each other, and counts.
 
 mod address;
+mod fargate;
 mod rows;
 mod totals;
 
@@ -11,6 +12,7 @@ use jiff::Timestamp;
 
 use crate::catalog::Catalog;
 use crate::demand::Demand;
+use crate::fargate::Rates;
 use crate::fleet::Observed;
 use crate::ids::Address;
 use crate::plan::wire::{Action, Amount, FORMAT_VERSION};
@@ -42,6 +44,8 @@ pub struct Parts<'a> {
     pub left_out: &'a dyn Fn(&Address) -> bool,
     /// Problems of the inputs.
     pub diagnostics: Vec<Diagnostic>,
+    /// What Fargate costs, where that is known.
+    pub rates: Option<Rates>,
 }
 
 /// How long a plan that removes something may be applied.
@@ -65,15 +69,18 @@ pub fn diff(parts: Parts) -> Plan {
         complete,
         left_out: _,
         diagnostics,
+        rates,
     } = parts;
     base.preconditions = rows.preconditions;
     let summary = totals::summary(&rows.changes, rows.blocked);
     let expiry = if summary.destructive { DESTRUCTIVE_EXPIRY } else { ADDITIVE_EXPIRY };
     let mut unschedulable = unschedulable(demand, solution);
     unschedulable.extend(rows.left_out_pods);
+    unschedulable.extend(fargate::stuck(demand));
     unschedulable.sort_by(|a, b| (&a.workload, a.pods).cmp(&(&b.workload, b.pods)));
-    let cost =
+    let mut cost =
         totals::cost(&rows.explain, solution.target.lower_bound, &catalog.prices, rows.estimated);
+    cost.fargate = fargate::cost(demand, rates);
     let applyable = !errored && base.world.name != "empty";
     Plan {
         format_version: FORMAT_VERSION.to_owned(),
@@ -155,8 +162,11 @@ fn demand_rows(demand: &Demand) -> Vec<DemandRow> {
         counts: group.counts,
         decided_by: group.decided_by.clone(),
         requests: Amount::from(&group.shape.requests),
+        fargate: None,
     };
-    demand.groups.iter().map(row).collect()
+    let mut rows = demand.groups.iter().map(row).collect();
+    fargate::join(&mut rows, demand);
+    rows
 }
 
 fn daemon_rows(demand: &Demand) -> Vec<DaemonRow> {

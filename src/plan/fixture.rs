@@ -262,6 +262,7 @@ fn demand() -> Demand {
             origin: None,
             shape: Arc::new(shape(resources(100, 128))),
         }],
+        fargate: Vec::new(),
         unresolved: Vec::new(),
         problems: Vec::new(),
     }
@@ -522,6 +523,7 @@ fn demand_rows(demand: &Demand) -> Vec<DemandRow> {
         counts: group.counts,
         decided_by: group.decided_by.clone(),
         requests: Amount::from(&group.shape.requests),
+        fargate: None,
     };
     demand.groups.iter().map(row).collect()
 }
@@ -538,6 +540,7 @@ fn cost() -> Cost {
         prices: catalog().prices,
         estimated: 0,
         unpriced: 1,
+        fargate: None,
     }
 }
 

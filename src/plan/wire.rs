@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use crate::catalog::{CapacityType, PriceSource};
 // Views work on this form alone, so it hands on the types of other modules that it is made of.
 pub use crate::demand::{Counts, Decider, DemandMode};
+pub use crate::fargate::{Rates as FargateRates, Size as FargateSize};
 pub use crate::fleet::{ClusterIdentity, Completeness, KEY_LABEL};
 use crate::ids::{
     Address, Digest, InstanceId, InstanceTypeName, LabelKey, Labels, NodeName, Origin, PlanId,
@@ -479,6 +480,25 @@ pub struct DemandRow {
     pub decided_by: Decider,
     /// What each pod asks for.
     pub requests: Amount,
+    /// What of it Fargate runs; absent where it runs none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fargate: Option<FargateRow>,
+}
+
+/// What [`Rejection::reason`] says of pods that a Fargate profile takes and Fargate cannot run.
+pub const FARGATE_REASON: &str = "fargate";
+
+/// The pods of a workload that need no node.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct FargateRow {
+    /// The profile that takes them; absent where only the world tells that Fargate runs them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub profile: Option<String>,
+    /// How many of the planned ones it takes.
+    pub pods: u32,
+    /// What each of them gets; absent where Fargate cannot run them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub size: Option<FargateSize>,
 }
 
 /// A workload that runs on every node that admits it.
@@ -516,6 +536,35 @@ pub struct Cost {
     pub estimated: u32,
     /// How many nodes have no known price and count as nothing.
     pub unpriced: u32,
+    /// What Fargate costs, which is in none of the amounts above; absent where it runs nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fargate: Option<FargateCost>,
+}
+
+/// What Fargate costs, apart from nodes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct FargateCost {
+    /// Prices, from `fleetwright.yaml`; absent where it states none: then nothing is priced.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rates: Option<FargateRates>,
+    /// What runs now.
+    pub before: FargateBill,
+    /// What is planned.
+    pub after: FargateBill,
+}
+
+/// What Fargate runs at one time.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct FargateBill {
+    /// Pods.
+    pub pods: u32,
+    /// CPU of their sizes, in thousandths of a vCPU.
+    pub cpu_milli: i64,
+    /// Memory of their sizes, in MiB.
+    pub memory_mib: i64,
+    /// Price per hour; absent where it is not priced.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hourly: Option<MicroUsd>,
 }
 
 /// Offerings that may stand in for one launch.

@@ -243,7 +243,7 @@ impl<'a> PodExplanation<'a> {
         let origin = self.origin().map_or_else(String::new, |origin| format!("  {origin}"));
         let key = workload_key(self.workload);
         page.line([Span::new(&key, Tone::Strong), Span::new(&origin, Tone::Faint)]);
-        if let Some(DemandRow { counts, decided_by, requests, .. }) = self.demand {
+        if let Some(DemandRow { counts, decided_by, requests, fargate, .. }) = self.demand {
             page.text(format!(
                 "  {} planned, decided by {}",
                 count(counts.planned, "pod"),
@@ -254,6 +254,9 @@ impl<'a> PodExplanation<'a> {
                 counts.floor, counts.live, counts.ceiling
             ));
             page.text(format!("  each needs {}", amount(requests)));
+            if let Some(taken) = fargate {
+                page.text(format!("  {}", super::fargate::of_workload(taken)));
+            }
         }
         if let Some(daemon) = self.daemon {
             page.text("  one pod on every node that admits it");

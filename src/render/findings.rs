@@ -5,7 +5,7 @@ use super::page::{Page, Span, Tone, Verbosity, plain};
 use super::problems::{Line, write_line};
 use super::reason::rejection;
 use crate::plan::Plan;
-use crate::plan::wire::{Amount, UnschedulableRow, workload_key};
+use crate::plan::wire::{Amount, FARGATE_REASON, UnschedulableRow, workload_key};
 
 /// Writes unschedulable pods, unresolved sources, findings of policies, diagnostics and prices.
 pub(super) fn write(page: &mut Page, plan: &Plan, verbosity: Verbosity) {
@@ -43,10 +43,15 @@ pub(super) fn write_unschedulable(page: &mut Page, plan: &Plan, row: &Unschedula
         plain(format!("{} x{pods}{needs}", workload_key(workload))),
         Span::new(&place, Tone::Faint),
     ]);
-    if *offerings == 0 {
-        page.text("      no pool offers anything that it could run on");
-    } else {
-        page.text(format!("      of {}:", count(*offerings, "offering")));
+    let (stuck, reasons): (Vec<_>, Vec<_>) =
+        reasons.iter().partition(|reason| reason.reason == FARGATE_REASON);
+    for reason in &stuck {
+        page.text(format!("      no node is planned for them: Fargate {}", reason.detail));
+    }
+    match (*offerings, stuck.is_empty()) {
+        (0, true) => page.text("      no pool offers anything that it could run on"),
+        (0, false) => {}
+        (offerings, _) => page.text(format!("      of {}:", count(offerings, "offering"))),
     }
     for reason in reasons {
         page.text(format!("        {}", rejection(reason)));

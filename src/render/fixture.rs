@@ -103,6 +103,7 @@ fn cost(before: i64, after: i64) -> Cost {
         },
         estimated: 0,
         unpriced: 0,
+        fargate: None,
     }
 }
 
@@ -426,6 +427,7 @@ fn demand() -> Vec<DemandRow> {
         counts: Counts { floor: 2, live: n, ceiling: n + 4, planned: n },
         decided_by: Decider::Git,
         requests,
+        fargate: None,
     };
     let ignored = Decider::Ignored { autoscaler: "HorizontalPodAutoscaler batch/queue".into() };
     vec![

@@ -21,6 +21,9 @@ pub(super) fn write(page: &mut Page, plan: &Plan, rows: &[Row<'_>]) {
     }
     page.items(2, effect(plan));
     page.items(2, money(plan));
+    if let Some(fargate) = super::fargate::line(&plan.capacity.cost) {
+        page.items(2, fargate.iter().map(plain).collect());
+    }
     for line in standing(plan) {
         page.line([Span::new(&line, Tone::Warning)]);
     }

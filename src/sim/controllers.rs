@@ -24,6 +24,7 @@ impl State {
         self.budgets = delivery.budgets.iter().map(Budget::from).collect();
         self.namespaces.clone_from(&delivery.namespaces);
         self.deliver_storage(&delivery.storage);
+        self.fargate_profiles.extend(delivery.fargate_profiles.clone());
         let missing = |(id, controller): &(&WorkloadId, &Controller)| {
             controller.delivered && !delivery.workloads.contains_key(*id)
         };
@@ -77,7 +78,9 @@ impl State {
     }
 
     fn stop_outdated(&mut self, id: &WorkloadId, template: &str) {
-        let outdated = |pod: &&Pod| pod.is_active() && pod.template != template;
+        let admitted = self.admitted(id, template);
+        let current = |key: &str| key == template || key == admitted;
+        let outdated = |pod: &&Pod| pod.is_active() && !current(&pod.template);
         let outdated: Vec<PodKey> = self.pods.of(id).filter(outdated).map(key_of).collect();
         for pod in outdated {
             self.stop(&pod);
@@ -163,6 +166,7 @@ impl State {
         template: &str,
         node: Option<NodeName>,
     ) {
+        let template = &self.admitted(id, template);
         let uid = self.next_uid();
         let pod = Pod {
             namespace: id.namespace.clone(),
@@ -215,7 +219,9 @@ impl State {
     pub(super) fn pod_stopped(&mut self, pod: &PodRef) {
         let Some(owner) = self.same_pod(pod).map(|pod| pod.owner.clone()) else { return };
         self.replace_after(owner, |state| {
-            state.pods.remove(&(pod.namespace.clone(), pod.name.clone()));
+            let key = (pod.namespace.clone(), pod.name.clone());
+            state.leave_fargate(&key);
+            state.pods.remove(&key);
         });
         self.wake_scheduler();
     }

@@ -201,6 +201,7 @@ fn revive(observed: Observed, hidden: Hidden, shape_of: ShapeOf) -> Result<State
         storage,
         exclusions,
         reservations,
+        fargate_profiles,
     } = observed;
     let Hidden {
         seed,
@@ -223,6 +224,7 @@ fn revive(observed: Observed, hidden: Hidden, shape_of: ShapeOf) -> Result<State
     state.storage = storage;
     state.exclusions = exclusions;
     state.reservations = reservations;
+    state.fargate_profiles = fargate_profiles;
     for pod in pods {
         state.pods.insert(pod);
     }

@@ -176,7 +176,7 @@ impl State {
     /// Returns a name in the manner of EC2, from the address that the node would have.
     ///
     /// UIDs and nodes share a counter, so that no two nodes share a name.
-    fn node_name(&self, uid: &Uid) -> NodeName {
+    pub(super) fn node_name(&self, uid: &Uid) -> NodeName {
         let digits = uid.as_str().rsplit('-').next().unwrap_or_default();
         let n = u64::from_str_radix(digits, 16).unwrap_or(0);
         let (host, subnet) = (n % NODES_PER_SUBNET + 4, n / NODES_PER_SUBNET);

@@ -71,6 +71,7 @@ impl State {
         self.counters.ticks += 1;
         self.register_driver();
         self.bind_waiting_claims();
+        self.run_fargate();
         let mut scheduler = self.scheduler();
         self.run_daemons(&mut scheduler);
         for key in self.queue() {
@@ -92,7 +93,8 @@ impl State {
     /// Returns the scheduler with everything that is bound. A pod that is stopping uses its room
     /// still; one that has finished uses none.
     fn scheduler(&mut self) -> Scheduler {
-        let nodes = self.nodes.values();
+        // Fargate runs no daemons, and takes no pod but its own.
+        let nodes = self.nodes.values().filter(|node| !node.is_fargate());
         let nodes = nodes.map(|n| schedule_node(n, self.allocatable_with_volumes(n))).collect();
         // Each tick draws its own ties.
         let seed = self.seed ^ self.counters.ticks;

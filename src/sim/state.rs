@@ -10,6 +10,7 @@ use super::budgets::Budget;
 use super::{Genesis, ShapeOf, delay};
 use crate::catalog::CapacityType;
 use crate::demand::PodShape;
+use crate::fargate::Profile;
 use crate::fleet::{
     ClusterIdentity, Exclusion, Instance, LiveWorkload, Node, Observed, Pod, Reservation,
 };
@@ -244,6 +245,7 @@ pub(super) struct State {
     pub(super) ebs_limits: BTreeMap<InstanceTypeName, Option<u32>>,
     pub(super) exclusions: Vec<Exclusion>,
     pub(super) reservations: BTreeMap<ReservationId, Reservation>,
+    pub(super) fargate_profiles: BTreeMap<String, Profile>,
     pub(super) shape_of: ShapeOf,
     /// Shapes made so far, by namespace and template.
     shapes: BTreeMap<(Namespace, String), Arc<PodShape>>,
@@ -273,6 +275,7 @@ impl State {
             ebs_limits: BTreeMap::new(),
             exclusions: Vec::new(),
             reservations: BTreeMap::new(),
+            fargate_profiles: BTreeMap::new(),
             shape_of,
             shapes: BTreeMap::new(),
         }
@@ -301,6 +304,7 @@ impl State {
         observed.storage.clone_from(&self.storage);
         observed.exclusions.clone_from(&self.exclusions);
         observed.reservations.clone_from(&self.reservations);
+        observed.fargate_profiles.clone_from(&self.fargate_profiles);
         observed
     }
 

@@ -109,8 +109,12 @@ pub(super) fn standing_nodes(
         .values()
         .filter(|i| i.is_active() && i.is_ours(&observed.cluster.name))
         .filter(|i| !by_instance.contains_key(&i.id));
-    let mut nodes: Vec<Standing> =
-        observed.nodes.values().filter_map(|node| survey.node(node)).collect();
+    let mut nodes: Vec<Standing> = observed
+        .nodes
+        .values()
+        .filter(|n| !n.is_fargate())
+        .filter_map(|n| survey.node(n))
+        .collect();
     nodes.extend(joining.filter_map(|instance| survey.joining(instance)));
     nodes.sort_by(|a, b| a.name.cmp(&b.name));
     nodes

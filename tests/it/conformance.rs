@@ -52,6 +52,7 @@
 //! leave NAME COUNT for TEXT       so many have none, and why; where it is not said, none is left
 //! spread NAME COUNT… by KEY       pods by `node`, or by the values of a label
 //! put NAME COUNT on NODE|KEY=VALUE
+//! fargate NAME COUNT CPU MEMORY   so many need no node, each a machine of so much
 //! keep NODE for TEXT              the node stays, and why
 //! cost <= COUNT TYPE + …          what the fleet costs
 //! problem TEXT                    what is said about the inputs

@@ -11,10 +11,11 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("requirement", &["ids"]),
     ("pod", &["ids", "requirement", "units"]),
     ("storage", &["ids", "pod", "units"]),
-    ("manifest", &["ids", "pod", "requirement", "storage", "units"]),
+    ("fargate", &["ids", "units"]),
+    ("manifest", &["fargate", "ids", "pod", "requirement", "storage", "units"]),
     ("catalog", &["ids", "manifest", "pod", "requirement", "units"]),
-    ("fleet", &["catalog", "ids", "pod", "storage", "units"]),
-    ("demand", &["fleet", "ids", "manifest", "pod", "requirement", "storage", "units"]),
+    ("fleet", &["catalog", "fargate", "ids", "pod", "storage", "units"]),
+    ("demand", &["fargate", "fleet", "ids", "manifest", "pod", "requirement", "storage", "units"]),
     ("schedule", &["demand", "ids", "pod", "requirement", "storage", "units"]),
     (
         "solve",
@@ -36,6 +37,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
         &[
             "catalog",
             "demand",
+            "fargate",
             "fleet",
             "ids",
             "manifest",
@@ -71,6 +73,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
         &[
             "catalog",
             "demand",
+            "fargate",
             "fleet",
             "ids",
             "manifest",
@@ -89,12 +92,13 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
 const WIRES: [&str; 3] = ["cli", "lib", "main"];
 
 /// Modules that decide: no files, no clock, no network, no threads, no logging, no unordered maps.
-const PURE: [&str; 14] = [
+const PURE: [&str; 15] = [
     "ids",
     "units",
     "requirement",
     "pod",
     "storage",
+    "fargate",
     "manifest",
     "catalog",
     "fleet",

@@ -20,6 +20,7 @@ macro_rules! stories {
 stories! {
     the_workshop_is_walked_up_and_down = "eks-workshop.txt";
     the_provisioner_is_walked_down = "provisioner.txt";
+    what_fargate_takes_needs_no_node = "fargate.txt";
     teams_get_nodes_of_their_own = "teams.txt";
     the_quickstart_runs_to_its_end = "quickstart.txt";
     an_unknown_instance_type_is_named = "unknown-instance-type.txt";

@@ -12,6 +12,7 @@ use super::super::pool::MinValuesPolicy;
 use super::super::yaml::{self, Node};
 use super::{Autoscaled, ClusterSettings, Fleet, Renderer, Source, is_below, normal_path};
 
+use crate::fargate::Rates;
 use crate::ids::{Origin, Region, ZoneId, ZoneName};
 use crate::units::MicroUsd;
 
@@ -139,7 +140,17 @@ fn read_spec(spec: &Map<'_>, fleet: &mut Fleet) {
         set(&mut fleet.min_values_policy, policy);
         map.finish(Severity::Error);
     }
+    if let Some(map) = spec.get("fargate").as_ref().and_then(Field::map) {
+        fleet.fargate = fargate_rates(&map);
+        map.finish(Severity::Error);
+    }
     spec.finish(Severity::Error);
+}
+
+fn fargate_rates(map: &Map<'_>) -> Option<Rates> {
+    let vcpu_hour = map.need("vcpuHour").and_then(|f| money(&f));
+    let gb_hour = map.need("gbHour").and_then(|f| money(&f));
+    Some(Rates { vcpu_hour: vcpu_hour?, gb_hour: gb_hour? })
 }
 
 fn set<T>(setting: &mut T, value: Option<T>) {

@@ -175,3 +175,56 @@ spec: {targetRef: {kind: Deployment, name: api}}
         ]
     );
 }
+
+#[test]
+fn fargate_profiles_are_read_as_eksctl_and_ack_write_them() {
+    let desired = clean(
+        "apiVersion: eksctl.io/v1alpha5
+kind: ClusterConfig
+metadata: {name: any, region: us-east-1}
+vpc: {id: vpc-1}
+fargateProfiles:
+- name: web
+  podExecutionRoleARN: arn:aws:iam::1:role/x
+  selectors: [{namespace: web, labels: {tier: 'f*', on: 'true'}}, {namespace: 'prod-?'}]
+---
+apiVersion: eks.services.k8s.aws/v1alpha1
+kind: FargateProfile
+metadata: {name: karpenter}
+spec: {name: karpenter, clusterName: any, selectors: [{namespace: karpenter}]}
+",
+    );
+    let names: Vec<&str> = desired.fargate_profiles.keys().map(String::as_str).collect();
+    assert_eq!(names, ["karpenter", "web"]);
+    let web = &desired.fargate_profiles["web"];
+    assert_eq!(web.selectors.len(), 2);
+    assert_eq!(web.selectors[0].labels["tier"], "f*");
+    assert_eq!(web.origin.as_ref().map(|origin| origin.line), Some(6));
+}
+
+#[test]
+fn what_is_wrong_with_a_profile_is_said_with_its_line() {
+    for (profile, expected) in [
+        (
+            "{name: eks-web, selectors: [{namespace: web}]}",
+            "names that begin with eks- are EKS' own",
+        ),
+        ("{name: web, selectors: []}", "lists no selector"),
+        ("{name: web}", "has no `selectors`"),
+        ("{name: web, selectors: [{labels: {a: b}}]}", "has no `namespace`"),
+        ("{name: web, selectors: [{namespce: web, namespace: web}]}", "unknown field `namespce`"),
+        ("{selectors: [{namespace: web}]}", "has no `name`"),
+        (
+            "{name: web, selectors: [{namespace: a}, {namespace: b}, {namespace: c}, {namespace: d}, {namespace: e}, {namespace: f}]}",
+            "lists 6 selectors; a profile has at most 5",
+        ),
+    ] {
+        let text = format!(
+            "apiVersion: eksctl.io/v1alpha5\nkind: ClusterConfig\nmetadata: {{name: c}}\n\
+             fargateProfiles:\n- {profile}\n"
+        );
+        let problems = read_text(&text).problems;
+        let said = problems.iter().find(|problem| problem.message.contains(expected));
+        assert_eq!(said.map(|problem| problem.origin.line), Some(5), "{profile}: {problems:?}");
+    }
+}

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::Facts;
 use crate::catalog::{Allocation, CapacityType, InstanceType, NodeSettings, Offering, Overlays};
-use crate::demand::PodGroup;
+use crate::demand::{FargatePods, PodGroup};
 use crate::fleet::{Instance, InstanceState, Node, Observed, tag};
 use crate::ids::{
     Address, InstanceId, InstanceTypeName, LabelValue, Labels, NodeName, PoolName, ZoneName,
@@ -107,6 +107,8 @@ pub(super) struct Case<'a> {
     pub(super) overlays: Overlays<'a>,
     /// The demand's groups, by workload key.
     pub(super) groups: BTreeMap<String, &'a PodGroup>,
+    /// What Fargate runs, or would, by workload key.
+    pub(super) fargate: BTreeMap<String, &'a FargatePods>,
     /// The keys of the demand's groups, and how many pods of each run, in the order of the demand.
     keys: Vec<(String, u32)>,
     /// The groups with pods on each node, by their place in the demand.
@@ -165,6 +167,7 @@ impl<'a> Case<'a> {
             overlays: Overlays::of(facts.desired),
             rows: plan.resource_changes.iter().map(row).collect(),
             groups: by_key.collect(),
+            fargate: facts.demand.fargate.iter().map(|t| (workload_key(&t.workload), t)).collect(),
             keys,
             running,
             requirements: facts.desired.pools.iter().map(|(n, p)| (n, requirements(p))).collect(),

@@ -96,7 +96,9 @@ impl<'a> Pods<'a> {
 }
 
 fn planned(case: &Case<'_>, workload: &WorkloadId) -> u32 {
-    case.groups.get(&workload_key(workload)).map_or(0, |group| group.counts.planned)
+    let key = workload_key(workload);
+    let on_nodes = case.groups.get(&key).map_or(0, |group| group.counts.planned);
+    on_nodes.saturating_add(case.fargate.get(&key).map_or(0, |taken| taken.pods))
 }
 
 /// Holds a precondition to a row that changes, and to a world in which it can hold.

@@ -123,7 +123,7 @@ fn everything(case: &Case<'_>, verdict: &mut Verdict) {
         before.instance_id.iter().for_each(|id| *instances.entry(id).or_default() += 1);
     }
     let going = |id: &InstanceId| observed.instances.get(id).is_some_and(|i| !i.is_active());
-    for node in observed.nodes.values() {
+    for node in observed.nodes.values().filter(|node| !node.is_fargate()) {
         let rows = nodes.get(&node.name).copied().unwrap_or(0);
         let may_lack = node.instance.as_ref().is_some_and(going);
         if rows > 1 || (rows == 0 && !may_lack) {

@@ -1,3 +1,4 @@
+mod fargate;
 mod pools;
 
 use std::collections::BTreeSet;

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::Verdict;
 use super::case::{Case, Deed, Row, number, total};
+use super::fargate::is_stuck;
 use crate::plan::wire::{Amount, NodeTotals, PodTotals, Reason, Summary};
 use crate::solve::{KeepReason, workload_key};
 
@@ -20,17 +21,28 @@ fn demand(case: &Case<'_>, verdict: &mut Verdict) {
     let facts = case.facts.demand;
     let stated: BTreeMap<_, _> =
         capacity.demand.iter().map(|row| (workload_key(&row.workload), row)).collect();
-    if number(&facts.groups) != number(&capacity.demand) || case.groups.len() != facts.groups.len()
+    let workloads: BTreeSet<&String> = case.groups.keys().chain(case.fargate.keys()).collect();
+    if workloads.len() != capacity.demand.len()
+        || case.groups.len() != facts.groups.len()
+        || case.fargate.len() != facts.fargate.len()
     {
         verdict.plan("totals/demand", "not every pod group has one row of demand");
     }
     for (key, group) in &case.groups {
         let requests = Amount::from(&group.shape.requests);
         let same = stated.get(key).is_some_and(|row| {
-            row.counts == group.counts
-                && row.requests == requests
-                && row.decided_by == group.decided_by
+            // What Fargate has a part of is held to its counts elsewhere, which are those of both.
+            let counts = case.fargate.get(key).map_or(group.counts, |taken| taken.counts);
+            row.counts == counts && row.requests == requests && row.decided_by == group.decided_by
         });
+        if !same {
+            verdict.plan("totals/demand", format!("the row of {key} is not its demand"));
+        }
+    }
+    for (key, taken) in &case.fargate {
+        let same = stated
+            .get(key)
+            .is_some_and(|row| row.counts == taken.counts && row.decided_by == taken.decided_by);
         if !same {
             verdict.plan("totals/demand", format!("the row of {key} is not its demand"));
         }
@@ -53,7 +65,7 @@ fn groups(case: &Case<'_>, verdict: &mut Verdict) {
         *sum = sum.saturating_add(pods);
     }
     let mut unplaced: BTreeMap<String, u32> = BTreeMap::new();
-    for row in &case.plan.capacity.unschedulable {
+    for row in case.plan.capacity.unschedulable.iter().filter(|row| !is_stuck(row)) {
         let key = workload_key(&row.workload);
         if row.pods == 0 || !case.groups.contains_key(&key) {
             verdict.plan("totals/unschedulable", format!("{key} has no pods without a place"));
@@ -80,7 +92,11 @@ fn pods(case: &Case<'_>, verdict: &mut Verdict) {
     let sum = placed.saturating_add(unschedulable).saturating_add(fargate);
     verdict.equal("totals/pods", "pods.total", &all, &sum);
     let planned = total(case.groups.values(), |group| group.counts.planned);
-    verdict.equal("totals/pods", "pods.total", &all, &planned);
+    let taken = total(case.fargate.values(), |taken| taken.pods);
+    verdict.equal("totals/pods", "pods.total", &all, &planned.saturating_add(taken));
+    let run = case.fargate.values().filter(|taken| taken.size.is_ok());
+    let holds = total(run, |taken| taken.pods);
+    verdict.equal("totals/pods", "pods.fargate", &fargate, &holds);
     let holds = total(case.rows.iter().flat_map(Row::pods), |(_, pods)| pods);
     verdict.equal("totals/pods", "pods.placed", &placed, &holds);
     let holds = total(&capacity.unschedulable, |row| row.pods);

@@ -341,12 +341,13 @@ impl<'a> Naming<'a> {
     /// The workloads whose counts a removal relies on, with the most pods each may have: those that
     /// run on the node, and those that have more pods than are planned.
     fn affected(&self, standing: &Standing) -> Vec<(WorkloadId, u32)> {
+        let demand = self.parts.demand;
         let concerns = |group: &&crate::demand::PodGroup| {
             let live: u32 = group.running.values().sum();
-            group.running.contains_key(&standing.name) || live > group.counts.planned
+            group.running.contains_key(&standing.name) || live > demand.planned(group)
         };
-        let groups = self.parts.demand.groups.iter().filter(concerns);
-        groups.map(|group| (group.workload.clone(), group.counts.planned)).collect()
+        let groups = demand.groups.iter().filter(concerns);
+        groups.map(|group| (group.workload.clone(), demand.planned(group))).collect()
     }
 
     /// Reasons name nodes as the solver knows them; a plan names rows.

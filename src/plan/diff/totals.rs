@@ -52,6 +52,7 @@ pub(super) fn cost(
         prices: prices.clone(),
         estimated,
         unpriced,
+        fargate: None,
     }
 }
 
@@ -68,13 +69,15 @@ pub(super) fn percent_above(price: MicroUsd, bound: MicroUsd) -> String {
 /// Returns the totals over pods.
 pub(super) fn pods(demand: &Demand, unschedulable: &[UnschedulableRow], moved: u32) -> PodTotals {
     let planned = demand.groups.iter().map(|group| group.counts.planned);
-    let total = planned.fold(0, u32::saturating_add);
+    let taken = demand.fargate.iter().map(|taken| taken.pods);
+    let total = planned.chain(taken).fold(0, u32::saturating_add);
+    let fargate = super::fargate::pods(demand);
     let without: u32 = unschedulable.iter().map(|row| row.pods).sum();
     PodTotals {
         total,
-        placed: total - without.min(total),
+        placed: (total - fargate).saturating_sub(without),
         unschedulable: without,
-        fargate: 0,
+        fargate,
         unresolved: u32::try_from(demand.unresolved.len()).unwrap_or(u32::MAX),
         moved,
     }

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use fleetwright::catalog::{CapacityType, Catalog};
 use fleetwright::ids::{InstanceTypeName, PoolName, ZoneName};
 use fleetwright::plan::wire::{NodeState, Plan, ResourceChange};
-use fleetwright::units::MicroUsd;
+use fleetwright::units::{MicroUsd, Quantity};
 
 use super::given::Given;
 use super::line::{Line, pairs};
@@ -154,6 +154,7 @@ pub(crate) fn holds(line: &Line, made: &Made, given: &Given) -> Result<(), Strin
         "leave" => leave(line, made),
         "spread" => spread(line, made),
         "put" => put(line, made),
+        "fargate" => fargate(line, made),
         "keep" => keep(line, made),
         "cost" => cost(line, made),
         "problem" => problem(line, made),
@@ -264,6 +265,20 @@ fn put(line: &Line, made: &Made) -> Result<(), String> {
     };
     let places = made.places(name);
     same(places.iter().filter(|(_, s, _)| here(s)).map(|(_, _, n)| n).sum(), count, "there")
+}
+
+fn fargate(line: &Line, made: &Made) -> Result<(), String> {
+    let name = line.word(1)?;
+    let rows = made.plan.capacity.demand.iter().filter(|row| &*row.workload.name == name);
+    let taken: Vec<_> = rows.filter_map(|row| row.fargate.as_ref()).collect();
+    let run = taken.iter().filter(|taken| taken.size.is_some());
+    same(run.map(|taken| taken.pods).sum(), line.count(2)?, "on Fargate")?;
+    let Some((cpu, memory)) = line.words.get(3).zip(line.words.get(4)) else { return Ok(()) };
+    let size = taken.iter().find_map(|taken| taken.size).ok_or("there is no size")?;
+    let parse = |text: &String| text.parse::<Quantity>().map_err(|error| error.to_string());
+    let found = (size.cpu_milli, size.memory_mib << 20);
+    let wanted = (parse(cpu)?.ceil_milli(), parse(memory)?.ceil_units());
+    if found == wanted { Ok(()) } else { Err(format!("each is {found:?}, not {wanted:?}")) }
 }
 
 fn keep(line: &Line, made: &Made) -> Result<(), String> {

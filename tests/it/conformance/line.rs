@@ -3,8 +3,18 @@
 use std::collections::BTreeMap;
 
 /// Words with which a line says what is expected.
-const EXPECTATIONS: [&str; 9] =
-    ["launch", "terminate", "place", "leave", "spread", "put", "keep", "cost", "problem"];
+const EXPECTATIONS: [&str; 10] = [
+    "launch",
+    "terminate",
+    "place",
+    "leave",
+    "spread",
+    "put",
+    "fargate",
+    "keep",
+    "cost",
+    "problem",
+];
 
 /// One line.
 #[derive(Debug, Default)]
