@@ -45,8 +45,8 @@ mod yaml;
 pub mod adr_0001 {}
 
 pub use fleet::{
-    Autoscaled, ClusterSettings, ConsolidationSettings, DemandSettings, Fleet, Renderer, Source,
-    read_fleet,
+    Autoscaled, ClusterSettings, Commitment, CommitmentKind, ConsolidationSettings, DemandSettings,
+    Fleet, GuardSettings, Renderer, Source, TrustedKey, Window, read_fleet,
 };
 pub use model::{
     AutoscalerRef, CronSchedule, Desired, DisruptionBudget, LimitRangeItem, LimitScope, Problem,

@@ -4,8 +4,10 @@
 //! module knows targets and worlds, and nothing of how the solver works or how anything is carried
 //! out. Invariants: equal decisions have equal digests; rows are sorted; nothing here reads a clock.
 
+mod breakdown;
 pub mod canonical;
 pub mod check;
+mod compare;
 mod diff;
 mod digest;
 #[cfg(test)]
@@ -18,7 +20,9 @@ pub mod wire;
 #[doc = include_str!("adr/0004-rows.md")]
 pub mod adr_0004 {}
 
+pub use breakdown::breakdown;
 pub use check::{Facts, Violation, check};
+pub use compare::{Difference, DifferenceRow, Side, compare, difference};
 pub use diff::{Parts, diff};
 pub use digest::{Source, change_id, client_token, digest, plan_id};
 pub use saved::{PLAN_BYTES_MAX, ReadPlanError, ReadPlanErrorKind, read_plan};

@@ -1,4 +1,5 @@
-//! Views of the wire form of a plan, of the catalogue, and of problems.
+//! Views of the wire form of a plan: text, Markdown, HTML, a stream of messages, annotations;
+//! and of the catalogue and of problems.
 //!
 //! This module knows how a plan reads to a person. It knows nothing of worlds, ports or how a plan
 //! was found: [`text`] takes [`Plan`] alone, so that a saved plan reads exactly as it did when it
@@ -18,11 +19,15 @@ mod fargate;
 mod findings;
 #[cfg(test)]
 pub(crate) mod fixture;
+mod github;
 mod head;
+mod html;
+mod markdown;
 mod page;
 mod problems;
 mod reason;
 mod row;
+mod stream;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -32,8 +37,12 @@ pub use catalog::{
     types_text,
 };
 pub use explain::{ExplainError, Explanation, NodeExplanation, PodExplanation, explain};
+pub use github::github;
+pub use html::html;
+pub use markdown::{MARKDOWN_CHARS_MAX, MarkdownStyle, markdown};
 pub use page::{DEFAULT_WIDTH, TextStyle, Verbosity, escape};
 pub use problems::{Tally, problems_json, problems_text};
+pub use stream::{STREAM_VERSION, stream};
 
 use crate::plan::Plan;
 use page::Page;

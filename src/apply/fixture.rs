@@ -174,6 +174,7 @@ fn capacity(observed: &Observed, waves: Vec<Wave>) -> Capacity {
             },
             demand: DemandMode::Live,
             preconditions: vec![shrunk],
+            guard: None,
         },
         expires_at: observed.taken_at + SignedDuration::from_hours(24),
         waves,
@@ -192,6 +193,7 @@ fn capacity(observed: &Observed, waves: Vec<Wave>) -> Capacity {
         alternatives: Vec::new(),
         explain: Vec::new(),
         diagnostics: Vec::new(),
+        comparison: None,
     }
 }
 
@@ -213,6 +215,7 @@ fn cost() -> Cost {
         estimated: 0,
         unpriced: 0,
         fargate: None,
+        breakdown: crate::plan::wire::CostBreakdown::default(),
     }
 }
 

@@ -152,7 +152,12 @@ fn every_refusal_comes_before_the_first_write() {
             |p, _| {
                 p.applyable = false;
                 let problems = vec!["too dear".to_owned()];
-                p.checks.push(Check { name: "cost".into(), status: "fail".into(), problems });
+                p.checks.push(Check {
+                    name: "cost".into(),
+                    status: "fail".into(),
+                    problems,
+                    ..Check::default()
+                });
             },
             |e| matches!(e, ApplyError::Denied(why) if why == &["cost: too dear"]),
         ),
@@ -378,6 +383,7 @@ fn a_group_whose_launches_succeeded_goes_on_where_another_failed() {
         hourly_before: None,
         hourly_after: None,
         pods: BTreeMap::new(),
+        pods_before: BTreeMap::new(),
         daemons: Amount::default(),
         rejected: Vec::new(),
         overlays: Vec::new(),
@@ -764,6 +770,7 @@ fn plan_over(story: &Story, world: &World) -> Plan {
             world,
             demand: DemandMode::Live,
             preconditions: Vec::new(),
+            guard: None,
         },
         at: observed.taken_at,
         demand: DemandMode::Live,

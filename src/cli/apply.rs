@@ -185,7 +185,7 @@ mod tests {
     #[test]
     fn what_may_not_be_applied_is_refused_before_anything_is_asked_or_done() {
         let other = Some(format!("sha256:{}", "0".repeat(64)).into());
-        let deny = Check { name: "p".into(), status: "fail".into(), problems: Vec::new() };
+        let deny = Check { name: "p".into(), status: "fail".into(), ..Check::default() };
         let auto = ApplySettings { auto_approve: true, ..settings() };
         let plan = || sealed(fixture::plan());
         let elsewhere = Subject::Saved {

@@ -112,14 +112,32 @@ pub(super) enum DemandArg {
 /// How a plan is shown.
 #[derive(Debug, Args)]
 pub(super) struct ViewArgs {
-    #[command(flatten)]
-    pub(super) format: FormatArgs,
+    /// How to write the plan
+    #[arg(long, value_enum, value_name = "FORMAT", default_value_t = PlanFormatArg::Text)]
+    pub(super) format: PlanFormatArg,
+    /// Write a stream of messages, one JSON object a line, as `terraform plan -json` does
+    #[arg(long, conflicts_with = "format")]
+    pub(super) json: bool,
     /// Show head and table alone
     #[arg(long, conflicts_with = "summary")]
     pub(super) concise: bool,
     /// Show the head alone
     #[arg(long)]
     pub(super) summary: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum PlanFormatArg {
+    /// For people at a terminal
+    Text,
+    /// The plan itself; stable
+    Json,
+    /// For a comment: at most 60,000 characters
+    Markdown,
+    /// A page that needs nothing else
+    Html,
+    /// Annotations of a GitHub workflow, at the lines that cause changes
+    Github,
 }
 
 #[derive(Debug, Args)]

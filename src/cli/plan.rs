@@ -4,7 +4,7 @@ use super::error::CliError;
 use super::settings::{PlanSettings, View};
 use super::{Console, Exit, files, planning};
 use crate::plan::Plan;
-use crate::render;
+use crate::render::{self, MarkdownStyle};
 
 pub(super) fn run(settings: &PlanSettings, console: &mut Console) -> Result<Exit, CliError> {
     let plan = planning::plan(&settings.planning, console)?;
@@ -40,6 +40,10 @@ pub(super) fn finish(
 pub(super) fn show(plan: &Plan, view: View, console: &mut Console) -> Result<(), CliError> {
     match view {
         View::Json => console.print(&plan.to_json()),
+        View::Stream => console.print(&render::stream(plan)),
+        View::Markdown => console.print(&render::markdown(plan, MarkdownStyle::default())),
+        View::Html => console.print(&render::html(plan)),
+        View::Github => console.print(&render::github(plan)),
         View::Text(verbosity) => {
             let style = console.style(verbosity);
             console.print(&render::text(plan, &style))

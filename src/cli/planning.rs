@@ -84,6 +84,7 @@ fn base(
         },
         demand,
         preconditions: Vec::new(),
+        guard: None,
     }
 }
 

@@ -6,8 +6,8 @@ use jiff::Timestamp;
 
 use super::args::{
     ApplyArgs, CatalogArgs, CatalogExplainArgs, CatalogListArgs, CommandArgs, DemandArg,
-    ExplainArgs, FamilyArg, FormatArg, GlobalArgs, ObserveArgs, PlanArgs, PlanningArgs, RegionArgs,
-    ShowArgs, SortArg, SourceArgs, Typed, ValidateArgs, ViewArgs,
+    ExplainArgs, FamilyArg, FormatArg, GlobalArgs, ObserveArgs, PlanArgs, PlanFormatArg,
+    PlanningArgs, RegionArgs, ShowArgs, SortArg, SourceArgs, Typed, ValidateArgs, ViewArgs,
 };
 use super::error::CliError;
 use super::world::WorldChoice;
@@ -75,6 +75,10 @@ pub(super) enum Format {
 pub(super) enum View {
     Text(Verbosity),
     Json,
+    Stream,
+    Markdown,
+    Html,
+    Github,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -241,17 +245,27 @@ fn of_format(format: FormatArg) -> Format {
 }
 
 fn view(args: &ViewArgs) -> Result<View, CliError> {
-    let ViewArgs { format, concise, summary } = args;
-    match (of_format(format.format), concise, summary) {
-        (Format::Json, false, false) => Ok(View::Json),
-        (Format::Json, ..) => Err(CliError::text(
-            "--concise and --summary shorten text; the JSON of a plan is always whole",
+    let ViewArgs { format, json, concise, summary } = args;
+    let verbosity = match (concise, summary) {
+        (_, true) => Verbosity::Summary,
+        (true, false) => Verbosity::Concise,
+        (false, false) => Verbosity::Full,
+    };
+    let view = match format {
+        _ if *json => View::Stream,
+        PlanFormatArg::Text => return Ok(View::Text(verbosity)),
+        PlanFormatArg::Json => View::Json,
+        PlanFormatArg::Markdown => View::Markdown,
+        PlanFormatArg::Html => View::Html,
+        PlanFormatArg::Github => View::Github,
+    };
+    if verbosity != Verbosity::Full {
+        return Err(CliError::text(
+            "--concise and --summary shorten text; other formats are whole",
         )
-        .hint("leave them out, or leave --format json out")),
-        (Format::Text, _, true) => Ok(View::Text(Verbosity::Summary)),
-        (Format::Text, true, false) => Ok(View::Text(Verbosity::Concise)),
-        (Format::Text, false, false) => Ok(View::Text(Verbosity::Full)),
+        .hint("leave them out, or leave --format and --json out"));
     }
+    Ok(view)
 }
 
 fn moment(text: &str) -> Result<Timestamp, CliError> {

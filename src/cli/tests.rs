@@ -128,7 +128,9 @@ fn usage_errors_end_with_1_because_2_means_changes() {
         &["plan", "-v", "-q"],
         &["show"],
         &["catalog", "list", "--limit", "few"],
-        &["plan", "--format", "html"],
+        &["plan", "--format", "pdf"],
+        &["plan", "--format", "html", "--summary"],
+        &["plan", "--json", "--format", "text"],
         &["plan", "--format", "json", "--concise"],
         &["plan", "--at", "tomorrow"],
         &["plan", "--world", "sim:"],
@@ -350,7 +352,7 @@ fn a_plan_that_cannot_be_read_ends_with_9_and_says_why() {
 
 #[test]
 fn a_plan_ends_with_errors_before_policies_before_changes() {
-    let deny = || Check { name: "p".into(), status: "fail".into(), problems: Vec::new() };
+    let deny = || Check { name: "p".into(), status: "fail".into(), ..Check::default() };
     let settings = |detailed_exitcode| PlanSettings {
         planning: planning("."),
         out: None,

@@ -24,6 +24,7 @@ fn base(observed: &Observed, name: &str) -> Base {
         },
         demand: DemandMode::Live,
         preconditions: Vec::new(),
+        guard: None,
     }
 }
 

@@ -4,9 +4,11 @@
 //! an error, because a setting that has no effect is worse than none.
 
 mod file;
+mod guard;
 
 pub use file::read_fleet;
 pub(super) use file::{FILE, is_fleet};
+pub use guard::{Commitment, CommitmentKind, GuardSettings, TrustedKey, Window};
 
 use std::collections::BTreeMap;
 
@@ -38,6 +40,10 @@ pub struct Fleet {
     pub world: String,
     /// Directories of policies.
     pub policies: Vec<String>,
+    /// What is paid for whether or not it is used, and makes other prices lower.
+    pub commitments: Vec<Commitment>,
+    /// Who may apply a plan, and when.
+    pub guard: GuardSettings,
     /// When moving pods is worth its saving.
     pub consolidation: ConsolidationSettings,
     /// What to do where a pool's `minValues` cannot be met, as Karpenter is told by
@@ -165,6 +171,8 @@ impl Default for Fleet {
             demand: DemandSettings::default(),
             world: "empty".to_owned(),
             policies: Vec::new(),
+            commitments: Vec::new(),
+            guard: GuardSettings::default(),
             consolidation: ConsolidationSettings::default(),
             min_values_policy: MinValuesPolicy::default(),
             fargate: None,

@@ -82,7 +82,7 @@ pub fn diff(parts: Parts) -> Plan {
         totals::cost(&rows.explain, solution.target.lower_bound, &catalog.prices, rows.estimated);
     cost.fargate = fargate::cost(demand, rates);
     let applyable = !errored && base.world.name != "empty";
-    Plan {
+    let mut plan = Plan {
         format_version: FORMAT_VERSION.to_owned(),
         tool_version: env!("CARGO_PKG_VERSION").to_owned(),
         timestamp: at,
@@ -113,9 +113,12 @@ pub fn diff(parts: Parts) -> Plan {
             alternatives: rows.alternatives,
             explain: rows.explain,
             diagnostics,
+            comparison: None,
         },
         resource_changes: rows.changes,
-    }
+    };
+    plan.capacity.cost.breakdown = super::breakdown(&plan, &[]);
+    plan
 }
 
 /// Launches first, retirements last; an empty wave is left out.

@@ -229,6 +229,8 @@ impl<'a> Decisions<'a> {
             alternatives,
             explain: _,
             diagnostics: _,
+            // What another revision would do decides nothing about this one.
+            comparison: _,
         } = capacity;
         let Base {
             path: _,
@@ -239,6 +241,7 @@ impl<'a> Decisions<'a> {
             world,
             demand: _,
             preconditions,
+            guard: _,
         } = base;
         let BaseWorld { name: _, cluster, taken_at: _, sources: _ } = world;
         let rows = resource_changes.iter().filter_map(Row::of).collect();

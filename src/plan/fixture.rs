@@ -455,6 +455,7 @@ fn explain() -> Vec<ExplainRow> {
         hourly_before: usd(before),
         hourly_after: usd(after),
         pods: pods.iter().map(|(name, n)| (format!("shop/Deployment/{name}"), *n)).collect(),
+        pods_before: BTreeMap::new(),
         daemons: Amount::from(&resources(100, 128)),
         rejected: Vec::new(),
         overlays: Vec::new(),
@@ -513,6 +514,7 @@ fn base() -> Base {
         world: BaseWorld { name: "sim:world".to_owned(), cluster, taken_at, sources },
         demand: DemandMode::Live,
         preconditions: preconditions(),
+        guard: None,
     }
 }
 
@@ -541,6 +543,7 @@ fn cost() -> Cost {
         estimated: 0,
         unpriced: 1,
         fargate: None,
+        breakdown: crate::plan::wire::CostBreakdown::default(),
     }
 }
 
@@ -620,6 +623,7 @@ fn capacity() -> Capacity {
         alternatives: alternatives(),
         explain: explain(),
         diagnostics: Vec::new(),
+        comparison: None,
     }
 }
 

@@ -320,7 +320,7 @@ mod tests {
     #[test]
     fn a_newer_plan_that_decides_more_is_told_from_an_altered_one_by_its_hint() {
         let error = altered(|value| {
-            value["format_version"] = "1.1".into();
+            value["format_version"] = "1.9".into();
             value["capacity"]["digest"] = "sha256:0".into();
         });
         assert!(error.unwrap_err().hint().contains("newer minor version"));

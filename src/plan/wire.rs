@@ -26,7 +26,10 @@ pub use crate::solve::{
 use crate::units::{MicroUsd, Resources};
 
 /// The version of the plan format that this program writes.
-pub const FORMAT_VERSION: &str = "1.0";
+///
+/// 1.1 added: `capacity.comparison`, `capacity.base.guard`, `capacity.cost.breakdown`,
+/// `capacity.explain[].pods_before`, and `severity`, `findings` and `exceptions` of checks.
+pub const FORMAT_VERSION: &str = "1.1";
 
 /// A plan.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -217,16 +220,42 @@ impl From<&Resources> for Amount {
     }
 }
 
-/// A finding of a policy.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+/// A rule of a policy, and what it found.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Check {
-    /// Name of the policy.
+    /// Package and rule, such as `budget.deny`.
     pub name: String,
-    /// `pass`, `fail`, `error` or `unknown`.
+    /// `pass`, `fail`, `warn`, `error` or `unknown`; `fail` and `error` keep a plan from being
+    /// applied.
     pub status: String,
-    /// What it found.
+    /// What it found, as messages.
     #[serde(default)]
     pub problems: Vec<String>,
+    /// `deny`, `violation` or `warn`, as the rule's name has it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub severity: Option<String>,
+    /// What it found, with what each finding is about.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub findings: Vec<Finding>,
+    /// Exceptions that the policy makes from the rule, as messages; its findings do not count then.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub exceptions: Vec<String>,
+}
+
+/// One finding of a policy.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+pub struct Finding {
+    /// What is wrong.
+    pub message: String,
+    /// The row it is about, where the policy says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub address: Option<Address>,
+    /// The place in the repository it is about, where the policy says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub origin: Option<Origin>,
+    /// Whatever else the policy says about it, as text.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub metadata: BTreeMap<String, String>,
 }
 
 /// Totals over the rows.
@@ -299,6 +328,63 @@ pub struct Capacity {
     /// Problems of the inputs, and what a reader should know.
     #[serde(default)]
     pub diagnostics: Vec<Diagnostic>,
+    /// What this revision changes against another one, apart from what was pending anyway.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub comparison: Option<Comparison>,
+}
+
+/// What one revision changes against another, both planned over the same world.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Comparison {
+    /// The revision compared with, as the user named it.
+    pub revision: String,
+    /// Its commit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub commit: Option<String>,
+    /// The digest of the plan that it would give.
+    pub digest: Digest,
+    /// Changes of this plan that the other revision would not make.
+    pub caused: Vec<Address>,
+    /// Changes of this plan that the other revision would make just the same.
+    pub pending: Vec<Address>,
+    /// Changes that the other revision would make and this plan does not, in words of one line.
+    pub withdrawn: Vec<String>,
+    /// Price per hour once the other revision's plan were applied.
+    pub hourly_after: MicroUsd,
+    /// What this revision adds to the price per hour.
+    pub hourly_caused: MicroUsd,
+    /// What was pending anyway adds to the price per hour.
+    pub hourly_pending: MicroUsd,
+    /// Workloads whose planned pods differ.
+    #[serde(default)]
+    pub workloads: Vec<ComparedWorkload>,
+}
+
+/// A workload whose planned pods differ between two revisions.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ComparedWorkload {
+    /// Workload.
+    pub workload: WorkloadId,
+    /// Where this revision declares it; absent where it no longer does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub origin: Option<Origin>,
+    /// Pods that the other revision plans.
+    pub before: u32,
+    /// Pods that this revision plans.
+    pub after: u32,
+}
+
+/// Where the settings and policies that guard an apply were read, where that is not the tree that
+/// was planned: a pull request must not loosen the rules that it is judged by.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Guard {
+    /// The revision, as the user named it.
+    pub revision: String,
+    /// Its commit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub commit: Option<String>,
+    /// Whether the planned tree has other settings or policies than the guarding one.
+    pub changed: bool,
 }
 
 /// What a plan was made from.
@@ -323,6 +409,9 @@ pub struct Base {
     pub demand: DemandMode,
     /// What must still hold when the plan is applied.
     pub preconditions: Vec<Precondition>,
+    /// Where guarding settings and policies were read, where that is another revision.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub guard: Option<Guard>,
 }
 
 /// The world a plan was made over.
@@ -539,6 +628,9 @@ pub struct Cost {
     /// What Fargate costs, which is in none of the amounts above; absent where it runs nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fargate: Option<FargateCost>,
+    /// The same money in parts, and what is in it.
+    #[serde(default, skip_serializing_if = "CostBreakdown::is_empty")]
+    pub breakdown: CostBreakdown,
 }
 
 /// What Fargate costs, apart from nodes.
@@ -565,6 +657,89 @@ pub struct FargateBill {
     /// Price per hour; absent where it is not priced.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hourly: Option<MicroUsd>,
+}
+
+/// Money in parts, and what is in it.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+pub struct CostBreakdown {
+    /// By pool; what belongs to none stands under the empty name.
+    pub by_pool: Vec<CostRow>,
+    /// By zone.
+    pub by_zone: Vec<CostRow>,
+    /// By capacity type.
+    pub by_capacity_type: Vec<CostRow>,
+    /// Bounds of the price after, where prices are uncertain.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub range: Option<CostRange>,
+    /// What commitments change; absent where none are declared.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub committed: Option<Committed>,
+    /// What the figures hold, in words.
+    pub included: Vec<String>,
+    /// What they do not hold, in words.
+    pub not_included: Vec<String>,
+}
+
+impl CostBreakdown {
+    /// Returns whether nothing was broken down.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// One part of the money.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct CostRow {
+    /// Pool, zone or capacity type.
+    pub name: String,
+    /// Nodes before.
+    pub nodes_before: u32,
+    /// Nodes after.
+    pub nodes_after: u32,
+    /// Price per hour before.
+    pub hourly_before: MicroUsd,
+    /// Price per hour after.
+    pub hourly_after: MicroUsd,
+}
+
+/// Bounds of a price that is not known exactly.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct CostRange {
+    /// The least that the fleet may cost per hour after.
+    pub hourly_low: MicroUsd,
+    /// The most.
+    pub hourly_high: MicroUsd,
+    /// Why there is a range, in words.
+    pub because: Vec<String>,
+}
+
+/// What commitments that `fleetwright.yaml` declares make of the list prices.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Committed {
+    /// Price per hour before, commitments included.
+    pub hourly_before: MicroUsd,
+    /// Price per hour after, commitments included.
+    pub hourly_after: MicroUsd,
+    /// Each commitment, and how much of it is used.
+    pub commitments: Vec<CommitmentRow>,
+}
+
+/// A commitment, and how much of it is used.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct CommitmentRow {
+    /// Its name in `fleetwright.yaml`.
+    pub name: String,
+    /// `savings-plan` or `reserved-instances`.
+    pub kind: String,
+    /// What is paid per hour whether or not it is used.
+    pub hourly: MicroUsd,
+    /// List price per hour of what it covers before.
+    pub covers_before: MicroUsd,
+    /// List price per hour of what it covers after.
+    pub covers_after: MicroUsd,
+    /// List price per hour that it could cover.
+    pub capacity: MicroUsd,
 }
 
 /// Offerings that may stand in for one launch.
@@ -597,6 +772,9 @@ pub struct ExplainRow {
     pub hourly_after: Option<MicroUsd>,
     /// Planned pods on the node, DaemonSet pods excluded, by `namespace/kind/name`.
     pub pods: BTreeMap<String, u32>,
+    /// Pods that ran on the node, DaemonSet pods and pods without a place in the plan excluded.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub pods_before: BTreeMap<String, u32>,
     /// What DaemonSet pods take of the node.
     pub daemons: Amount,
     /// What was looked at and not taken.

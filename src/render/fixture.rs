@@ -45,6 +45,7 @@ pub(crate) fn nothing() -> Plan {
         world,
         demand: DemandMode::Live,
         preconditions: Vec::new(),
+        guard: None,
     };
     Plan {
         format_version: "1.0".into(),
@@ -83,6 +84,7 @@ fn capacity(base: Base) -> Capacity {
         alternatives: Vec::new(),
         explain: Vec::new(),
         diagnostics: Vec::new(),
+        comparison: None,
     }
 }
 
@@ -104,6 +106,7 @@ fn cost(before: i64, after: i64) -> Cost {
         estimated: 0,
         unpriced: 0,
         fargate: None,
+        breakdown: crate::plan::wire::CostBreakdown::default(),
     }
 }
 
@@ -188,6 +191,7 @@ fn explain((pool, key): (&str, &str), reason: Reason, pods: &[(&str, u32)]) -> E
         hourly_before: None,
         hourly_after: None,
         pods: pods.iter().map(|(name, n)| ((*name).to_owned(), *n)).collect(),
+        pods_before: BTreeMap::new(),
         daemons: amount(150, Bytes::mib(200).0, 2),
         rejected: Vec::new(),
         overlays: Vec::new(),
@@ -492,4 +496,59 @@ pub(crate) fn hostile(name: &str) -> Plan {
         json = json.replace(original, &format!("{original}{inner}"));
     }
     serde_json::from_str(&json).expect("still a plan")
+}
+
+/// Returns a plan over `nodes` nodes in three zones and a few pools, of which `gone` are removed.
+pub(crate) fn large(nodes: u32, gone: u32) -> Plan {
+    let mut plan = nothing();
+    let kinds = ["m5.large", "m5.xlarge", "c6i.2xlarge", "r7g.4xlarge"];
+    for n in 0..nodes {
+        let pool = format!("pool-{}", n % 7);
+        let (key, kind) = (n.to_string(), kinds[usize::try_from(n % 4).expect("small")]);
+        let removed = n < gone;
+        let saves_hourly = LARGE;
+        let reason = if removed {
+            Reason::Retire { because: RetireReason::Empty { saves_hourly } }
+        } else {
+            Reason::Keep { because: KeepReason::Needed { pods: 9 } }
+        };
+        let mut state = live("p", &key, kind, 1);
+        state.pool = Some(pool.as_str().into());
+        state.zone = Some(
+            ["eu-west-1a", "eu-west-1b", "eu-west-1c"][usize::try_from(n % 3).expect("small")]
+                .into(),
+        );
+        let address: Address = format!("ec2_instance.{pool}[\"{key}\"]").into();
+        let actions = if removed { Action::Delete } else { Action::NoOp };
+        plan.resource_changes.push(ResourceChange {
+            address: address.clone(),
+            name: pool,
+            index: Some(key),
+            change: Change {
+                actions: vec![actions],
+                before: Some(state.clone()),
+                after: (!removed).then_some(state),
+                after_unknown: BTreeMap::new(),
+            },
+            kind: ResourceKind::Ec2Instance,
+            action_reason: Some("delete_because_empty".into()),
+        });
+        let pods: &[(&str, u32)] = if removed { &[] } else { &[(API, 6), (QUEUE, 3)] };
+        plan.capacity.explain.push(ExplainRow {
+            address,
+            hourly_before: Some(LARGE),
+            hourly_after: (!removed).then_some(LARGE),
+            ..explain(("", ""), reason, pods)
+        });
+    }
+    plan.summary = Summary {
+        destroy: gone,
+        destructive: gone > 0,
+        nodes: NodeTotals { before: nodes, launch: 0, terminate: gone, after: nodes - gone },
+        ..Summary::default()
+    };
+    plan.capacity.demand = demand();
+    plan.capacity.cost = cost(i64::from(nodes) * LARGE.0, i64::from(nodes - gone) * LARGE.0);
+    plan.capacity.cost.breakdown = crate::plan::breakdown(&plan, &[]);
+    plan
 }

@@ -64,16 +64,25 @@ fn counted(symbol: Symbol, rows: &[Row<'_>]) -> Option<Span> {
     }
 }
 
-fn effect(plan: &Plan) -> Vec<Span> {
-    let totals = |state: fn(&Change) -> Option<&NodeState>| {
+/// Returns thousandths of cores and bytes of memory of all nodes, before and after.
+fn totals(plan: &Plan) -> [(i64, i64); 2] {
+    let of = |state: fn(&Change) -> Option<&NodeState>| {
         let states = plan.resource_changes.iter().filter_map(|row| state(&row.change));
         states.fold((0_i64, 0_i64), |(cpu, memory), state| {
             let capacity = &state.capacity;
             (cpu.saturating_add(capacity.cpu_milli), memory.saturating_add(capacity.memory_bytes))
         })
     };
-    let (cpu, memory) = totals(|change| change.before.as_ref());
-    let (cpu_after, memory_after) = totals(|change| change.after.as_ref());
+    [of(|change| change.before.as_ref()), of(|change| change.after.as_ref())]
+}
+
+/// Returns cores, and bytes of memory, of all nodes before and after.
+pub(super) fn sums(plan: &Plan) -> [(String, i64); 2] {
+    totals(plan).map(|(cpu, memory)| (cores(cpu), memory))
+}
+
+fn effect(plan: &Plan) -> Vec<Span> {
+    let [(cpu, memory), (cpu_after, memory_after)] = totals(plan);
     let nodes = plan.summary.nodes;
     let mut items = vec![
         plain(format!("nodes {} -> {}", nodes.before, nodes.after)),
@@ -122,7 +131,7 @@ fn money(plan: &Plan) -> Vec<Span> {
 }
 
 /// Returns what limits the plan as a whole: errors, gaps, and why it cannot be applied.
-fn standing(plan: &Plan) -> Vec<String> {
+pub(super) fn standing(plan: &Plan) -> Vec<String> {
     let mut lines = Vec::new();
     if super::is_errored_by_rules(plan) {
         lines.push("This plan breaks rules of its own check and cannot be applied.".to_owned());

@@ -57,21 +57,39 @@ fn is_shown(rows: &[Row<'_>], row: &Row<'_>) -> bool {
 }
 
 fn cells(row: &Row<'_>) -> Vec<Span> {
-    let text = |of: fn(&NodeState) -> Option<String>| plain(before_and_after(row, of));
-    let kind = |state: &NodeState| state.instance_type.as_ref().map(ToString::to_string);
-    let zone = |state: &NodeState| state.zone.as_ref().map(ToString::to_string);
-    let bought = |state: &NodeState| state.capacity_type.map(|kind| kind.to_string());
-    let pods = row.explain.map_or(0, |e| e.pods.values().fold(0_u32, |n, p| n.saturating_add(*p)));
     vec![
         row.symbol.span(),
         plain(row.resource.address.as_str()),
-        text(kind),
-        text(zone),
-        text(bought),
-        plain(pods.to_string()),
+        plain(kind(row)),
+        plain(zone(row)),
+        plain(bought(row)),
+        plain(pods(row).to_string()),
         plain(price(row)),
-        plain(row.explain.map_or_else(String::new, |explain| reason(&explain.reason))),
+        plain(why(row)),
     ]
+}
+
+/// Returns the instance type, before and after where they differ; so do the next two.
+pub(super) fn kind(row: &Row<'_>) -> String {
+    before_and_after(row, |state| state.instance_type.as_ref().map(ToString::to_string))
+}
+
+pub(super) fn zone(row: &Row<'_>) -> String {
+    before_and_after(row, |state| state.zone.as_ref().map(ToString::to_string))
+}
+
+pub(super) fn bought(row: &Row<'_>) -> String {
+    before_and_after(row, |state| state.capacity_type.map(|kind| kind.to_string()))
+}
+
+/// Returns how many pods are planned on the node.
+pub(super) fn pods(row: &Row<'_>) -> u32 {
+    row.explain.map_or(0, |e| e.pods.values().fold(0_u32, |n, p| n.saturating_add(*p)))
+}
+
+/// Returns why the row is as it is, in one line.
+pub(super) fn why(row: &Row<'_>) -> String {
+    row.explain.map_or_else(String::new, |explain| reason(&explain.reason))
 }
 
 /// Returns a value where both sides agree or one is missing, and both where they differ.
@@ -80,7 +98,7 @@ fn before_and_after(row: &Row<'_>, of: fn(&NodeState) -> Option<String>) -> Stri
     arrow(side(&row.resource.change.before), side(&row.resource.change.after))
 }
 
-fn price(row: &Row<'_>) -> String {
+pub(super) fn price(row: &Row<'_>) -> String {
     let Some(explain) = row.explain else { return "?".to_owned() };
     let change = &row.resource.change;
     let unknown = || "?".to_owned();

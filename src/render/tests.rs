@@ -339,6 +339,7 @@ fn what_limits_a_plan_as_a_whole_stands_in_its_head() {
         name: "no-spot".into(),
         status: status.into(),
         problems: vec!["web is spot".into()],
+        ..Check::default()
     };
     let denied = Plan { applyable: false, checks: vec![check("fail")], ..plan() };
     assert!(head(&denied).contains("Denied by policy: no-spot"));

@@ -211,6 +211,7 @@ fn run(
         },
         demand: DemandMode::Live,
         preconditions: Vec::new(),
+        guard: None,
     };
     let plan = plan(&Inputs {
         desired: &desired,

@@ -121,6 +121,7 @@ impl World {
             },
             demand: DemandMode::Live,
             preconditions: Vec::new(),
+            guard: None,
         };
         let plan = plan(&Inputs {
             desired: &desired,

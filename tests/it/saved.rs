@@ -21,7 +21,10 @@ const EXAMPLES: [(&str, &[&str]); 5] = [
 ];
 
 /// Plans of every version of the format there was; they are written once and never again.
-const FORMATS: [&str; 1] = ["format-1.0.json"];
+const FORMATS: [&str; 2] = ["format-1.0.json", "format-1.1.json"];
+
+/// The schema of each of them: that of an older version is never written again either.
+const SCHEMAS: [&str; 2] = ["plan-1.0.schema.json", "plan.schema.json"];
 
 fn plans(name: &str) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("plans").join(name);
@@ -103,11 +106,30 @@ fn every_saved_plan_is_valid_and_shown_again_byte_for_byte() {
 
 #[test]
 fn the_plan_of_the_format_has_a_row_of_every_kind() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("plans").join(FORMATS[0]);
+    let newest = FORMATS[FORMATS.len() - 1];
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("plans").join(newest);
     if !path.exists() {
-        golden::hold(&format!("plans/{}", FORMATS[0]), &plan_with_everything()).expect("written");
+        golden::hold(&format!("plans/{newest}"), &plan_with_everything()).expect("written");
     }
-    let plan = parsed(&plans(FORMATS[0]));
+    FORMATS.map(|format| has_everything(&parsed(&plans(format))));
+}
+
+#[test]
+fn the_plan_of_each_format_has_the_form_of_its_schema_and_of_every_later_one() {
+    for (index, format) in FORMATS.iter().enumerate() {
+        let plan = parsed(&plans(format));
+        let version = plan["format_version"].as_str().expect("text");
+        assert_eq!(*format, format!("format-{version}.json"));
+        for schema in &SCHEMAS[index..] {
+            let validator = jsonschema::validator_for(&parsed(&plans(schema))).expect("a schema");
+            let errors: Vec<String> =
+                validator.iter_errors(&plan).map(|error| error.to_string()).collect();
+            assert!(errors.is_empty(), "{format} by {schema}: {}", errors.join("\n"));
+        }
+    }
+}
+
+fn has_everything(plan: &Value) {
     let actions: Vec<String> = plan["resource_changes"]
         .as_array()
         .expect("rows")

@@ -10,6 +10,7 @@ use super::super::model::{Problem, Severity, Tree};
 use super::super::placeholder::Vars;
 use super::super::pool::MinValuesPolicy;
 use super::super::yaml::{self, Node};
+use super::guard;
 use super::{Autoscaled, ClusterSettings, Fleet, Renderer, Source, is_below, normal_path};
 
 use crate::fargate::Rates;
@@ -124,6 +125,14 @@ fn read_spec(spec: &Map<'_>, fleet: &mut Fleet) {
     if let Some(policies) = spec.get("policies") {
         let paths = policies.items().filter_map(|item| path(&item));
         fleet.policies = paths.collect();
+    }
+    if let Some(map) = spec.get("cost").as_ref().and_then(Field::map) {
+        fleet.commitments = guard::read_commitments(&map);
+        map.finish(Severity::Error);
+    }
+    if let Some(map) = spec.get("apply").as_ref().and_then(Field::map) {
+        guard::read_guard(&map, &mut fleet.guard);
+        map.finish(Severity::Error);
     }
     if let Some(map) = spec.get("consolidation").as_ref().and_then(Field::map) {
         let consolidation = &mut fleet.consolidation;
@@ -247,7 +256,7 @@ fn path(field: &Field<'_>) -> Option<String> {
     normal
 }
 
-fn money(field: &Field<'_>) -> Option<MicroUsd> {
+pub(super) fn money(field: &Field<'_>) -> Option<MicroUsd> {
     let text = field.word()?;
     let parsed = text.parse::<MicroUsd>().ok().filter(|amount| amount.0 >= 0);
     if parsed.is_none() {
@@ -259,7 +268,7 @@ fn money(field: &Field<'_>) -> Option<MicroUsd> {
     parsed
 }
 
-fn share(field: &Field<'_>) -> Option<u32> {
+pub(super) fn share(field: &Field<'_>) -> Option<u32> {
     let text = field.text()?;
     let parsed = text.strip_suffix('%').and_then(milli_percent);
     if parsed.is_none() {

@@ -128,6 +128,8 @@ fn json(node: &Node<'_>) -> Json {
 /// Specifications that are right.
 const VALID: &[&str] = &[
     "",
+    "  cost: {commitments: [{name: a, savingsPlan: {hourly: '1', discount: 20%}}]}\n",
+    "  apply: {approvals: 1, keys: [{name: a, key: b}], windows: [{from: '08:00', to: '17:30'}]}\n",
     "  cluster: {}\n",
     "  cluster:\n  sources:\n  demand:\n",
     "  cluster: {name: x, region: us-west-2, zones: [us-west-2a]}\n",
@@ -147,6 +149,11 @@ const VALID: &[&str] = &[
 
 /// Specifications that are wrong.
 const INVALID: &[&str] = &[
+    "  cost: {commitments: [{name: a}]}\n",
+    "  cost: {commitments: [{savingsPlan: {hourly: '1', discount: 20%}}]}\n",
+    "  apply: {windows: [{from: noon, to: '17:30'}]}\n",
+    "  apply: {windows: [{days: [monday], from: '08:00', to: '17:30'}]}\n",
+    "  apply: {keys: [{name: a}]}\n",
     "  unknown: 1\n",
     "  cluster: [a]\n",
     "  cluster: {name: 5}\n",
@@ -194,6 +201,25 @@ const DOCUMENTS: &[(&str, bool)] = &[
     ("apiVersion: fleetwright.dev/v1\nkind: Fleet\nextra: 1\n", false),
     ("apiVersion: fleetwright.dev/v1\nkind: Fleet\nmetadata: {labels: {}}\n", false),
 ];
+
+#[test]
+fn commitments_and_guards_are_read() {
+    let (fleet, problems) = read_text(&with_spec(
+        "  cost:
+    commitments:
+    - { name: sp, savingsPlan: { hourly: '1.5', discount: 28% } }
+    - { name: ri, reservedInstances: { instanceType: m5.large, count: 3, hourly: '0.06' } }
+  apply:
+    keys: [{ name: alice, key: abc }]
+    windows: [{ days: [mon], from: '22:00', to: '04:30' }]
+",
+    ));
+    assert_eq!(problems, []);
+    let hourly: Vec<i64> = fleet.commitments.iter().map(|c| c.hourly().0).collect();
+    assert_eq!(hourly, [1_500_000, 180_000]);
+    assert_eq!((fleet.guard.approvals, fleet.guard.keys[0].name.as_str()), (1, "alice"));
+    assert_eq!((fleet.guard.windows[0].from, fleet.guard.windows[0].to), (22 * 60, 4 * 60 + 30));
+}
 
 #[test]
 fn the_schema_says_what_the_reader_says() {

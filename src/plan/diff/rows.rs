@@ -116,6 +116,7 @@ impl Rows {
             hourly_before: replaced.and_then(|standing| standing.price),
             hourly_after: Some(node.price),
             pods: BTreeMap::new(),
+            pods_before: replaced.map(|standing| naming.pods_before(standing)).unwrap_or_default(),
             daemons: daemons_of(naming, node),
             rejected: rejected.clone(),
             overlays: node.overlays.clone(),
@@ -164,6 +165,7 @@ impl Rows {
             hourly_before: standing.price,
             hourly_after: standing.price.filter(|_| stays),
             pods: BTreeMap::new(),
+            pods_before: naming.pods_before(standing),
             daemons: if stays { daemons } else { Amount::default() },
             rejected: Vec::new(),
             overlays: standing.overlays.clone(),
@@ -239,11 +241,24 @@ impl Rows {
 struct Naming<'a> {
     parts: &'a Parts<'a>,
     keys: Keys,
+    /// Pods that run on each node, by workload.
+    running: BTreeMap<&'a NodeName, BTreeMap<String, u32>>,
 }
 
 impl<'a> Naming<'a> {
     fn of(parts: &'a Parts<'a>) -> Self {
-        Self { parts, keys: Keys::of(parts.observed) }
+        let mut running: BTreeMap<&NodeName, BTreeMap<String, u32>> = BTreeMap::new();
+        for group in &parts.demand.groups {
+            let workload = workload_key(&group.workload);
+            for (node, pods) in group.running.iter().filter(|(_, pods)| **pods > 0) {
+                *running.entry(node).or_default().entry(workload.clone()).or_insert(0) += pods;
+            }
+        }
+        Self { parts, keys: Keys::of(parts.observed), running }
+    }
+
+    fn pods_before(&self, standing: &Standing) -> BTreeMap<String, u32> {
+        self.running.get(&standing.name).cloned().unwrap_or_default()
     }
 
     fn node(&self, standing: &Standing) -> Option<&'a Node> {

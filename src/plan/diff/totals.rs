@@ -3,7 +3,8 @@
 use crate::catalog::PriceSource;
 use crate::demand::Demand;
 use crate::plan::wire::{
-    Action, Cost, ExplainRow, NodeTotals, PodTotals, ResourceChange, Summary, UnschedulableRow,
+    Action, Cost, CostBreakdown, ExplainRow, NodeTotals, PodTotals, ResourceChange, Summary,
+    UnschedulableRow,
 };
 use crate::units::MicroUsd;
 
@@ -53,6 +54,7 @@ pub(super) fn cost(
         estimated,
         unpriced,
         fargate: None,
+        breakdown: CostBreakdown::default(),
     }
 }
 

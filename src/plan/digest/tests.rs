@@ -122,7 +122,7 @@ const SHOWN: &[Edit] = &[
         p.checks.push(Check {
             name: "x".to_owned(),
             status: "pass".to_owned(),
-            problems: Vec::new(),
+            ..Check::default()
         });
     }),
     ("rows that change nothing", |p| drop(p.resource_changes.remove(0))),

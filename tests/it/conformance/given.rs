@@ -186,6 +186,7 @@ impl Given {
                 world,
                 demand: DemandMode::Live,
                 preconditions: Vec::new(),
+                guard: None,
             },
             at: self.world.taken_at,
             demand: DemandMode::Live,

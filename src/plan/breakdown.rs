@@ -1,0 +1,310 @@
+//! The money of a plan in parts: by pool, zone and capacity type, with commitments, and with bounds
+//! where prices are uncertain.
+//!
+//! This module knows the wire form and what commitments cover; it knows no price list. Invariants:
+//! each list of parts adds up to the totals of the plan; nothing here is a decision, so that the
+//! digest does not depend on it.
+
+use std::collections::BTreeMap;
+
+use super::wire::{
+    CommitmentRow, Committed, Cost, CostBreakdown, CostRange, CostRow, NodeState, Plan,
+    ResourceChange,
+};
+use crate::catalog::CapacityType;
+use crate::ids::Address;
+use crate::manifest::{Commitment, CommitmentKind};
+use crate::units::MicroUsd;
+
+/// The least share of its on-demand price that a spot instance costs, in percent: EC2 advertises
+/// discounts of up to 90 %.
+const SPOT_PERCENT_MIN: i64 = 10;
+
+/// Thousandths of a percent in the whole.
+const WHOLE_MILLI_PERCENT: i64 = 100_000;
+
+/// Returns the money of `plan` in parts; `commitments` change no part, and have totals of their own.
+#[must_use]
+pub fn breakdown(plan: &Plan, commitments: &[Commitment]) -> CostBreakdown {
+    let nodes = nodes(plan);
+    let by = |name: &dyn Fn(&NodeState) -> String| parts(&nodes, name);
+    CostBreakdown {
+        by_pool: by(&|state| state.pool.as_ref().map(ToString::to_string).unwrap_or_default()),
+        by_zone: by(&|state| state.zone.as_ref().map(ToString::to_string).unwrap_or_default()),
+        by_capacity_type: by(&|state| {
+            state.capacity_type.map(|kind| kind.to_string()).unwrap_or_default()
+        }),
+        range: range(&nodes, &plan.capacity.cost),
+        committed: committed(&nodes, commitments),
+        included: included(plan),
+        not_included: not_included(plan),
+    }
+}
+
+/// One side of a row: a state with its price.
+struct Priced<'a> {
+    state: &'a NodeState,
+    hourly: Option<MicroUsd>,
+}
+
+/// What is there before and after, by row.
+struct Node<'a> {
+    before: Option<Priced<'a>>,
+    after: Option<Priced<'a>>,
+}
+
+fn nodes(plan: &Plan) -> Vec<Node<'_>> {
+    let prices: BTreeMap<&Address, (Option<MicroUsd>, Option<MicroUsd>)> = plan
+        .capacity
+        .explain
+        .iter()
+        .map(|row| (&row.address, (row.hourly_before, row.hourly_after)))
+        .collect();
+    let node = |row: &'_ ResourceChange| prices.get(&row.address).copied().unwrap_or_default();
+    plan.resource_changes
+        .iter()
+        .map(|row| {
+            let (before, after) = node(row);
+            let side = |state, hourly| Priced { state, hourly };
+            Node {
+                before: row.change.before.as_ref().map(|state| side(state, before)),
+                after: row.change.after.as_ref().map(|state| side(state, after)),
+            }
+        })
+        .collect()
+}
+
+fn parts(nodes: &[Node<'_>], name: &dyn Fn(&NodeState) -> String) -> Vec<CostRow> {
+    let mut rows: BTreeMap<String, CostRow> = BTreeMap::new();
+    let mut row = |state: &NodeState, add: &dyn Fn(&mut CostRow)| {
+        let name = name(state);
+        let empty = CostRow {
+            name: name.clone(),
+            nodes_before: 0,
+            nodes_after: 0,
+            hourly_before: MicroUsd::ZERO,
+            hourly_after: MicroUsd::ZERO,
+        };
+        add(rows.entry(name).or_insert(empty));
+    };
+    for node in nodes {
+        if let Some(Priced { state, hourly }) = &node.before {
+            row(state, &|row| {
+                row.nodes_before += 1;
+                row.hourly_before += hourly.unwrap_or_default();
+            });
+        }
+        if let Some(Priced { state, hourly }) = &node.after {
+            row(state, &|row| {
+                row.nodes_after += 1;
+                row.hourly_after += hourly.unwrap_or_default();
+            });
+        }
+    }
+    rows.into_values().collect()
+}
+
+/// Returns bounds of the price after, where a part of it is estimated.
+fn range(nodes: &[Node<'_>], cost: &Cost) -> Option<CostRange> {
+    let after = nodes.iter().filter_map(|node| node.after.as_ref());
+    let spot = after.filter(|side| side.state.capacity_type == Some(CapacityType::Spot));
+    let spot: MicroUsd = spot.filter_map(|side| side.hourly).sum();
+    if cost.estimated == 0 || spot == MicroUsd::ZERO {
+        return None;
+    }
+    let saved = MicroUsd(spot.0.saturating_mul(100 - SPOT_PERCENT_MIN) / 100);
+    let mut because = vec![format!(
+        "spot capacity is priced as on demand, its ceiling; EC2 advertises discounts of up to {} %",
+        100 - SPOT_PERCENT_MIN
+    )];
+    if cost.unpriced > 0 {
+        because.push(format!("{} nodes have no known price and count as nothing", cost.unpriced));
+    }
+    Some(CostRange {
+        hourly_low: cost.hourly_after - saved,
+        hourly_high: cost.hourly_after,
+        because,
+    })
+}
+
+/// Returns the totals with commitments; EC2 applies reserved instances before savings plans.
+fn committed(nodes: &[Node<'_>], commitments: &[Commitment]) -> Option<Committed> {
+    if commitments.is_empty() {
+        return None;
+    }
+    let before = Covered::of(nodes.iter().filter_map(|node| node.before.as_ref()), commitments);
+    let after = Covered::of(nodes.iter().filter_map(|node| node.after.as_ref()), commitments);
+    let row = |(index, commitment): (usize, &Commitment)| CommitmentRow {
+        name: commitment.name.clone(),
+        kind: commitment.kind.as_str().to_owned(),
+        hourly: commitment.hourly(),
+        covers_before: before.covers[index],
+        covers_after: after.covers[index],
+        capacity: capacity(commitment).unwrap_or(after.covers[index]),
+    };
+    Some(Committed {
+        hourly_before: before.hourly,
+        hourly_after: after.hourly,
+        commitments: commitments.iter().enumerate().map(row).collect(),
+    })
+}
+
+/// What commitments cover of one side of a plan.
+struct Covered {
+    covers: Vec<MicroUsd>,
+    hourly: MicroUsd,
+}
+
+impl Covered {
+    fn of<'a>(sides: impl Iterator<Item = &'a Priced<'a>>, commitments: &[Commitment]) -> Self {
+        let (mut open, mut rest) = (Vec::new(), MicroUsd::ZERO);
+        for Priced { state, hourly } in sides {
+            let price = hourly.unwrap_or_default();
+            match state.capacity_type {
+                Some(CapacityType::OnDemand) => open.push((state.instance_type.as_ref(), price)),
+                Some(CapacityType::Spot | CapacityType::Reserved) | None => rest += price,
+            }
+        }
+        let mut covers = vec![MicroUsd::ZERO; commitments.len()];
+        for (covered, commitment) in covers.iter_mut().zip(commitments) {
+            let CommitmentKind::ReservedInstances { instance_type, count, .. } = &commitment.kind
+            else {
+                continue;
+            };
+            let mut left = *count;
+            open.retain(|(kind, price)| {
+                let taken = left > 0 && *kind == Some(instance_type);
+                left -= u32::from(taken);
+                *covered += if taken { *price } else { MicroUsd::ZERO };
+                !taken
+            });
+        }
+        let mut list: MicroUsd = open.iter().map(|(_, price)| *price).sum();
+        for (covered, commitment) in covers.iter_mut().zip(commitments) {
+            if let (CommitmentKind::SavingsPlan { .. }, Some(most)) =
+                (&commitment.kind, capacity(commitment))
+            {
+                *covered = MicroUsd(most.0.min(list.0));
+                list = list - *covered;
+            }
+        }
+        let paid: MicroUsd = commitments.iter().map(Commitment::hourly).sum();
+        Self { covers, hourly: rest + list + paid }
+    }
+}
+
+/// Returns the list price per hour that a savings plan can cover: what is paid, divided by what is
+/// left of the list price after its discount. For reserved instances it is what they cover.
+fn capacity(commitment: &Commitment) -> Option<MicroUsd> {
+    let CommitmentKind::SavingsPlan { hourly, discount_milli_percent } = &commitment.kind else {
+        return None;
+    };
+    let left = i128::from(WHOLE_MILLI_PERCENT - i64::from(*discount_milli_percent)).max(1);
+    let most = i128::from(hourly.0) * i128::from(WHOLE_MILLI_PERCENT) / left;
+    Some(MicroUsd(i64::try_from(most).unwrap_or(i64::MAX)))
+}
+
+fn included(plan: &Plan) -> Vec<String> {
+    let cost = &plan.capacity.cost;
+    let mut lines = vec![format!(
+        "EC2 instances of the nodes, by the hour, {} of {} as of {}",
+        cost.prices.source, cost.prices.region, cost.prices.date
+    )];
+    if cost.estimated > 0 {
+        lines.push(format!("{} at an estimated price", nodes_of(cost.estimated)));
+    }
+    lines
+}
+
+fn not_included(plan: &Plan) -> Vec<String> {
+    let cost = &plan.capacity.cost;
+    let mut lines: Vec<String> = [
+        "EBS: root volumes of the nodes, and volumes of pods",
+        "traffic between zones, to the internet and through NAT gateways",
+        "the EKS control plane, which costs the same before and after",
+        "load balancers, addresses, logs, taxes and support",
+    ]
+    .map(str::to_owned)
+    .into();
+    if cost.unpriced > 0 {
+        lines.push(format!("{} without a known price", nodes_of(cost.unpriced)));
+    }
+    if plan.capacity.pods.fargate > 0 {
+        lines.push("pods on Fargate, which stand under `capacity.cost.fargate`".to_owned());
+    }
+    lines
+}
+
+fn nodes_of(n: u32) -> String {
+    if n == 1 { "1 node".to_owned() } else { format!("{n} nodes") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::fixture::plan;
+
+    fn total(rows: &[CostRow]) -> (MicroUsd, MicroUsd) {
+        let sum = |of: fn(&CostRow) -> MicroUsd| rows.iter().map(of).sum();
+        (sum(|row| row.hourly_before), sum(|row| row.hourly_after))
+    }
+
+    #[test]
+    fn each_list_of_parts_adds_up_to_the_totals() {
+        let plan = plan();
+        let parts = breakdown(&plan, &[]);
+        let cost = &plan.capacity.cost;
+        for rows in [&parts.by_pool, &parts.by_zone, &parts.by_capacity_type] {
+            assert!(!rows.is_empty());
+            assert_eq!(total(rows), (cost.hourly_before, cost.hourly_after));
+        }
+        assert_eq!(parts.committed, None);
+        assert!(parts.not_included.iter().any(|line| line.starts_with("EBS")));
+    }
+
+    #[test]
+    fn a_commitment_is_paid_whether_or_not_it_is_used_and_covers_on_demand_capacity_alone() {
+        let mut plan = plan();
+        for row in &mut plan.resource_changes {
+            for state in [&mut row.change.before, &mut row.change.after].into_iter().flatten() {
+                state.capacity_type = Some(CapacityType::OnDemand);
+            }
+        }
+        let list = plan.capacity.cost.hourly_after;
+        let plan_of = |hourly: i64, discount_milli_percent| Commitment {
+            name: "sp".into(),
+            kind: CommitmentKind::SavingsPlan { hourly: MicroUsd(hourly), discount_milli_percent },
+        };
+        let after = |commitments: &[Commitment]| {
+            breakdown(&plan, commitments).committed.expect("declared").hourly_after
+        };
+        // 0.05 USD at half the list price covers 0.10 USD of it.
+        assert_eq!(after(&[plan_of(50_000, 50_000)]), list - MicroUsd(50_000));
+        // Far more than the fleet: the commitment alone is paid.
+        assert_eq!(after(&[plan_of(9_000_000, 50_000)]), MicroUsd(9_000_000));
+        let unused = Commitment {
+            name: "ri".into(),
+            kind: CommitmentKind::ReservedInstances {
+                instance_type: "p5.48xlarge".into(),
+                count: 2,
+                hourly: MicroUsd(1_000_000),
+            },
+        };
+        assert_eq!(after(&[unused]), list + MicroUsd(2_000_000));
+    }
+
+    #[test]
+    fn estimated_spot_prices_give_a_range_with_the_on_demand_price_as_its_ceiling() {
+        let mut plan = plan();
+        assert_eq!(breakdown(&plan, &[]).range, None);
+        plan.capacity.cost.estimated = 1;
+        for row in &mut plan.resource_changes {
+            if let Some(state) = &mut row.change.after {
+                state.capacity_type = Some(CapacityType::Spot);
+            }
+        }
+        let range = breakdown(&plan, &[]).range.expect("estimated");
+        assert_eq!(range.hourly_high, plan.capacity.cost.hourly_after);
+        assert_eq!(range.hourly_low.0, range.hourly_high.0 - range.hourly_high.0 * 90 / 100);
+    }
+}

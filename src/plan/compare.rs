@@ -1,0 +1,295 @@
+//! Two plans side by side: what differs between any two, and what one revision causes that another
+//! would not.
+//!
+//! This module knows the wire form alone. Invariant: a change is *pending* only if the other plan
+//! makes the same change to the same node, or launches a node of the same kind; keys that a pool
+//! hands out do not matter, since they depend on what else is launched.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use serde::Serialize;
+
+use super::canonical;
+use super::wire::{
+    Action, ComparedWorkload, Comparison, DemandRow, NodeState, Plan, ResourceChange, workload_key,
+};
+use crate::ids::{Address, Digest, PlanId};
+use crate::units::MicroUsd;
+
+/// Returns what `plan` changes that `other`, planned from `revision` over the same world, would not.
+#[must_use]
+pub fn compare(plan: &Plan, other: &Plan, revision: &str) -> Comparison {
+    let mut theirs: BTreeMap<String, Vec<&ResourceChange>> = BTreeMap::new();
+    for row in changes(other) {
+        theirs.entry(identity(row)).or_default().push(row);
+    }
+    let (mut caused, mut pending) = (Vec::new(), Vec::new());
+    for row in changes(plan) {
+        let same = theirs.get_mut(&identity(row)).and_then(Vec::pop);
+        let list = if same.is_some() { &mut pending } else { &mut caused };
+        list.push(row.address.clone());
+    }
+    let withdrawn = theirs.into_values().flatten().map(words);
+    let (ours, before) = (&plan.capacity.cost, &other.capacity.cost);
+    let mut withdrawn: Vec<String> = withdrawn.collect();
+    withdrawn.sort();
+    Comparison {
+        revision: revision.to_owned(),
+        commit: other.capacity.base.commit.clone(),
+        digest: other.capacity.digest.clone(),
+        caused,
+        pending,
+        withdrawn,
+        hourly_after: before.hourly_after,
+        hourly_caused: ours.hourly_after - before.hourly_after,
+        hourly_pending: before.hourly_after - ours.hourly_before,
+        workloads: workloads(&other.capacity.demand, &plan.capacity.demand),
+    }
+}
+
+fn changes(plan: &Plan) -> impl Iterator<Item = &ResourceChange> {
+    plan.resource_changes.iter().filter(|row| row.change.actions.as_slice() != [Action::NoOp])
+}
+
+/// Returns what makes two changes the same one.
+fn identity(row: &ResourceChange) -> String {
+    let before = row.change.before.as_ref().map(|state| match (&state.instance_id, &state.node) {
+        (Some(id), _) => id.to_string(),
+        (None, Some(node)) => node.to_string(),
+        (None, None) => row.address.to_string(),
+    });
+    let after = row.change.after.as_ref().map(|state| {
+        let NodeState { pool, instance_type, zone, capacity_type, spec_digest, taints, .. } = state;
+        format!("{pool:?} {instance_type:?} {zone:?} {capacity_type:?} {spec_digest:?} {taints:?}")
+    });
+    let labels = match row.change.actions.as_slice() {
+        [Action::Update] => row.change.after.as_ref().map(|state| &state.labels),
+        _ => None,
+    };
+    format!("{:?} {:?} {before:?} {after:?} {labels:?}", row.kind, row.change.actions)
+}
+
+/// Returns a change in words of one line.
+fn words(row: &ResourceChange) -> String {
+    format!("{}: {}", row.address, does(row))
+}
+
+/// Returns what a row does, in words.
+fn does(row: &ResourceChange) -> String {
+    let text = |state: &NodeState| {
+        let parts = [
+            state.instance_type.as_ref().map(ToString::to_string),
+            state.zone.as_ref().map(ToString::to_string),
+            state.capacity_type.map(|kind| kind.to_string()),
+        ];
+        parts.into_iter().flatten().collect::<Vec<_>>().join(" ")
+    };
+    let before = row.change.before.as_ref().map(text).unwrap_or_default();
+    let after = row.change.after.as_ref().map(text).unwrap_or_default();
+    let id = row.change.before.as_ref().and_then(|state| state.instance_id.as_ref());
+    let id = id.map_or_else(String::new, |id| format!(" ({id})"));
+    match row.change.actions.as_slice() {
+        [Action::NoOp] => format!("keep {before}{id}"),
+        [Action::Create] => format!("launch {after}"),
+        [Action::Delete] => format!("terminate {before}{id}"),
+        [Action::Update] => format!("update {before}{id}"),
+        _ => format!("replace {before}{id} by {after}"),
+    }
+}
+
+fn workloads(theirs: &[DemandRow], ours: &[DemandRow]) -> Vec<ComparedWorkload> {
+    let by_key = |rows: &[DemandRow]| {
+        let mut map: BTreeMap<String, DemandRow> = BTreeMap::new();
+        for row in rows {
+            let sum = map.entry(workload_key(&row.workload));
+            sum.and_modify(|known| known.counts.planned += row.counts.planned)
+                .or_insert_with(|| row.clone());
+        }
+        map
+    };
+    let (theirs, ours) = (by_key(theirs), by_key(ours));
+    let planned = |row: Option<&DemandRow>| row.map_or(0, |row| row.counts.planned);
+    let mut keys: Vec<&String> = theirs.keys().chain(ours.keys()).collect();
+    keys.sort();
+    keys.dedup();
+    let differs = |key: &&String| {
+        let (before, after) = (theirs.get(*key), ours.get(*key));
+        let requests = |row: Option<&DemandRow>| row.map(|row| row.requests.clone());
+        planned(before) != planned(after)
+            || (before.is_some() && after.is_some() && requests(before) != requests(after))
+    };
+    let row = |key: &String| {
+        let (before, after) = (theirs.get(key), ours.get(key));
+        let workload = after.or(before)?.workload.clone();
+        let origin = after.and_then(|row| row.origin.clone());
+        let (before, after) = (planned(before), planned(after));
+        Some(ComparedWorkload { workload, origin, before, after })
+    };
+    keys.into_iter().filter(differs).filter_map(row).collect()
+}
+
+/// What differs between two plans.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Difference {
+    /// The first plan.
+    pub a: Side,
+    /// The second plan.
+    pub b: Side,
+    /// Whether both decide the same.
+    pub same_decisions: bool,
+    /// Whether both are the same plan, so that an approval of one covers the other.
+    pub same_plan: bool,
+    /// Rows that do not do the same in both, by address.
+    pub rows: Vec<DifferenceRow>,
+    /// Conditions that only one of them has, in words.
+    pub preconditions: Vec<DifferenceRow>,
+}
+
+/// What a difference says about one of its plans.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Side {
+    /// Digest.
+    pub digest: Digest,
+    /// Identity.
+    pub plan_id: PlanId,
+    /// Commit.
+    pub commit: Option<String>,
+    /// The moment it was made for.
+    pub timestamp: Timestamp,
+    /// Rows that create, update and delete.
+    pub changes: [u32; 3],
+    /// Price per hour once it is applied.
+    pub hourly_after: MicroUsd,
+    /// Pods without a place.
+    pub unschedulable: u32,
+}
+
+/// Something that two plans do not share.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub struct DifferenceRow {
+    /// The row.
+    pub address: Address,
+    /// What the first plan does, or expects; absent where it has no such row.
+    pub a: Option<String>,
+    /// What the second plan does, or expects.
+    pub b: Option<String>,
+}
+
+/// Returns what differs between two plans.
+#[must_use]
+pub fn difference(a: &Plan, b: &Plan) -> Difference {
+    Difference {
+        same_decisions: a.capacity.digest == b.capacity.digest,
+        same_plan: a.capacity.plan_id == b.capacity.plan_id,
+        rows: paired(all(a), all(b)),
+        preconditions: paired(conditions(a), conditions(b)),
+        a: Side::of(a),
+        b: Side::of(b),
+    }
+}
+
+impl Side {
+    fn of(plan: &Plan) -> Self {
+        let capacity = &plan.capacity;
+        Self {
+            digest: capacity.digest.clone(),
+            plan_id: capacity.plan_id.clone(),
+            commit: capacity.base.commit.clone(),
+            timestamp: plan.timestamp,
+            changes: [plan.summary.add, plan.summary.change, plan.summary.destroy],
+            hourly_after: capacity.cost.hourly_after,
+            unschedulable: capacity.pods.unschedulable,
+        }
+    }
+}
+
+fn all(plan: &Plan) -> BTreeMap<Address, String> {
+    plan.resource_changes.iter().map(|row| (row.address.clone(), does(row))).collect()
+}
+
+fn conditions(plan: &Plan) -> BTreeMap<Address, String> {
+    let mut map: BTreeMap<Address, String> = BTreeMap::new();
+    for precondition in &plan.capacity.base.preconditions {
+        // As the plan's own JSON has it: what is compared here is never only worded differently.
+        let text = canonical::compact(&precondition.condition).unwrap_or_default();
+        let entry = map.entry(precondition.address.clone()).or_default();
+        *entry = if entry.is_empty() { text } else { format!("{entry}; {text}") };
+    }
+    map
+}
+
+fn paired(a: BTreeMap<Address, String>, mut b: BTreeMap<Address, String>) -> Vec<DifferenceRow> {
+    let mut rows = Vec::new();
+    for (address, a) in a {
+        let b = b.remove(&address);
+        if b.as_ref() != Some(&a) {
+            rows.push(DifferenceRow { address, a: Some(a), b });
+        }
+    }
+    rows.extend(b.into_iter().map(|(address, b)| DifferenceRow { address, a: None, b: Some(b) }));
+    rows.sort();
+    rows
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::fixture::{plan, sealed};
+
+    fn launches(plan: &mut Plan) -> Vec<&mut ResourceChange> {
+        let created = |row: &&mut ResourceChange| row.change.actions == [Action::Create];
+        plan.resource_changes.iter_mut().filter(created).collect()
+    }
+
+    #[test]
+    fn what_both_revisions_would_do_is_pending_whatever_key_it_has() {
+        let ours = plan();
+        let mut other = plan();
+        for row in launches(&mut other) {
+            row.address = "ec2_instance.web[\"77\"]".into();
+        }
+        let found = compare(&ours, &other, "main");
+        assert_eq!((found.caused.len(), found.withdrawn.len()), (0, 0), "{found:?}");
+        assert_eq!(found.pending.len(), changes(&ours).count());
+        assert_eq!(found.hourly_caused, MicroUsd::ZERO);
+        assert_eq!(found.hourly_pending, ours.capacity.cost.hourly_delta);
+    }
+
+    #[test]
+    fn what_this_revision_alone_does_is_caused_and_what_it_takes_back_is_withdrawn() {
+        let ours = plan();
+        let mut other = plan();
+        for row in launches(&mut other) {
+            if let Some(state) = &mut row.change.after {
+                state.instance_type = Some("x9.large".into());
+            }
+        }
+        other.capacity.demand[0].counts.planned += 4;
+        other.capacity.cost.hourly_after += MicroUsd(5);
+        let found = compare(&ours, &other, "main");
+        assert_eq!(found.caused.len(), 1);
+        assert!(found.withdrawn[0].contains("launch x9.large"), "{:?}", found.withdrawn);
+        assert_eq!(found.hourly_caused, MicroUsd(-5));
+        assert_eq!(found.workloads.len(), 1);
+        let total = found.hourly_caused + found.hourly_pending;
+        assert_eq!(total, ours.capacity.cost.hourly_after - ours.capacity.cost.hourly_before);
+    }
+
+    #[test]
+    fn a_difference_names_each_row_that_does_not_do_the_same() {
+        let a = plan();
+        let none = difference(&a, &a.clone());
+        assert!(none.same_decisions && none.same_plan && none.rows.is_empty());
+        let mut b = plan();
+        for row in launches(&mut b) {
+            if let Some(state) = &mut row.change.after {
+                state.instance_type = Some("x9.large".into());
+            }
+        }
+        let found = difference(&a, &sealed(b));
+        assert!(!found.same_decisions && !found.same_plan);
+        assert_eq!(found.rows.len(), 1);
+        assert!(found.rows[0].b.as_ref().is_some_and(|b| b.starts_with("launch x9.large")));
+    }
+}

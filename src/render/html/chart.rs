@@ -1,0 +1,275 @@
+//! Pictures of nodes before and after: one bar each, filled by what the pods of each workload ask
+//! for of whatever the node runs short of first.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use super::super::amount::count;
+use super::super::row::{Row, Symbol};
+use super::safe::text;
+use crate::plan::Plan;
+use crate::plan::wire::{Amount, NodeState, workload_key};
+
+/// Most pictures of one side; where there are more, nodes that are alike share one.
+const PICTURES_MAX: usize = 240;
+/// Workloads that have a colour of their own; the rest share one.
+const COLOURS: usize = 9;
+const WIDTH: u32 = 30;
+const HEIGHT: u32 = 96;
+
+/// Returns the section with both sides, by pool.
+pub(super) fn pictures(plan: &Plan, rows: &[Row<'_>]) -> String {
+    if rows.is_empty() {
+        return String::new();
+    }
+    let colours = Colours::of(plan, rows);
+    let requests: BTreeMap<String, &Amount> = plan
+        .capacity
+        .demand
+        .iter()
+        .map(|row| (workload_key(&row.workload), &row.requests))
+        .collect();
+    let before = rows.iter().filter_map(|row| picture(row, When::Before, &requests));
+    let after = rows.iter().filter_map(|row| picture(row, When::After, &requests));
+    format!(
+        "<h2 id=\"nodes\">Nodes before and after</h2>\n{}<div class=\"two\">\n{}{}</div>\n",
+        colours.legend(),
+        panel("Before", before.collect(), &colours),
+        panel("After", after.collect(), &colours)
+    )
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum When {
+    Before,
+    After,
+}
+
+/// One node, or several that are alike.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct Picture {
+    pool: String,
+    class: &'static str,
+    kind: String,
+    zone: String,
+    /// Share of the node that the pods of each workload take, in thousandths.
+    parts: Vec<(String, u32, u32)>,
+    daemons: u32,
+    /// `cpu` or `memory`: what the node runs short of first.
+    by: &'static str,
+}
+
+fn picture(
+    row: &Row<'_>,
+    when: When,
+    requests: &BTreeMap<String, &Amount>,
+) -> Option<(Picture, String)> {
+    let change = &row.resource.change;
+    let state = match when {
+        When::Before => change.before.as_ref()?,
+        When::After => change.after.as_ref()?,
+    };
+    let explain = row.explain?;
+    let pods = match when {
+        When::Before => &explain.pods_before,
+        When::After => &explain.pods,
+    };
+    let sum = |of: fn(&Amount) -> i64| -> i64 {
+        let asked = pods.iter().map(|(name, n)| {
+            requests.get(name).map_or(0, |amount| of(amount)).saturating_mul(i64::from(*n))
+        });
+        asked.fold(0, i64::saturating_add).saturating_add(of(&explain.daemons))
+    };
+    let (cpu, memory) = (|a: &Amount| a.cpu_milli, |a: &Amount| a.memory_bytes);
+    let (cpu_share, memory_share) =
+        (share(sum(cpu), cpu(&state.allocatable)), share(sum(memory), memory(&state.allocatable)));
+    let (by, of): (_, fn(&Amount) -> i64) =
+        if cpu_share >= memory_share { ("cpu", cpu) } else { ("memory", memory) };
+    let whole = of(&state.allocatable);
+    let part = |(name, n): (&String, &u32)| {
+        let asked = requests.get(name).map_or(0, |amount| of(amount)).saturating_mul(i64::from(*n));
+        (name.clone(), *n, share(asked, whole))
+    };
+    let picture = Picture {
+        pool: row.resource.name.clone(),
+        class: class(row.symbol, when),
+        kind: name_of(state.instance_type.as_ref()),
+        zone: name_of(state.zone.as_ref()),
+        parts: pods.iter().map(part).collect(),
+        daemons: share(of(&explain.daemons), whole),
+        by,
+    };
+    Some((picture, label(row, state)))
+}
+
+fn name_of<T: ToString>(name: Option<&T>) -> String {
+    name.map(ToString::to_string).unwrap_or_default()
+}
+
+/// Returns how the node is found by search: everything that names it.
+fn label(row: &Row<'_>, state: &NodeState) -> String {
+    let node = name_of(state.node.as_ref());
+    format!("{} {node} {}", row.resource.address, name_of(state.instance_id.as_ref()))
+}
+
+/// Returns a part of a whole in thousandths, at most all of it.
+fn share(part: i64, whole: i64) -> u32 {
+    let share = i128::from(part.max(0)) * 1000 / i128::from(whole.max(1));
+    u32::try_from(share).unwrap_or(1000).min(1000)
+}
+
+fn class(symbol: Symbol, when: When) -> &'static str {
+    match (symbol, when) {
+        (Symbol::Terminate | Symbol::TerminateFirst | Symbol::LaunchFirst, When::Before) => "gone",
+        (Symbol::Launch | Symbol::TerminateFirst | Symbol::LaunchFirst, When::After) => "new",
+        (Symbol::Update, _) => "chg",
+        (Symbol::Blocked, _) => "blocked",
+        (Symbol::Keep, _) | (Symbol::Launch, When::Before) | (Symbol::Terminate, When::After) => "",
+    }
+}
+
+fn panel(title: &str, pictures: Vec<(Picture, String)>, colours: &Colours) -> String {
+    let nodes = pictures.len();
+    let mut alike: BTreeMap<Picture, Vec<String>> = BTreeMap::new();
+    for (picture, label) in pictures {
+        alike.entry(picture).or_default().push(label);
+    }
+    let shared = nodes > PICTURES_MAX;
+    let mut pools: BTreeMap<String, (usize, Vec<String>)> = BTreeMap::new();
+    let mut drawn = 0;
+    for (picture, labels) in alike {
+        let pool = pools.entry(picture.pool.clone()).or_default();
+        pool.0 += labels.len();
+        if drawn >= PICTURES_MAX {
+            continue;
+        }
+        if shared {
+            pool.1.push(draw(&picture, &labels, colours));
+            drawn += 1;
+        } else {
+            let each =
+                labels.iter().map(|label| draw(&picture, std::slice::from_ref(label), colours));
+            pool.1.extend(each);
+        }
+    }
+    let mut html = format!("<section class=\"panel\"><h3>{title}: {nodes} nodes</h3>\n");
+    for (pool, (nodes, bars)) in pools {
+        let n = u32::try_from(nodes).unwrap_or(u32::MAX);
+        let (pool, n) = (text(&pool, 60), count(n, "node"));
+        let _ =
+            write!(html, "<h3>{pool} <span class=\"dim\">{n}</span></h3>\n<ul class=\"nodes\">\n");
+        html.push_str(&bars.concat());
+        html.push_str("</ul>\n");
+    }
+    html.push_str("</section>\n");
+    html
+}
+
+fn draw(picture: &Picture, labels: &[String], colours: &Colours) -> String {
+    let Picture { pool, class, kind, zone, parts, daemons, by } = picture;
+    let mut bars = String::new();
+    let mut at = HEIGHT;
+    let mut used = 0;
+    let mut bar = |share: u32, class: &str| {
+        let height = (share * HEIGHT).div_ceil(1000).min(at);
+        used += share;
+        at -= height;
+        if height > 0 {
+            let _ = write!(
+                bars,
+                "<rect class=\"{class}\" x=\"0\" y=\"{at}\" width=\"{WIDTH}\" height=\"{height}\"/>"
+            );
+        }
+    };
+    bar(*daemons, "cd");
+    for (workload, _, share) in parts {
+        bar(*share, colours.class(workload));
+    }
+    let listed: Vec<String> =
+        parts.iter().take(12).map(|(name, n, _)| format!("{name} ×{n}")).collect();
+    let first = labels.first().map_or("", String::as_str);
+    let address = first.split(' ').next().unwrap_or_default();
+    let what = match *class {
+        "gone" => ", is removed",
+        "new" => ", is new",
+        "chg" => ", is changed",
+        "blocked" => ", is blocked",
+        _ => "",
+    };
+    let (percent, n) = (used.min(1000) / 10, labels.len());
+    let many = if n > 1 { format!(" and {} alike", n - 1) } else { String::new() };
+    let title =
+        format!("{address}{many}{what}: {kind} {zone}, {percent} % of {by}; {}", listed.join(", "));
+    let under =
+        if n > 1 { format!("×{n}") } else { text(kind.rsplit('.').next().unwrap_or(kind), 10) };
+    let found = text(
+        &format!(
+            "{} {pool} {kind} {zone} {}",
+            labels.iter().take(4).cloned().collect::<Vec<_>>().join(" "),
+            listed.join(" ")
+        ),
+        400,
+    );
+    format!(
+        "<li data-text=\"{found}\"><svg class=\"node {class}\" width=\"{WIDTH}\" height=\"{HEIGHT}\" role=\"img\">\
+         <title>{}</title>{bars}</svg>{under}</li>\n",
+        text(&title, 600)
+    )
+}
+
+/// Which workload has which colour: the largest have their own.
+struct Colours {
+    classes: BTreeMap<String, usize>,
+}
+
+const CLASSES: [&str; 10] = ["c0", "c1", "c2", "c3", "c4", "c5", "c6", "c8", "c9", "c7"];
+
+impl Colours {
+    fn of(plan: &Plan, rows: &[Row<'_>]) -> Self {
+        let mut pods: BTreeMap<&String, u64> = BTreeMap::new();
+        for explain in rows.iter().filter_map(|row| row.explain) {
+            for (name, n) in explain.pods.iter().chain(&explain.pods_before) {
+                *pods.entry(name).or_insert(0) += u64::from(*n);
+            }
+        }
+        let cpu: BTreeMap<String, i64> = plan
+            .capacity
+            .demand
+            .iter()
+            .map(|row| (workload_key(&row.workload), row.requests.cpu_milli))
+            .collect();
+        let weight = |name: &str, n: u64| {
+            i128::from(cpu.get(name).copied().unwrap_or(0).max(1)) * i128::from(n)
+        };
+        let mut largest: Vec<(&String, u64)> = pods.into_iter().collect();
+        largest.sort_by_key(|(name, n)| (std::cmp::Reverse(weight(name, *n)), (*name).clone()));
+        let own = largest.into_iter().take(COLOURS).enumerate();
+        Self { classes: own.map(|(index, (name, _))| (name.clone(), index)).collect() }
+    }
+
+    fn class(&self, workload: &str) -> &'static str {
+        CLASSES[self.classes.get(workload).copied().unwrap_or(COLOURS)]
+    }
+
+    fn legend(&self) -> String {
+        let mut own: Vec<(&String, &usize)> = self.classes.iter().collect();
+        own.sort_by_key(|(_, index)| **index);
+        let square = |class: &str| {
+            format!(
+                "<svg width=\"11\" height=\"11\" aria-hidden=\"true\"><rect class=\"{class}\" width=\"11\" height=\"11\"/></svg>"
+            )
+        };
+        let mut html = "<p class=\"legend\">".to_owned();
+        for (name, index) in own {
+            let _ = write!(html, "<span>{}{}</span>", square(CLASSES[*index]), text(name, 60));
+        }
+        let _ = writeln!(
+            html,
+            "<span>{}other workloads</span><span>{}DaemonSets</span>\
+             <span class=\"del\">dashed: removed</span><span class=\"add\">green: new</span></p>",
+            square(CLASSES[COLOURS]),
+            square("cd")
+        );
+        html
+    }
+}

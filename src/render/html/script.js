@@ -1,0 +1,41 @@
+"use strict";
+(() => {
+  const search = document.getElementById("search");
+  const count = document.getElementById("found");
+  const items = [...document.querySelectorAll("[data-text]")];
+  for (const control of document.querySelectorAll("[data-script]")) control.hidden = false;
+  const filter = () => {
+    const words = search.value.toLowerCase().split(/\s+/).filter(Boolean);
+    let found = 0;
+    for (const item of items) {
+      const text = item.dataset.text.toLowerCase();
+      const shown = words.every((word) => text.includes(word));
+      item.hidden = !shown;
+      if (shown && item.tagName === "TR") found += 1;
+    }
+    count.textContent = words.length ? found + " rows" : "";
+  };
+  let waiting = 0;
+  search.addEventListener("input", () => {
+    clearTimeout(waiting);
+    waiting = setTimeout(filter, 80);
+  });
+  document.addEventListener("keydown", (event) => {
+    const typing = event.target instanceof HTMLInputElement;
+    if (event.key === "/" && !typing) {
+      event.preventDefault();
+      search.focus();
+    }
+    if (event.key === "Escape" && event.target === search) {
+      search.value = "";
+      filter();
+    }
+  });
+  const root = document.documentElement;
+  document.getElementById("theme").addEventListener("click", () => {
+    const dark = root.dataset.theme
+      ? root.dataset.theme === "dark"
+      : matchMedia("(prefers-color-scheme: dark)").matches;
+    root.dataset.theme = dark ? "light" : "dark";
+  });
+})();

@@ -1,0 +1,52 @@
+use super::*;
+use crate::render::fixture::{hostile, large, nothing, plan};
+
+#[test]
+fn the_page_of_a_plan_is_as_it_was() {
+    // The style and the script are files of their own, and long.
+    let page = html(&plan()).replace(STYLE, "…").replace(SCRIPT, "…");
+    insta::assert_snapshot!(page);
+}
+
+#[test]
+fn the_page_asks_nothing_of_the_network_and_shows_what_matters_without_its_script() {
+    for plan in [plan(), nothing(), large(300, 20)] {
+        let page = html(&plan);
+        let without = page.replace(SCRIPT, "");
+        for bad in ["http://", "https://", "src=", "@import", "url(", "onclick", " style="] {
+            assert!(!without.contains(bad), "{bad}");
+        }
+        assert!(page.contains(&last_line(&plan)) && page.ends_with("</html>\n"));
+        assert!(page.contains("default-src 'none'"));
+    }
+}
+
+#[test]
+fn a_plan_of_five_thousand_nodes_is_a_page_of_a_few_megabytes() {
+    let page = html(&large(5_000, 1_000));
+    assert!(page.len() < 4 << 20, "{} bytes", page.len());
+    assert_eq!(
+        page.matches("<tr data-text").count(),
+        1_000 + 3,
+        "each removal, and three workloads"
+    );
+    assert!(page.matches("<rect").count() < 10_000);
+}
+
+#[test]
+fn hostile_names_stay_text() {
+    let clean = html(&hostile(""));
+    let tags = |page: &str| page.matches('<').count();
+    for name in [
+        "<script>alert(1)</script>",
+        "\"><img src=x onerror=y>",
+        "</title></style>",
+        "&lt;",
+        "\u{202e}x",
+    ] {
+        let page = html(&hostile(name));
+        assert_eq!(tags(&page), tags(&clean), "{name:?}");
+        assert!(!page.contains('\u{202e}'));
+    }
+    assert!(html(&hostile(&"x".repeat(1 << 20))).len() < 1 << 20);
+}

@@ -1,0 +1,94 @@
+//! Outside text for Markdown: nothing that a repository or a saved plan says may end a fence, open a
+//! link, name a person, start a table or become HTML.
+
+use std::fmt::Write as _;
+
+use super::super::page::{escape, shorten};
+
+/// Returns `text` as words of a sentence, at most `width` columns of it.
+///
+/// Punctuation that means something to Markdown becomes an entity. Entities are turned back before
+/// GitHub looks for people and issues, so that `@` and `#` are kept apart from what follows by an
+/// empty comment, which is not shown.
+pub(super) fn prose(text: &str, width: usize) -> String {
+    let short = shorten(text, width);
+    let mut safe = String::with_capacity(short.len() + 16);
+    let escaped = escape(&short);
+    let mut rest = escaped.chars().peekable();
+    while let Some(c) = rest.next() {
+        match c {
+            // Only before a slash does it begin the rest of an address.
+            ':' if rest.peek() != Some(&'/') => safe.push(':'),
+            '<' => safe.push_str("&lt;"),
+            '>' => safe.push_str("&gt;"),
+            '@' => safe.push_str("@<!-- -->"),
+            '#' => safe.push_str("#<!-- -->"),
+            '&' | '`' | '*' | '_' | '~' | '|' | '[' | ']' | '\\' | '!' | ':' => {
+                let _ = write!(safe, "&#{};", u32::from(c));
+            }
+            c => safe.push(c),
+        }
+    }
+    safe
+}
+
+/// Returns `text` as a code span that also stands in a table, at most `width` columns of it.
+///
+/// Nothing within a code span is Markdown, HTML, a person or an issue; only the fence and the border
+/// of a table cell are.
+pub(super) fn code(text: &str, width: usize) -> String {
+    let short = shorten(text, width);
+    let safe = escape(&short).replace('|', "\\|");
+    if safe.trim().is_empty() {
+        return "—".to_owned();
+    }
+    let fence = "`".repeat(longest_run(&safe, '`') + 1);
+    let pad = if safe.starts_with('`') || safe.ends_with('`') { " " } else { "" };
+    format!("{fence}{pad}{safe}{pad}{fence}")
+}
+
+/// Returns a fence that nothing in `text` ends.
+pub(super) fn fence(text: &str) -> String {
+    "`".repeat(longest_run(text, '`').max(2) + 1)
+}
+
+fn longest_run(text: &str, of: char) -> usize {
+    let (mut longest, mut run) = (0, 0);
+    for c in text.chars() {
+        run = if c == of { run + 1 } else { 0 };
+        longest = longest.max(run);
+    }
+    longest
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_from_outside_becomes_markdown_a_person_or_html() {
+        for (hostile, shown) in [
+            ("plain-name_1", "plain-name&#95;1"),
+            ("@team", "@<!-- -->team"),
+            ("fixes #1", "fixes #<!-- -->1"),
+            ("<img src=x>", "&lt;img src=x&gt;"),
+            ("**b** | [x](y)", "&#42;&#42;b&#42;&#42; &#124; &#91;x&#93;(y)"),
+            ("a\n```\nb", "a&#92;n&#96;&#96;&#96;&#92;nb"),
+            ("https://x.y", "https&#58;//x.y"),
+        ] {
+            assert_eq!(prose(hostile, 80), shown);
+        }
+    }
+
+    #[test]
+    fn a_code_span_is_ended_by_nothing_within() {
+        assert_eq!(code("web/api", 40), "`web/api`");
+        assert_eq!(code("a|b", 40), "`a\\|b`");
+        assert_eq!(code("a``b`", 40), "``` a``b` ```");
+        assert_eq!(code("", 40), "—");
+        assert_eq!(code("a\n# b", 40), "`a\\n# b`");
+        assert_eq!(code(&"x".repeat(1_000), 5), "`xxxx…`");
+        assert_eq!(fence("a ```` b"), "`````");
+        assert_eq!(fence("a"), "```");
+    }
+}

@@ -1,0 +1,100 @@
+use super::*;
+use crate::render::fixture::{hostile, large, nothing, plan};
+
+#[test]
+fn a_comment_tells_what_is_lost_before_anything_else_and_ends_as_terraform_does() {
+    insta::assert_snapshot!(markdown(&plan(), MarkdownStyle::default()));
+}
+
+#[test]
+fn a_plan_without_changes_says_so_in_a_few_lines() {
+    let text = markdown(&nothing(), MarkdownStyle::default());
+    assert!(text.starts_with("### Fleetwright plan for `prod-eu1`: no changes\n"));
+    assert!(text.ends_with("\nNo changes. Your infrastructure matches the configuration.\n"));
+    assert!(!text.contains("Removed") && text.len() < 1_500, "{text}");
+}
+
+#[test]
+fn five_thousand_nodes_of_which_a_thousand_go_fit_one_comment_with_every_removal_in_sight() {
+    let plan = large(5_000, 1_000);
+    for chars_max in [MARKDOWN_CHARS_MAX, 20_000, 0] {
+        let text = markdown(&plan, MarkdownStyle { chars_max });
+        let most = chars_max.max(CHARS_MIN);
+        assert!(length(&text) <= most, "{} of {most}", length(&text));
+        let seen = text.split("<details>").next().expect("a head");
+        let grouped: u32 = seen
+            .lines()
+            .filter(|line| line.starts_with("| `-` |"))
+            .map(|line| line.split("**").nth(1).and_then(|n| n.parse::<u32>().ok()).unwrap_or(1))
+            .sum();
+        assert_eq!(grouped, 1_000, "every removal is in a row or a group that is not folded");
+        assert!(text.ends_with("Plan: 0 to add, 0 to change, 1000 to destroy.\n"));
+    }
+}
+
+#[test]
+fn hostile_names_stay_text_and_the_comment_stays_within_its_budget() {
+    for name in [
+        "```\n# owned",
+        "@acme/admins",
+        "<script>alert(1)</script><img src=x onerror=y>",
+        "</details><!--",
+        "| a | b |",
+        "[click](https://evil.example)",
+        "\u{202e}gnp.exe",
+        "\u{1b}[2J\u{1b}]0;x\u{7}",
+        "\r\n::error::x",
+    ] {
+        let text = markdown(&hostile(name), MarkdownStyle::default());
+        assert!(length(&text) <= MARKDOWN_CHARS_MAX);
+        let outside_code = without_code(&text);
+        for bad in ["@acme", "<script", "<img", "](http", "\u{202e}", "\u{1b}", "\r", "<!--\n"] {
+            assert!(!outside_code.contains(bad), "{name:?} brings {bad:?}:\n{outside_code}");
+        }
+        let folds = outside_code.matches("<details>").count();
+        assert_eq!(outside_code.matches("</details>").count(), folds, "{name:?}");
+        assert!(!text.contains('\u{1b}') && !text.contains('\u{202e}'), "{name:?}");
+    }
+    let huge = markdown(&hostile(&"x".repeat(1 << 20)), MarkdownStyle::default());
+    assert!(length(&huge) <= MARKDOWN_CHARS_MAX);
+}
+
+/// Returns the text without code spans and fences, in which nothing is read as Markdown.
+fn without_code(text: &str) -> String {
+    let mut rest = String::new();
+    let mut fence: Option<String> = None;
+    for line in text.lines() {
+        let run: String = line.chars().take_while(|c| *c == '`').collect();
+        match &fence {
+            Some(open) if line == open => fence = None,
+            Some(_) => {}
+            None if run.len() >= 3 && !line[run.len()..].contains('`') => fence = Some(run),
+            None => {
+                rest.push_str(&without_spans(line));
+                rest.push('\n');
+            }
+        }
+    }
+    rest
+}
+
+fn without_spans(line: &str) -> String {
+    let (mut rest, mut left) = (String::new(), line);
+    while let Some(start) = left.find('`') {
+        rest.push_str(&left[..start]);
+        let run: String = left[start..].chars().take_while(|c| *c == '`').collect();
+        let inner = &left[start + run.len()..];
+        let mut from = 0;
+        left = loop {
+            let Some(end) = inner[from..].find(&run) else { break inner };
+            let at = from + end;
+            let longer = inner[at + run.len()..].starts_with('`');
+            if !longer {
+                break &inner[at + run.len()..];
+            }
+            from = at + inner[at..].chars().take_while(|c| *c == '`').count();
+        };
+    }
+    rest.push_str(left);
+    rest
+}
