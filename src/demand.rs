@@ -6,27 +6,37 @@
 //! room is in the result exactly once, as a group, as a daemon, on Fargate, or as unresolved.
 
 mod admission;
+mod buffer;
 mod build;
 mod claims;
+mod decide;
+mod event;
 mod fargate;
+mod horizontal;
+mod jobs;
 mod live;
 mod mount;
 mod parts;
+mod proportional;
 mod requests;
 mod shape;
+mod vertical;
 
 pub use claims::Claims;
 pub use fargate::{FargatePods, Misfit, fargate_size};
 pub use mount::{Cause, Mount, Sharing, Wait};
+pub use proportional::{ClusterSize, SizedNode};
 pub use requests::to_resources;
 pub use shape::{
     NodeChoice, PodShape, ShapeContext, Unsupported, forbids_disruption, is_pinned, label_set,
     live_requests, shape_of,
 };
+pub use vertical::sized_template;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use jiff::{SignedDuration, Timestamp};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -46,6 +56,22 @@ pub enum DemandMode {
     Ceiling,
 }
 
+/// What demand is asked for.
+#[derive(Debug, Clone, Default)]
+pub struct Asked {
+    /// Which of a workload's counts to plan for.
+    pub mode: DemandMode,
+    /// The moment to plan for.
+    pub at: Timestamp,
+    /// How long before it is needed capacity is to be there.
+    pub lead: SignedDuration,
+    /// The nodes that there will be, for what follows them.
+    pub size: ClusterSize,
+    /// Whether the moment is one to come, at which what runs now tells nothing of work whose times
+    /// are known.
+    pub is_forecast: bool,
+}
+
 /// Everything that has to be placed.
 #[derive(Debug, Clone, Default)]
 pub struct Demand {
@@ -59,6 +85,21 @@ pub struct Demand {
     pub unresolved: Vec<Unresolved>,
     /// What was found wrong on the way.
     pub problems: Vec<Problem>,
+    /// Workloads whose requests a vertical autoscaler decides.
+    pub sizings: BTreeMap<WorkloadId, Sizing>,
+}
+
+/// What a vertical autoscaler makes of the requests of a workload's pods.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Sizing {
+    /// The autoscaler, such as `VerticalPodAutoscaler web/api`.
+    pub autoscaler: String,
+    /// File and line.
+    pub origin: Origin,
+    /// What it does to which container.
+    pub because: String,
+    /// Whether the plan is made with other requests than the template states.
+    pub applied: bool,
 }
 
 impl Demand {
@@ -116,6 +157,16 @@ pub struct Counts {
 }
 
 impl Counts {
+    /// Returns the count that `mode` plans for.
+    #[must_use]
+    pub fn of(&self, mode: DemandMode) -> u32 {
+        match mode {
+            DemandMode::Floor => self.floor,
+            DemandMode::Live => self.live,
+            DemandMode::Ceiling => self.ceiling,
+        }
+    }
+
     /// Returns the counts with `done` pods taken off each.
     #[must_use]
     pub fn less(self, done: u32) -> Self {
@@ -140,11 +191,27 @@ pub enum Decider {
     /// out.
     Removed,
     /// A schedule, which starts its pods at its own times.
-    Schedule,
-    /// An autoscaler that is not taken into account yet; the repository's count stands in.
-    Ignored {
-        /// The autoscaler.
+    Schedule {
+        /// When it is due.
+        #[serde(default)]
+        because: String,
+    },
+    /// An autoscaler.
+    Autoscaler {
+        /// The autoscaler, such as `HorizontalPodAutoscaler web/api`.
         autoscaler: String,
+        /// File and line.
+        origin: Origin,
+        /// What its present count follows from.
+        because: String,
+        /// The count that it goes to next, where that is known and differs.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        next: Option<u32>,
+    },
+    /// A buffer: its pods are room that is kept for others.
+    Buffer {
+        /// What its size follows from.
+        because: String,
     },
 }
 

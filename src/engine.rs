@@ -10,6 +10,8 @@
 //! inputs give the same bytes. What it does not decide: what to read, how to show it, whether it
 //! may be applied by whom.
 
+mod modes;
+mod size;
 #[cfg(test)]
 mod tests;
 
@@ -44,6 +46,8 @@ pub struct Inputs<'a> {
     pub at: Timestamp,
     /// Which of a workload's counts to plan for.
     pub demand: DemandMode,
+    /// Whether the moment is one to come: work whose times are known counts by them alone.
+    pub is_forecast: bool,
     /// Which rows the plan may change.
     pub scope: Scope,
     /// When a voluntary change is worth it.
@@ -84,7 +88,8 @@ pub fn plan(inputs: &Inputs) -> Plan {
         return plan_with(inputs);
     }
     let catalog = Catalog { measured, ..inputs.catalog.clone() };
-    let Inputs { desired, observed, catalog: _, base, at, demand, scope, settings } = inputs;
+    let Inputs { desired, observed, catalog: _, base, at, demand, is_forecast, scope, settings } =
+        inputs;
     plan_with(&Inputs {
         desired,
         observed,
@@ -92,6 +97,7 @@ pub fn plan(inputs: &Inputs) -> Plan {
         base: base.clone(),
         at: *at,
         demand: *demand,
+        is_forecast: *is_forecast,
         scope: scope.clone(),
         settings: *settings,
     })
@@ -99,7 +105,7 @@ pub fn plan(inputs: &Inputs) -> Plan {
 
 /// Returns the plan with what `inputs.catalog` says of nodes.
 fn plan_with(inputs: &Inputs) -> Plan {
-    let demand = Demand::build(inputs.desired, inputs.observed, inputs.demand);
+    let demand = size::demand(inputs);
     let replace = nodes_at(inputs, &demand, &inputs.scope.replace);
     let mut untouched: Vec<NodeName> = Vec::new();
     for _ in 0..SCOPE_ROUNDS {
@@ -293,6 +299,7 @@ fn diagnostics(inputs: &Inputs, demand: &Demand, solution: &Solution) -> Vec<Dia
 fn finish(inputs: &Inputs, demand: &Demand, mut plan: Plan) -> Plan {
     plan.capacity.diagnostics.extend(unmatched(inputs, &plan));
     plan.capacity.diagnostics.sort();
+    plan.capacity.modes = modes::rows(inputs, demand, &plan);
     identify(&mut plan);
     let facts = Facts {
         desired: inputs.desired,

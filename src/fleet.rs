@@ -6,9 +6,13 @@
 
 mod capacity;
 mod file;
+mod scaling;
 
 pub use capacity::{Exclusion, MatchCriteria, Reservation, ReservationKind, ReservationState};
 pub use file::{WorldError, read_world, template_key, write_world};
+pub use scaling::{
+    LiveEvents, LiveHorizontal, LiveMetric, LiveScale, LiveVertical, Recommendation, Scaling,
+};
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -99,6 +103,9 @@ pub struct Observed {
     /// Fargate profiles of the cluster, by name; a file without this key tells nothing of them.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub fargate_profiles: BTreeMap<String, fargate::Profile>,
+    /// What autoscalers last saw and decided. A file without this key tells nothing of it.
+    #[serde(default, skip_serializing_if = "Scaling::is_empty")]
+    pub scaling: Scaling,
 }
 
 /// Who a cluster is: a plan is applied to the cluster it was made for, or not at all.
@@ -339,6 +346,7 @@ impl Observed {
             exclusions: Vec::new(),
             reservations: BTreeMap::new(),
             fargate_profiles: BTreeMap::new(),
+            scaling: Scaling::default(),
         }
     }
 
@@ -363,6 +371,7 @@ impl Observed {
         self.pods.sort_by(|a, b| (&a.namespace, &a.name).cmp(&(&b.namespace, &b.name)));
         self.workloads.sort();
         self.exclusions.sort();
+        self.scaling.sort();
     }
 
     /// Returns whether every source was read completely.

@@ -146,6 +146,12 @@ pub enum WorkloadKind {
     CronJob,
     /// `v1` Pod that nothing owns.
     Pod,
+    /// `argoproj.io` Rollout.
+    Rollout,
+    /// `keda.sh` ScaledJob.
+    ScaledJob,
+    /// `autoscaling.x-k8s.io` CapacityBuffer, whose pods are room for others.
+    CapacityBuffer,
 }
 
 impl WorkloadKind {
@@ -161,6 +167,9 @@ impl WorkloadKind {
             Self::Job => "Job",
             Self::CronJob => "CronJob",
             Self::Pod => "Pod",
+            Self::Rollout => "Rollout",
+            Self::ScaledJob => "ScaledJob",
+            Self::CapacityBuffer => "CapacityBuffer",
         }
     }
 }

@@ -16,7 +16,6 @@
 //! ```
 
 mod amounts;
-mod autoscaler;
 mod classify;
 mod cluster;
 mod collect;
@@ -36,6 +35,7 @@ mod podspec;
 mod pool;
 mod read;
 mod references;
+mod scaling;
 mod storage;
 mod workload;
 mod yaml;
@@ -44,20 +44,26 @@ mod yaml;
 #[doc = include_str!("adr/0001-yaml.md")]
 pub mod adr_0001 {}
 
+pub use cron::Schedule;
 pub use fleet::{
     Autoscaled, ClusterSettings, Commitment, CommitmentKind, ConsolidationSettings, DemandSettings,
     Fleet, GuardSettings, Renderer, Source, TrustedKey, Window, read_fleet,
 };
 pub use model::{
-    AutoscalerRef, CronSchedule, Desired, DisruptionBudget, LimitRangeItem, LimitScope, Problem,
-    QuotaScope, ResourceQuota, RuntimeClass, Scale, Severity, Skipped, Tree, TreeFile, Unresolved,
-    VolumeClaim, Workload,
+    BufferScaling, Concurrency, CronSchedule, Desired, DisruptionBudget, JobScaling, JobStrategy,
+    LimitRangeItem, LimitScope, Problem, QuotaScope, ResourceQuota, RuntimeClass, Scale, Severity,
+    Skipped, Tree, TreeFile, Unresolved, VolumeClaim, Workload,
 };
 pub use pool::{
     AmiFamily, Budget, Consolidation, Expiry, Generation, KubeletSettings, MinValuesPolicy,
     NodeClass, Overlay, Pool, PoolLimits, PoolRequirement, PriceChange, ReservationTerm, Reserved,
 };
 pub use read::read;
+pub use scaling::{
+    Behavior, ContainerPolicy, CronTrigger, EventDriven, Fallback, Horizontal, Ladder, Linear,
+    Metric, MetricSource, MetricTarget, Paused, Proportional, ProportionalMode, ScaleTarget,
+    Scaler, ScalerRule, ScalingPolicy, ScalingRules, SelectPolicy, UpdateMode, VerticalScaler,
+};
 
 #[cfg(test)]
 mod tests;

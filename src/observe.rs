@@ -30,7 +30,8 @@ pub async fn observe<C: Cloud, K: Cluster, T: Clock>(
     let instances = cloud.instances().await;
     let objects = cluster.objects().await;
     let (ec2, kubernetes) = (judge_ec2(&instances, &objects), judge_kubernetes(&objects));
-    let ClusterObjects { nodes, pods, templates, workloads, storage } = objects.unwrap_or_default();
+    let ClusterObjects { nodes, pods, templates, workloads, storage, scaling } =
+        objects.unwrap_or_default();
     let mut observed = Observed {
         format_version: FORMAT_VERSION.to_owned(),
         cluster: identity,
@@ -46,6 +47,7 @@ pub async fn observe<C: Cloud, K: Cluster, T: Clock>(
         exclusions: Vec::new(),
         reservations: BTreeMap::new(),
         fargate_profiles: BTreeMap::new(),
+        scaling,
     };
     observed.canonicalize();
     observed

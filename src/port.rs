@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::catalog::CapacityType;
-use crate::fleet::{Instance, LiveWorkload, Node, Pod};
+use crate::fleet::{Instance, LiveWorkload, Node, Pod, Scaling};
 use crate::ids::{InstanceId, InstanceTypeName, Labels, NodeName, ReservationId, Uid, ZoneName};
 use crate::pod::{PodTemplate, Taint};
 use crate::storage::Storage;
@@ -111,11 +111,13 @@ pub struct ClusterObjects {
     pub workloads: Vec<LiveWorkload>,
     /// Storage classes, volumes, claims, and what nodes can attach.
     pub storage: Storage,
+    /// What autoscalers last saw and decided.
+    pub scaling: Scaling,
 }
 
 /// Kubernetes.
 pub trait Cluster {
-    /// Reads nodes, pods, workloads and storage.
+    /// Reads nodes, pods, workloads, storage and the state of autoscalers.
     fn objects(&self) -> impl Future<Output = Result<ClusterObjects, PortError>>;
     /// Marks a node unschedulable or schedulable; fails if the node's UID is another.
     ///

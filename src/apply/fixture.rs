@@ -188,6 +188,7 @@ fn capacity(observed: &Observed, waves: Vec<Wave>) -> Capacity {
         unschedulable: Vec::new(),
         unresolved: Vec::new(),
         demand: Vec::new(),
+        modes: Vec::new(),
         daemons: Vec::new(),
         cost: cost(),
         alternatives: Vec::new(),

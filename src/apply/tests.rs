@@ -774,6 +774,7 @@ fn plan_over(story: &Story, world: &World) -> Plan {
         },
         at: observed.taken_at,
         demand: DemandMode::Live,
+        is_forecast: false,
         scope: crate::engine::Scope::default(),
         settings: crate::solve::Settings::default(),
     })

@@ -1,5 +1,6 @@
 //! The embedded world: what runs in it, and how a plan is carried out there.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -13,11 +14,11 @@ use super::repository::{FleetSettings, Repository};
 use super::{Console, Exit};
 use crate::apply::{ApplyError, ApplySettings, Bounds, Ports, Receipt, Verdict, apply, verify};
 use crate::catalog::Catalog;
-use crate::demand::{ShapeContext, shape_of};
+use crate::demand::{Asked, ClusterSize, Demand, ShapeContext, shape_of, sized_template};
 use crate::fleet::{ClusterIdentity, Observed};
 use crate::git::{TreeRead, read_revision, read_tree};
-use crate::ids::Digest;
-use crate::manifest::{Desired, Scale};
+use crate::ids::{Digest, WorkloadId};
+use crate::manifest::{Desired, Scale, Workload};
 use crate::plan::Plan;
 use crate::sim::{DeliveredWorkload, Delivery, Genesis, ShapeOf, World};
 use crate::storage::Storage;
@@ -56,14 +57,17 @@ pub(super) fn carry_out(
     let settings = ApplySettings {
         cluster: world.cluster(),
         approved,
-        dropped: std::collections::BTreeMap::new(),
+        dropped: BTreeMap::new(),
         catalog: Some(&catalog),
         interrupted: Some(&interrupted),
         bounds: Bounds::default(),
     };
     verify(plan, &settings, world.observed().taken_at).map_err(refused)?;
-    world.deliver(&delivery(&desired)).map_err(CliError::new)?;
+    world.deliver(&delivery(&desired, &world.observed())).map_err(CliError::new)?;
     let receipt = run(plan, &world, &settings, console)?;
+    world.settle(SETTLE_MAX).map_err(CliError::new)?;
+    // Autoscalers look again: some of them follow the nodes that have just come or gone.
+    world.deliver(&delivery(&desired, &world.observed())).map_err(CliError::new)?;
     world.settle(SETTLE_MAX).map_err(CliError::new)?;
     console.print(&progress::receipt(&receipt))?;
     Ok(exit(&receipt))
@@ -146,17 +150,31 @@ fn genesis(fleet: &FleetSettings, now: Timestamp) -> Genesis {
     Genesis { cluster, now, seed: SEED }
 }
 
-/// What a delivery tool would bring the world to.
-fn delivery(desired: &Desired) -> Delivery {
-    let replicas = |scale: &Scale| match scale {
-        Scale::Replicas(n) => *n,
+/// What a delivery tool would bring the world to, and what its autoscalers would do at this moment.
+fn delivery(desired: &Desired, observed: &Observed) -> Delivery {
+    let asked = Asked {
+        at: observed.taken_at,
+        size: ClusterSize::of(observed, |_| true),
+        // What windows and schedules say counts, not what is left from before them.
+        is_forecast: true,
+        ..Asked::default()
+    };
+    let demand = Demand::asked(desired, observed, &asked);
+    let live: BTreeMap<&WorkloadId, u32> =
+        demand.groups.iter().map(|group| (&group.workload, group.counts.live)).collect();
+    let replicas = |workload: &Workload| match &workload.scale {
+        // Jobs that are done stay counted, as their controllers count them.
         Scale::Job { pods, suspended: false } => *pods,
-        // DaemonSets count nodes; a schedule starts its pods at its own times.
-        Scale::PerNode | Scale::Job { suspended: true, .. } | Scale::CronJob { .. } => 0,
+        // DaemonSets count nodes; a buffer is no pod.
+        Scale::PerNode | Scale::Job { suspended: true, .. } | Scale::Buffer(_) => 0,
+        Scale::Replicas(_) | Scale::CronJob { .. } | Scale::ScaledJob(_) => {
+            live.get(&workload.id).copied().unwrap_or(0)
+        }
     };
     let workloads = desired.workloads.values().map(|workload| {
-        let template = Arc::clone(&workload.template);
-        (workload.id.clone(), DeliveredWorkload { replicas: replicas(&workload.scale), template })
+        // The webhook of a vertical autoscaler changes pods on their way in.
+        let template = sized_template(desired, observed, workload);
+        (workload.id.clone(), DeliveredWorkload { replicas: replicas(workload), template })
     });
     Delivery {
         workloads: workloads.collect(),

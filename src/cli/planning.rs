@@ -43,6 +43,7 @@ pub(super) fn plan(settings: &PlanningSettings, console: &Console) -> Result<Pla
         base: base(settings, &read, &world, &observed, demand),
         at: world::moment(&world, *at, &observed, console),
         demand,
+        is_forecast: false,
         scope: scope.clone(),
         settings: fleet.solve,
     });

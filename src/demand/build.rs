@@ -1,56 +1,66 @@
 //! From what is declared and what runs to groups of pods.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::admission;
 use super::claims::Claims;
+use super::decide::{Decision, Decisions};
 use super::fargate;
 use super::live::LivePods;
 use super::mount::{Cause, Wait};
 use super::parts;
 use super::shape::{ShapeContext, shape_of};
-use super::{Counts, Daemon, Decider, Demand, DemandMode, PodGroup, PodShape};
-use crate::fleet::Observed;
+use super::{
+    Asked, ClusterSize, Counts, Daemon, Decider, Demand, DemandMode, PodGroup, PodShape, Sizing,
+    buffer, decide, vertical,
+};
+use crate::fleet::{LiveScale, Observed};
 use crate::ids::{WorkloadId, WorkloadKind};
-use crate::manifest::{AutoscalerRef, Desired, Problem, Scale, Severity, Unresolved, Workload};
+use crate::manifest::{Desired, Problem, Scale, Severity, Unresolved, Workload};
 
 /// Most pods of one workload; Kubernetes clusters hold at most some 150,000 pods in all.
 const PODS_MAX: u32 = 1_000_000;
 
 impl Demand {
-    /// Returns the pods to place: those of the repository's workloads in the number that `mode`
-    /// chooses, and the live pods that keep their room.
+    /// Returns the pods to place at the moment of the world; see [`Demand::asked`].
     #[must_use]
     pub fn build(desired: &Desired, observed: &Observed, mode: DemandMode) -> Self {
+        let (at, lead) = (observed.taken_at, desired.lead);
+        Self::asked(desired, observed, &Asked { mode, at, lead, ..Asked::default() })
+    }
+
+    /// Returns the pods to place: those of the repository's workloads in the number that `asked`
+    /// chooses, and the live pods that keep their room.
+    #[must_use]
+    pub fn asked(desired: &Desired, observed: &Observed, asked: &Asked) -> Self {
         let context = ShapeContext::of(desired).within(observed);
         let live = LivePods::of(observed, &context);
         let claims = Claims::of(desired, &observed.storage);
-        let declared = Declared { autoscalers: &desired.autoscalers, live: &live, mode };
-        let mut demand = Self { unresolved: desired.unresolved.clone(), ..Self::default() };
+        let scales = &observed.scaling.scales;
+        let is_known = |source: &&Unresolved| !scales.iter().any(|scale| names(source, scale));
+        let unresolved = desired.unresolved.iter().filter(is_known).cloned().collect();
+        let decisions = Decisions { desired, observed, live: &live, asked };
+        let mut declared = Declared { decisions, demand: Self { unresolved, ..Self::default() } };
         for workload in desired.workloads.values() {
-            demand.problems.extend(admission::refusals(workload, desired));
+            declared.demand.problems.extend(admission::refusals(workload, desired));
+            let (workload, is_sized) = declared.sized(workload);
             let stated = shape_of(&workload.id.namespace, &workload.template, &context);
-            let (shape, changed) = live.grown(workload, stated);
-            demand.problems.extend(changed);
+            let (shape, changed) = live.grown(&workload, stated, is_sized);
+            declared.demand.problems.extend(changed);
             let shape = Arc::new(claims.mounted(&shape, &workload.template.spec.volumes, None));
-            demand.problems.extend(volume_problems(workload, &shape));
+            declared.demand.problems.extend(volume_problems(&workload, &shape));
             if workload.scale == Scale::PerNode {
                 let origin = Some(workload.origin.clone());
-                demand.daemons.push(Daemon { workload: workload.id.clone(), origin, shape });
+                let daemon = Daemon { workload: workload.id.clone(), origin, shape };
+                declared.demand.daemons.push(daemon);
                 continue;
             }
-            let mut group = declared.group(workload, shape, &mut demand.problems);
-            if group.counts.planned > PODS_MAX {
-                demand.refuse(&group);
-            } else {
-                let made_from = (&*workload.template, workload.first_ordinal);
-                let parts =
-                    parts::of_stateful_set(&group, made_from, &claims, live.pods(&workload.id));
-                group.consist_of(parts);
-                demand.groups.push(group);
-            }
+            declared.add(&workload, shape, &claims);
         }
+        let mut demand = declared.demand;
+        buffer::fill(&mut demand.groups, desired, asked.mode);
         demand.add_live_only(desired, observed, (&live, &claims));
         demand.groups.sort_by(|a, b| a.workload.cmp(&b.workload));
         demand.share_claims();
@@ -59,6 +69,12 @@ impl Demand {
         demand.problems.extend(over_quota);
         fargate::take(&mut demand, desired, observed, &live);
         demand
+    }
+
+    /// Returns what scalers that follow the number of nodes want at a size; empty without any.
+    #[must_use]
+    pub fn following(desired: &Desired, size: &ClusterSize) -> Vec<u32> {
+        decide::follows_nodes(desired, size)
     }
 
     /// Counts a workload of absurd size as one whose size is not known: it is named, it blocks
@@ -114,69 +130,73 @@ impl Demand {
     }
 }
 
-/// What decides the number of a declared workload's pods.
+/// What declared workloads become groups with.
 struct Declared<'a> {
-    autoscalers: &'a [AutoscalerRef],
-    live: &'a LivePods<'a>,
-    mode: DemandMode,
+    decisions: Decisions<'a>,
+    demand: Demand,
 }
 
 impl Declared<'_> {
-    fn group(
-        &self,
-        workload: &Workload,
-        mut shape: Arc<PodShape>,
-        problems: &mut Vec<Problem>,
-    ) -> PodGroup {
-        let mut running = self.live.running(&workload.id);
-        let (mut counts, mut decided_by) = declared_counts(&workload.scale, running.values().sum());
-        if let Some(autoscaler) = self.autoscalers.iter().find(|a| claims(a, &workload.id)) {
-            problems.push(ignored_autoscaler(autoscaler, workload));
-            decided_by = Decider::Ignored { autoscaler: autoscaler.object.clone() };
-            // Replicas belong to the autoscaler: what it runs now is never planned away.
-            let running = self.live.active(&workload.id);
-            counts = Counts {
-                floor: counts.floor.max(running),
-                live: counts.live.max(running),
-                ceiling: counts.ceiling.max(running),
-                planned: 0,
-            };
+    /// Adds a workload whose pods have `shape`.
+    fn add(&mut self, workload: &Workload, shape: Arc<PodShape>, claims: &Claims) {
+        let group = self.group(workload, shape);
+        if group.counts.planned > PODS_MAX {
+            return self.demand.refuse(&group);
         }
-        if matches!(workload.id.kind, WorkloadKind::Job | WorkloadKind::Pod) {
-            counts = counts.less(self.live.finished(&workload.id));
+        let made_from = (&*workload.template, workload.first_ordinal);
+        let pods = self.decisions.live.pods(&workload.id);
+        let parts = parts::of_stateful_set(&group, made_from, claims, pods);
+        let mut group = group;
+        group.consist_of(parts);
+        self.demand.groups.push(group);
+    }
+
+    fn group(&mut self, workload: &Workload, mut shape: Arc<PodShape>) -> PodGroup {
+        let live = self.decisions.live;
+        let mut running = live.running(&workload.id);
+        let Decision { mut counts, by, problems, unresolved } = self.decisions.decide(workload);
+        self.demand.problems.extend(problems);
+        self.demand.unresolved.extend(unresolved);
+        if decide::ends(workload.id.kind) {
+            counts = counts.less(live.finished(&workload.id));
         }
-        counts.planned = match self.mode {
-            DemandMode::Floor => counts.floor,
-            DemandMode::Live => counts.live,
-            DemandMode::Ceiling => counts.ceiling,
-        };
+        counts.planned = counts.of(self.decisions.asked.mode);
         if let Some(node) = &shape.nodes.name {
             // Such pods are bound by whoever makes them: they run there as soon as they are made.
-            running =
-                self.live.bound_by_name(&workload.id, node, (counts.planned, &shape.requests));
+            running = live.bound_by_name(&workload.id, node, (counts.planned, &shape.requests));
         }
         if workload.id.kind == WorkloadKind::Pod {
             // Nothing would make the pod anew if it were evicted.
             Arc::make_mut(&mut shape).pinned = true;
         }
         let (workload, origin) = (workload.id.clone(), Some(workload.origin.clone()));
-        PodGroup { workload, origin, shape, counts, decided_by, running, parts: Vec::new() }
+        PodGroup { workload, origin, shape, counts, decided_by: by, running, parts: Vec::new() }
     }
-}
 
-fn declared_counts(scale: &Scale, running: u32) -> (Counts, Decider) {
-    let all = |n: u32| Counts { floor: n, live: n, ceiling: n, planned: n };
-    match scale {
-        Scale::Replicas(n) => (all(*n), Decider::Git),
-        Scale::PerNode => (Counts::default(), Decider::Git),
-        Scale::Job { suspended: true, .. } => (all(0), Decider::Git),
-        Scale::Job { pods, suspended: false } => (all(*pods), Decider::Git),
-        Scale::CronJob { suspended: true, .. } => (all(0), Decider::Schedule),
-        Scale::CronJob { pods, suspended: false, .. } => {
-            let counts =
-                Counts { floor: 0, live: running, ceiling: (*pods).max(running), planned: 0 };
-            (counts, Decider::Schedule)
+    /// Returns the workload with the template that its pods are made from, and whether a vertical
+    /// autoscaler decides what they ask for.
+    fn sized<'w>(&mut self, workload: &'w Workload) -> (Cow<'w, Workload>, bool) {
+        let Decisions { desired, observed, .. } = self.decisions;
+        let mut all = vertical::of(&desired.verticals, &workload.id);
+        let Some(vertical) = all.next() else { return (Cow::Borrowed(workload), false) };
+        if let Some(second) = all.next() {
+            self.demand.problems.push(Problem {
+                origin: second.origin.clone(),
+                severity: Severity::Error,
+                object: second.object.clone(),
+                message: format!(
+                    "sizes {} {}, which {} at {} sizes as well",
+                    workload.id.kind, workload.id, vertical.object, vertical.origin
+                ),
+                hint: Some("keep one of the two".to_owned()),
+            });
         }
+        let vertical::Sizing { template, because, is_applied } =
+            vertical::sized(vertical, workload, &observed.scaling);
+        let (autoscaler, origin) = (vertical.object.clone(), vertical.origin.clone());
+        let sizing = Sizing { autoscaler, origin, because, applied: is_applied };
+        self.demand.sizings.insert(workload.id.clone(), sizing);
+        (Cow::Owned(Workload { template, ..workload.clone() }), is_applied)
     }
 }
 
@@ -209,21 +229,8 @@ fn volume_problems(workload: &Workload, shape: &PodShape) -> Vec<Problem> {
     told.map(warning).collect()
 }
 
-fn claims(autoscaler: &AutoscalerRef, id: &WorkloadId) -> bool {
-    autoscaler.namespace == id.namespace
-        && autoscaler.target_kind == id.kind.as_str()
-        && *autoscaler.target_name == *id.name
-}
-
-fn ignored_autoscaler(autoscaler: &AutoscalerRef, workload: &Workload) -> Problem {
-    Problem {
-        origin: autoscaler.origin.clone(),
-        severity: Severity::Warning,
-        object: autoscaler.object.clone(),
-        message: format!(
-            "scales {} {}, which is not taken into account yet; the count in {} is planned",
-            workload.id.kind, workload.id, workload.origin
-        ),
-        hint: None,
-    }
+/// Returns whether an object of unknown size is one whose scale the world tells: its pods there keep
+/// their room.
+fn names(source: &Unresolved, scale: &LiveScale) -> bool {
+    source.object == format!("{} {}/{}", scale.kind, scale.namespace, scale.name)
 }

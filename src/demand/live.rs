@@ -59,6 +59,11 @@ impl<'a> LivePods<'a> {
         u32::try_from(self.pods(id).len()).unwrap_or(u32::MAX)
     }
 
+    /// Returns how many pods a workload is set to, where the world tells.
+    pub(super) fn replicas(&self, id: &WorkloadId) -> Option<u32> {
+        self.workloads.get(id).map(|live| live.replicas)
+    }
+
     /// Returns how many pods of a workload are done and will not be made again.
     pub(super) fn finished(&self, id: &WorkloadId) -> u32 {
         self.finished.get(id).copied().unwrap_or(0)
@@ -123,11 +128,13 @@ impl<'a> LivePods<'a> {
     ///
     /// Pods of DaemonSets count as the largest of them, as Karpenter has it: each takes its share of
     /// a node before anything else comes. Of other workloads what all pods have in common counts: one
-    /// pod that was resized does not make the rest of them larger.
+    /// pod that was resized does not make the rest of them larger. `is_sized` says that a vertical
+    /// autoscaler decides what they ask for.
     pub(super) fn grown(
         &self,
         workload: &Workload,
         stated: PodShape,
+        is_sized: bool,
     ) -> (PodShape, Option<Problem>) {
         let pods = self.pods(&workload.id);
         let of_controller = self.of_controller(workload);
@@ -136,6 +143,11 @@ impl<'a> LivePods<'a> {
         let common = if is_daemon { Resources::at_least } else { at_most };
         let live = self.distinct(pods).into_iter().reduce(|a, b| common(&a, &b));
         let grown = live.map(|live| stated.requests.at_least(&live));
+        if is_sized {
+            // Pods follow a recommendation one by one: until then they need what they run with.
+            let requests = grown.unwrap_or_else(|| stated.requests.clone());
+            return (PodShape { requests, ..stated }, None);
+        }
         let Some(grown) = grown.filter(|grown| !rolls_out && *grown != stated.requests) else {
             return (stated, None);
         };

@@ -36,6 +36,7 @@ fn plan_of(story: &Story, scope: Scope) -> Plan {
         base: base(&story.observed, "sim:world"),
         at: story.observed.taken_at,
         demand: DemandMode::Live,
+        is_forecast: false,
         scope,
         settings: Settings::default(),
     });
@@ -150,6 +151,7 @@ fn a_workload_of_absurd_size_is_named_and_costs_nothing() {
         base: base(&story.observed, "sim:world"),
         at: story.observed.taken_at,
         demand: DemandMode::Live,
+        is_forecast: false,
         scope: Scope::default(),
         settings: Settings::default(),
     });

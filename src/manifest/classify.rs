@@ -26,8 +26,14 @@ pub(super) enum Object {
     NodeTemplate,
     ClusterConfig,
     FargateProfile,
-    /// An autoscaler: the field that names its target, and the kind meant where it names none.
-    Autoscaler(&'static str, Option<&'static str>),
+    HorizontalScaler,
+    VerticalScaler,
+    EventScaler,
+    QueueScaler,
+    /// Parameters of cluster-proportional-autoscaler.
+    Parameters,
+    CapacityBuffer,
+    PodTemplate,
 }
 
 impl Object {
@@ -40,7 +46,13 @@ impl Object {
             | Self::DisruptionBudget
             | Self::PersistentVolumeClaim
             | Self::FargateProfile
-            | Self::Autoscaler(..) => Place::Namespaced,
+            | Self::HorizontalScaler
+            | Self::VerticalScaler
+            | Self::EventScaler
+            | Self::QueueScaler
+            | Self::Parameters
+            | Self::CapacityBuffer
+            | Self::PodTemplate => Place::Namespaced,
             Self::Namespace
             | Self::PriorityClass
             | Self::RuntimeClass
@@ -90,7 +102,7 @@ const fn served(
     Served { kind, group, versions, object }
 }
 
-const SERVED: [Served; 29] = [
+const SERVED: [Served; 34] = [
     served("apps", &["v1", "v1beta2", "v1beta1"], "Deployment", |_| deployment()),
     served("extensions", &["v1beta1"], "Deployment", |_| deployment()),
     served("apps", &["v1", "v1beta2", "v1beta1"], "StatefulSet", |_| {
@@ -129,11 +141,18 @@ const SERVED: [Served; 29] = [
     served("eksctl.io", &["v1alpha5"], "ClusterConfig", |_| Object::ClusterConfig),
     served("eks.services.k8s.aws", &["v1alpha1"], "FargateProfile", |_| Object::FargateProfile),
     served("autoscaling", &["v2", "v1", "v2beta2", "v2beta1"], "HorizontalPodAutoscaler", |_| {
-        Object::Autoscaler("scaleTargetRef", None)
+        Object::HorizontalScaler
     }),
     served("autoscaling.k8s.io", &["v1", "v1beta2", "v1beta1"], "VerticalPodAutoscaler", |_| {
-        Object::Autoscaler("targetRef", None)
+        Object::VerticalScaler
     }),
+    served("keda.sh", &["v1alpha1"], "ScaledObject", |_| Object::EventScaler),
+    served("keda.sh", &["v1alpha1"], "ScaledJob", |_| Object::QueueScaler),
+    served("argoproj.io", &["v1alpha1"], "Rollout", |_| Object::Workload(WorkloadKind::Rollout)),
+    served("autoscaling.x-k8s.io", &["v1beta1", "v1alpha1"], "CapacityBuffer", |_| {
+        Object::CapacityBuffer
+    }),
+    served("", &["v1"], "PodTemplate", |_| Object::PodTemplate),
 ];
 
 fn deployment() -> Object {
@@ -153,14 +172,12 @@ fn generation(version: &str) -> Generation {
 }
 
 /// Objects whose pods are made elsewhere, so that their size is not known here.
-const UNRESOLVED: [(&str, &str, &str); 8] = [
+const UNRESOLVED: [(&str, &str, &str); 6] = [
     ("argoproj.io", "Application", "Argo CD renders it elsewhere"),
     ("argoproj.io", "ApplicationSet", "Argo CD renders it elsewhere"),
-    ("argoproj.io", "Rollout", "kind Rollout is not understood yet"),
     ("helm.toolkit.fluxcd.io", "HelmRelease", "Flux renders its chart elsewhere"),
     ("kustomize.toolkit.fluxcd.io", "Kustomization", "Flux renders it elsewhere"),
     ("helm.cattle.io", "HelmChart", "its chart is rendered elsewhere"),
-    ("keda.sh", "ScaledJob", "KEDA decides how many jobs there are"),
     ("serving.knative.dev", "Service", "Knative decides how many pods there are"),
 ];
 
@@ -204,8 +221,8 @@ fn classify_kubernetes(root: &Node<'_>, group: &str, version: &str, kind: &str) 
         let encrypted = root.get("sops").is_some();
         return if encrypted { Class::Unresolved(ENCRYPTED.into()) } else { Class::Object(object) };
     }
-    if group == "keda.sh" && kind == "ScaledObject" {
-        return Class::Object(Object::Autoscaler("scaleTargetRef", Some("Deployment")));
+    if group.is_empty() && kind == "ConfigMap" && scales(root) {
+        return Class::Object(Object::Parameters);
     }
     let built_in = BUILT_IN.contains(&group) || group.ends_with(".k8s.io");
     if let Some(served) = of_kind().next().filter(|_| built_in) {
@@ -232,6 +249,12 @@ fn classify_kubernetes(root: &Node<'_>, group: &str, version: &str, kind: &str) 
 }
 
 const ENCRYPTED: &str = "encrypted with SOPS";
+
+/// Returns whether a ConfigMap holds parameters of cluster-proportional-autoscaler.
+fn scales(root: &Node<'_>) -> bool {
+    let data = root.get("data");
+    ["linear", "ladder"].iter().any(|key| data.and_then(|data| data.get(key)).is_some())
+}
 
 /// Returns whether the object holds a pod template where controllers keep theirs.
 fn has_pods(root: &Node<'_>) -> bool {

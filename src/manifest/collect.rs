@@ -1,12 +1,15 @@
 //! Where read objects are gathered; one object is defined once.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
-use super::decode::Scope;
+use super::decode::{Map, Scope};
 use super::model::{
     Desired, DisruptionBudget, LimitRangeItem, ResourceQuota, Severity, Skipped, Unresolved,
 };
+use super::scaling::{Buffer, Found, Parameters, Scaler, VerticalScaler};
 use crate::ids::{Namespace, Origin};
+use crate::pod::PodTemplate;
 
 /// What was read so far, and where each object was defined.
 #[derive(Debug, Default)]
@@ -20,6 +23,18 @@ pub(super) struct Collected {
     pub(super) budgets: BTreeMap<(Namespace, String), DisruptionBudget>,
     /// The cluster that the fleet names; without one, objects of any cluster count.
     cluster: Option<String>,
+    /// Autoscalers that scale with the cluster, their parameters still to come.
+    pub(super) proportional: Vec<Found>,
+    /// Parameters of such autoscalers, by namespace and name of their ConfigMap.
+    pub(super) parameters: BTreeMap<(Namespace, String), Parameters>,
+    /// Buffers, their pods still to be found.
+    pub(super) buffers: Vec<Buffer>,
+    /// `PodTemplate` objects, by namespace and name.
+    pub(super) templates: BTreeMap<(Namespace, String), Arc<PodTemplate>>,
+    /// Scalers, by object.
+    scalers: BTreeMap<String, Scaler>,
+    /// Vertical scalers, by object.
+    verticals: BTreeMap<String, VerticalScaler>,
     /// Where each object was defined, by sort and name.
     places: BTreeMap<&'static str, BTreeMap<String, Origin>>,
 }
@@ -71,15 +86,37 @@ impl Collected {
         }
     }
 
+    /// Adds a scaler.
+    pub(super) fn scaler(&mut self, scaler: Scaler, root: &Map<'_>) {
+        let (object, origin) = (scaler.object.clone(), scaler.origin.clone());
+        let scope = root.field.scope;
+        let named = Named { sort: "scaler", name: object.clone(), scope, origin };
+        let same = |a: &Scaler, b: &Scaler| a.rule == b.rule && a.targets == b.targets;
+        self.insert(named, |all| &mut all.scalers, (object, scaler), same);
+    }
+
+    /// Adds a vertical scaler.
+    pub(super) fn vertical(&mut self, scaler: VerticalScaler, root: &Map<'_>) {
+        let (object, origin) = (scaler.object.clone(), scaler.origin.clone());
+        let scope = root.field.scope;
+        let named = Named { sort: "vertical scaler", name: object.clone(), scope, origin };
+        let same = |a: &VerticalScaler, b: &VerticalScaler| {
+            a.target == b.target && a.mode == b.mode && a.policies == b.policies
+        };
+        self.insert(named, |all| &mut all.verticals, (object, scaler), same);
+    }
+
     /// Returns what was read, in its final order.
     pub(super) fn into_desired(self) -> Desired {
-        let Self { mut desired, limit_ranges, quotas, budgets, cluster: _, places: _ } = self;
+        let Self { mut desired, limit_ranges, quotas, budgets, scalers, verticals, .. } = self;
         for ((namespace, _), items) in limit_ranges {
             desired.limit_ranges.entry(namespace).or_default().extend(items);
         }
         desired.quotas = quotas.into_values().collect();
         desired.disruption_budgets = budgets.into_values().collect();
-        desired.autoscalers.sort();
+        desired.scalers.extend(scalers.into_values());
+        desired.scalers.sort_by(|a, b| (&a.object, &a.origin).cmp(&(&b.object, &b.origin)));
+        desired.verticals = verticals.into_values().collect();
         desired.unresolved.sort();
         desired.skipped.sort();
         desired

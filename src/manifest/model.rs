@@ -3,7 +3,11 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use jiff::SignedDuration;
+
+use super::cron::Schedule;
 use super::pool::{MinValuesPolicy, NodeClass, Overlay, Pool};
+use super::scaling::{ScaleTarget, Scaler, VerticalScaler};
 use crate::fargate::{Profile, Rates};
 use crate::ids::{Labels, Namespace, NodeClassName, Origin, PoolName, WorkloadId};
 use crate::pod::{Amounts, PodTemplate, Selector, Toleration};
@@ -108,8 +112,12 @@ pub struct Desired {
     pub fargate_profiles: BTreeMap<String, Profile>,
     /// What Fargate costs, where the settings say so.
     pub fargate_rates: Option<Rates>,
-    /// Autoscalers found, by the workload they claim.
-    pub autoscalers: Vec<AutoscalerRef>,
+    /// What decides the number of pods of workloads.
+    pub scalers: Vec<Scaler>,
+    /// What decides what the pods of workloads ask for.
+    pub verticals: Vec<VerticalScaler>,
+    /// How long before it is needed capacity is to be there.
+    pub lead: SignedDuration,
     /// Sources of workloads whose size is not known.
     pub unresolved: Vec<Unresolved>,
     /// Files and documents that are no input.
@@ -156,17 +164,73 @@ pub enum Scale {
         /// When it runs.
         schedule: CronSchedule,
     },
+    /// Jobs that KEDA makes as there is work for them.
+    ScaledJob(JobScaling),
+    /// Room kept for pods to come.
+    Buffer(BufferScaling),
 }
 
-/// The schedule of a `CronJob` as written.
+/// The schedule of a `CronJob`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CronSchedule {
-    /// Cron expression.
-    pub expression: String,
-    /// IANA time zone; `None` is UTC.
-    pub time_zone: Option<String>,
-    /// Whether runs may overlap (`concurrencyPolicy: Allow`).
-    pub overlaps: bool,
+    /// When it runs.
+    pub due: Schedule,
+    /// What becomes of a run where the one before has not ended.
+    pub concurrency: Concurrency,
+    /// Longest time that a run may take (`activeDeadlineSeconds`).
+    pub deadline: Option<SignedDuration>,
+}
+
+/// What becomes of a run where the one before has not ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Concurrency {
+    /// Both run.
+    Allow,
+    /// It is left out.
+    Forbid,
+    /// It takes the place of the one before.
+    Replace,
+}
+
+/// How many jobs of a `ScaledJob` there are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct JobScaling {
+    /// Pods of one job.
+    pub pods: u32,
+    /// Fewest jobs.
+    pub min: u32,
+    /// Most jobs.
+    pub max: u32,
+    /// How new jobs are counted.
+    pub strategy: JobStrategy,
+    /// Whether no further jobs are made.
+    pub is_paused: bool,
+}
+
+/// How a `ScaledJob` counts new jobs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum JobStrategy {
+    /// Those that the queue asks for, less those that run.
+    Default,
+    /// Less a stated share.
+    Custom,
+    /// Less those that wait.
+    Accurate,
+    /// As many as there may be.
+    Eager,
+}
+
+/// How much room a `CapacityBuffer` keeps.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BufferScaling {
+    /// Pods, as a number.
+    pub replicas: Option<u32>,
+    /// Pods, as a share of those of the workload it is for, in percent.
+    pub percentage: Option<u32>,
+    /// What all of them may ask for together.
+    pub limits: Amounts,
+    /// The workload it is for.
+    pub of: Option<ScaleTarget>,
 }
 
 /// What an item of a `LimitRange` is about.
@@ -262,19 +326,4 @@ pub struct VolumeClaim {
     pub origin: Origin,
     /// What it asks for; as it is written, it is not bound yet.
     pub claim: Claim,
-}
-
-/// An autoscaler that claims a workload.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct AutoscalerRef {
-    /// The autoscaler, such as `HorizontalPodAutoscaler web/api`.
-    pub object: String,
-    /// File and line.
-    pub origin: Origin,
-    /// Namespace of both.
-    pub namespace: Namespace,
-    /// Kind of the target as written.
-    pub target_kind: String,
-    /// Name of the target.
-    pub target_name: String,
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use jiff::SignedDuration;
 
+use super::cron::Schedule;
 use crate::ids::{LabelKey, LabelValue, Labels, NodeClassName, Origin, PoolName};
 use crate::pod::{Amounts, Taint};
 use crate::requirement::Operator;
@@ -154,7 +155,7 @@ pub struct Budget {
     /// The reasons it holds for; empty means all (`Underutilized`, `Empty`, `Drifted`).
     pub reasons: Vec<String>,
     /// When it starts to hold (cron, UTC); `None` is always.
-    pub schedule: Option<String>,
+    pub schedule: Option<Schedule>,
     /// How long it holds from each start.
     pub duration: Option<SignedDuration>,
 }

@@ -13,7 +13,7 @@ use super::meta::{Meta, Place, meta, shown};
 use super::model::{Desired, Problem, Severity, Tree, TreeFile};
 use super::placeholder::{self, Vars};
 use super::yaml::{self, Document, Fault, Loaded, Node, Value};
-use super::{autoscaler, cluster, eksctl, karpenter, limits, references, storage, workload};
+use super::{cluster, eksctl, karpenter, limits, references, scaling, storage, workload};
 use crate::ids::Origin;
 
 /// Reads every manifest of `tree` that the sources of `fleet` name.
@@ -33,7 +33,10 @@ pub fn read(tree: &Tree, fleet: &Fleet) -> Desired {
         reader.file(file);
     }
     reader.unrendered(fleet);
+    scaling::join(&mut reader.into, &report);
+    scaling::fill(&mut reader.into);
     let mut desired = reader.into.into_desired();
+    desired.lead = fleet.demand.lead;
     desired.min_values_policy = fleet.min_values_policy;
     desired.fargate_rates = fleet.fargate;
     references::check(&desired, &report);
@@ -370,6 +373,12 @@ fn read_object(object: Object, meta: Meta, root: &Map<'_>, into: &mut Collected)
         Object::NodeTemplate => karpenter::node_template(meta, root, into),
         Object::ClusterConfig => eksctl::cluster_config(meta, root, into),
         Object::FargateProfile => eksctl::ack_profile(&meta, root, into),
-        Object::Autoscaler(key, kind) => autoscaler::read(key, kind, meta, root, into),
+        Object::HorizontalScaler => scaling::horizontal(meta, root, into),
+        Object::VerticalScaler => scaling::vertical(meta, root, into),
+        Object::EventScaler => scaling::scaled_object(meta, root, into),
+        Object::QueueScaler => scaling::scaled_job(meta, root, into),
+        Object::Parameters => scaling::parameters(meta, root, into),
+        Object::CapacityBuffer => scaling::capacity_buffer(meta, root, into),
+        Object::PodTemplate => scaling::pod_template_object(meta, root, into),
     }
 }

@@ -4,6 +4,7 @@ mod cluster;
 mod files;
 mod pods;
 mod pools;
+mod scaling;
 mod workloads;
 
 use super::*;

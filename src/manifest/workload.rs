@@ -1,14 +1,16 @@
 //! Objects that own pods.
 
-use std::borrow::Cow;
 use std::sync::Arc;
+
+use jiff::SignedDuration;
 
 use super::collect::{Collected, Named};
 use super::cron;
 use super::decode::{Field, Map};
 use super::meta::Meta;
-use super::model::{CronSchedule, Scale, Severity, Workload};
+use super::model::{Concurrency, CronSchedule, Scale, Severity, Workload};
 use super::podspec::{claim_class, pod_template};
+use super::scaling::autoscaler_of;
 use crate::ids::{WorkloadId, WorkloadKind};
 use crate::pod::{PodTemplate, Volume, VolumeSource};
 
@@ -44,8 +46,20 @@ const JOB_IRRELEVANT: &[&str] = &[
     "ttlSecondsAfterFinished",
 ];
 
+/// Fields of a Rollout's specification that change neither.
+const ROLLOUT_IRRELEVANT: &[&str] =
+    &["analysis", "progressDeadlineAbort", "restartAt", "rollbackWindow", "scaleDownDelaySeconds"];
+
 /// Reads a workload and adds it to what was collected.
 pub(super) fn read(kind: WorkloadKind, meta: Meta, root: &Map<'_>, into: &mut Collected) {
+    if kind == WorkloadKind::Deployment {
+        autoscaler_of(&meta, root.field.node, into);
+    }
+    if kind == WorkloadKind::Rollout && has_workload_ref(root) {
+        let object = root.field.scope.object.clone();
+        let why = "its pods are made from a `workloadRef`, which is not followed";
+        return into.unresolved(meta.origin, object, why);
+    }
     let mut first_ordinal = 0;
     let read = if kind == WorkloadKind::Pod {
         Some((Scale::Replicas(1), pod_template(root)))
@@ -82,6 +96,11 @@ pub(super) fn read(kind: WorkloadKind, meta: Meta, root: &Map<'_>, into: &mut Co
     into.insert(named, |all| &mut all.desired.workloads, (id, workload), same);
 }
 
+/// Returns whether a Rollout takes its template from another object.
+fn has_workload_ref(root: &Map<'_>) -> bool {
+    root.field.node.get("spec").is_some_and(|spec| spec.get("workloadRef").is_some())
+}
+
 /// Reads the scale and template of a workload with a specification of its own.
 fn scaled(kind: WorkloadKind, spec: &Map<'_>) -> Option<(Scale, PodTemplate)> {
     let read = match kind {
@@ -101,8 +120,14 @@ fn scaled(kind: WorkloadKind, spec: &Map<'_>) -> Option<(Scale, PodTemplate)> {
         WorkloadKind::Deployment
         | WorkloadKind::ReplicaSet
         | WorkloadKind::ReplicationController
+        | WorkloadKind::Rollout
         | WorkloadKind::Pod => Some((Scale::Replicas(count(spec, "replicas")), template(spec))),
+        // Both are read by readers of their own.
+        WorkloadKind::ScaledJob | WorkloadKind::CapacityBuffer => None,
     };
+    if kind == WorkloadKind::Rollout {
+        spec.ignore(ROLLOUT_IRRELEVANT);
+    }
     spec.ignore(if kind == WorkloadKind::Job { JOB_IRRELEVANT } else { IRRELEVANT });
     spec.finish_exact();
     read
@@ -134,26 +159,49 @@ fn job(spec: &Map<'_>) -> (u32, bool, PodTemplate) {
 }
 
 fn cron_job(spec: &Map<'_>) -> Option<(Scale, PodTemplate)> {
-    let expression = spec.need("schedule").and_then(|field| cron::expression(&field));
-    let time_zone = spec.get("timeZone").and_then(|f| f.filled()).map(Cow::into_owned);
-    let policies = [("Allow", true), ("Forbid", false), ("Replace", false)];
-    let overlaps = spec.get("concurrencyPolicy").map_or(Some(true), |f| f.choice(&policies));
+    let due = spec.need("schedule").and_then(|field| cron::expression(&field));
+    let zone = spec.get("timeZone").map(|field| cron::time_zone(&field));
+    let policies = [
+        ("Allow", Concurrency::Allow),
+        ("Forbid", Concurrency::Forbid),
+        ("Replace", Concurrency::Replace),
+    ];
+    let concurrency =
+        spec.get("concurrencyPolicy").map_or(Some(Concurrency::Allow), |f| f.choice(&policies));
     let suspended = spec.get("suspend").and_then(|f| f.boolean()).unwrap_or(false);
+    let mut deadline = None;
     let of_job = |field: Field<'_>| {
         let template = field.map()?;
         let spec = template.need("spec")?;
-        let spec = spec.map()?;
-        let read = job(&spec);
-        spec.ignore(JOB_IRRELEVANT);
-        spec.finish_exact();
-        Some(read)
+        deadline = active_deadline(&spec);
+        job_template(&spec)
     };
     let job = spec.need("jobTemplate").and_then(of_job);
     spec.ignore(&["failedJobsHistoryLimit", "successfulJobsHistoryLimit"]);
     spec.ignore(&["startingDeadlineSeconds"]);
     let (pods, job_suspended, template) = job?;
-    let schedule = CronSchedule { expression: expression?, time_zone, overlaps: overlaps? };
+    let due = match zone {
+        None => due?,
+        Some(zone) => due?.within(zone?),
+    };
+    let schedule = CronSchedule { due, concurrency: concurrency?, deadline };
     Some((Scale::CronJob { pods, suspended: suspended || job_suspended, schedule }, template))
+}
+
+fn active_deadline(spec: &Field<'_>) -> Option<SignedDuration> {
+    let map = spec.map()?;
+    let seconds = map.get("activeDeadlineSeconds")?.int(1)?;
+    Some(SignedDuration::from_secs(seconds))
+}
+
+/// Reads the specification of a job inside another object: its pods at a time, whether it is
+/// suspended, and its template.
+pub(super) fn job_template(field: &Field<'_>) -> Option<(u32, bool, PodTemplate)> {
+    let spec = field.map()?;
+    let read = job(&spec);
+    spec.ignore(JOB_IRRELEVANT);
+    spec.finish_exact();
+    Some(read)
 }
 
 /// Adds the claims that each pod of a `StatefulSet` gets; each takes the place of a volume of its

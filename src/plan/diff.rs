@@ -108,6 +108,8 @@ pub fn diff(parts: Parts) -> Plan {
             unschedulable,
             unresolved: unresolved(demand),
             demand: demand_rows(demand),
+            // The engine knows what other counts would need.
+            modes: Vec::new(),
             daemons: daemon_rows(demand),
             cost,
             alternatives: rows.alternatives,
@@ -166,6 +168,7 @@ fn demand_rows(demand: &Demand) -> Vec<DemandRow> {
         decided_by: group.decided_by.clone(),
         requests: Amount::from(&group.shape.requests),
         fargate: None,
+        sized_by: demand.sizings.get(&group.workload).cloned(),
     };
     let mut rows = demand.groups.iter().map(row).collect();
     fargate::join(&mut rows, demand);

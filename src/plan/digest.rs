@@ -224,6 +224,7 @@ impl<'a> Decisions<'a> {
             unschedulable: _,
             unresolved: _,
             demand: _,
+            modes: _,
             daemons: _,
             cost: _,
             alternatives,

@@ -253,6 +253,7 @@ fn demand() -> Demand {
         parts: Vec::new(),
     };
     Demand {
+        sizings: BTreeMap::new(),
         groups: vec![
             group("api", resources(800, 1024), 3, &[("n0", 2), ("n2", 1)]),
             group("batch", resources(1800, 1024), 3, &[]),
@@ -526,6 +527,7 @@ fn demand_rows(demand: &Demand) -> Vec<DemandRow> {
         decided_by: group.decided_by.clone(),
         requests: Amount::from(&group.shape.requests),
         fargate: None,
+        sized_by: None,
     };
     demand.groups.iter().map(row).collect()
 }
@@ -614,6 +616,7 @@ fn capacity() -> Capacity {
         }],
         unresolved: Vec::new(),
         demand: demand_rows(&demand),
+        modes: Vec::new(),
         daemons: vec![DaemonRow {
             workload: agent(),
             origin: None,

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::catalog::{CapacityType, PriceSource};
 // Views work on this form alone, so it hands on the types of other modules that it is made of.
-pub use crate::demand::{Counts, Decider, DemandMode};
+pub use crate::demand::{Counts, Decider, DemandMode, Sizing};
 pub use crate::fargate::{Rates as FargateRates, Size as FargateSize};
 pub use crate::fleet::{ClusterIdentity, Completeness, KEY_LABEL};
 use crate::ids::{
@@ -316,6 +316,10 @@ pub struct Capacity {
     pub unresolved: Vec<UnresolvedRow>,
     /// Every workload: its counts, who decided, and where it is declared.
     pub demand: Vec<DemandRow>,
+    /// What the fleet would come to at the least, the present and the most that autoscalers may
+    /// choose; empty where no workload's number is left open.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub modes: Vec<ModeRow>,
     /// Workloads that run on every node that admits them, with what each of their pods asks for.
     #[serde(default)]
     pub daemons: Vec<DaemonRow>,
@@ -572,6 +576,9 @@ pub struct DemandRow {
     /// What of it Fargate runs; absent where it runs none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fargate: Option<FargateRow>,
+    /// The vertical autoscaler that decides what its pods ask for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sized_by: Option<Sizing>,
 }
 
 /// What [`Rejection::reason`] says of pods that a Fargate profile takes and Fargate cannot run.
@@ -588,6 +595,25 @@ pub struct FargateRow {
     /// What each of them gets; absent where Fargate cannot run them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size: Option<FargateSize>,
+}
+
+/// The fleet that one count of every autoscaled workload needs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ModeRow {
+    /// Which count.
+    pub mode: DemandMode,
+    /// Nodes.
+    pub nodes: u32,
+    /// Their CPU, in thousandths of a core.
+    pub cpu_milli: i64,
+    /// Their memory, in bytes.
+    pub memory_bytes: i64,
+    /// Pods planned, DaemonSet pods excluded.
+    pub pods: u32,
+    /// Pods without a place.
+    pub unschedulable: u32,
+    /// Price per hour.
+    pub hourly: MicroUsd,
 }
 
 /// A workload that runs on every node that admits it.

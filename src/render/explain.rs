@@ -14,8 +14,8 @@ use super::row::{Row, rows};
 use crate::ids::{InstanceId, NodeName, Origin, WorkloadId};
 use crate::plan::Plan;
 use crate::plan::wire::{
-    DaemonRow, DemandRow, NodeState, ResourceChange, UnresolvedRow, UnschedulableRow, Wave,
-    workload_key,
+    DaemonRow, Decider, DemandRow, NodeState, ResourceChange, Sizing, UnresolvedRow,
+    UnschedulableRow, Wave, workload_key,
 };
 
 /// Most names that an error suggests.
@@ -243,7 +243,8 @@ impl<'a> PodExplanation<'a> {
         let origin = self.origin().map_or_else(String::new, |origin| format!("  {origin}"));
         let key = workload_key(self.workload);
         page.line([Span::new(&key, Tone::Strong), Span::new(&origin, Tone::Faint)]);
-        if let Some(DemandRow { counts, decided_by, requests, fargate, .. }) = self.demand {
+        if let Some(DemandRow { counts, decided_by, requests, fargate, sized_by, .. }) = self.demand
+        {
             page.text(format!(
                 "  {} planned, decided by {}",
                 count(counts.planned, "pod"),
@@ -253,9 +254,16 @@ impl<'a> PodExplanation<'a> {
                 "  floor {}, live {}, ceiling {}",
                 counts.floor, counts.live, counts.ceiling
             ));
+            if let Decider::Autoscaler { next: Some(next), .. } = decided_by {
+                page.text(format!("  its next step is {}", count(*next, "pod")));
+            }
             page.text(format!("  each needs {}", amount(requests)));
             if let Some(taken) = fargate {
                 page.text(format!("  {}", super::fargate::of_workload(taken)));
+            }
+            if let Some(Sizing { autoscaler, origin, because, applied }) = sized_by {
+                let verb = if *applied { "sized by" } else { "not sized by" };
+                page.text(format!("  {verb} {autoscaler} at {origin} ({because})"));
             }
         }
         if let Some(daemon) = self.daemon {

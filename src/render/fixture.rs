@@ -79,6 +79,7 @@ fn capacity(base: Base) -> Capacity {
         unschedulable: Vec::new(),
         unresolved: Vec::new(),
         demand: Vec::new(),
+        modes: Vec::new(),
         daemons: Vec::new(),
         cost: cost(0, 0),
         alternatives: Vec::new(),
@@ -234,6 +235,7 @@ pub(crate) fn plan() -> Plan {
             reason: "charts are not rendered yet".into(),
         }],
         demand: demand(),
+        modes: Vec::new(),
         daemons: vec![DaemonRow {
             workload: WorkloadId {
                 kind: WorkloadKind::DaemonSet,
@@ -432,11 +434,17 @@ fn demand() -> Vec<DemandRow> {
         decided_by: Decider::Git,
         requests,
         fargate: None,
+        sized_by: None,
     };
-    let ignored = Decider::Ignored { autoscaler: "HorizontalPodAutoscaler batch/queue".into() };
+    let scaled = Decider::Autoscaler {
+        autoscaler: "HorizontalPodAutoscaler batch/queue".into(),
+        origin: Origin::new("clusters/prod/apps.yaml", 40),
+        because: "10 pods run; cpu 66% of 60% asks for 11, next step 11".into(),
+        next: Some(11),
+    };
     vec![
         DemandRow {
-            decided_by: ignored,
+            decided_by: scaled,
             ..row("batch", "queue", 10, amount(300, Bytes::gib(1).0, 1))
         },
         row("ml", "train", 3, amount(4_000, Bytes::gib(96).0, 1)),

@@ -4,7 +4,9 @@ use super::amount::{dollars, gib, hourly, signed_dollars, span};
 use super::page::{Page, Span, Tone, plain};
 use super::row::{Row, Symbol, count};
 use crate::plan::Plan;
-use crate::plan::wire::{Base, BaseWorld, Change, Completeness, NodeState, PodTotals, Summary};
+use crate::plan::wire::{
+    Base, BaseWorld, Change, Completeness, DemandMode, ModeRow, NodeState, PodTotals, Summary,
+};
 use crate::units::MicroUsd;
 
 /// Hex digits of a commit and of a digest that tell it apart at a glance.
@@ -23,6 +25,9 @@ pub(super) fn write(page: &mut Page, plan: &Plan, rows: &[Row<'_>]) {
     page.items(2, money(plan));
     if let Some(fargate) = super::fargate::line(&plan.capacity.cost) {
         page.items(2, fargate.iter().map(plain).collect());
+    }
+    for row in &plan.capacity.modes {
+        page.items(2, mode(row, plan));
     }
     for line in standing(plan) {
         page.line([Span::new(&line, Tone::Warning)]);
@@ -126,6 +131,28 @@ fn money(plan: &Plan) -> Vec<Span> {
     ];
     if cost.lower_bound_hourly != MicroUsd::ZERO {
         items.push(plain(format!("{} % above the lower bound", cost.gap_percent)));
+    }
+    items
+}
+
+/// Returns what the fleet comes to at one of the counts that autoscalers may choose.
+fn mode(row: &ModeRow, plan: &Plan) -> Vec<Span> {
+    let ModeRow { mode, nodes, cpu_milli, memory_bytes, pods, unschedulable, hourly: price } = row;
+    let name = match mode {
+        DemandMode::Floor => "floor",
+        DemandMode::Live => "live",
+        DemandMode::Ceiling => "ceiling",
+    };
+    let here = if plan.capacity.base.demand == *mode { " (planned)" } else { "" };
+    let mut items = vec![
+        plain(format!("at {name}{here}: pods {pods}")),
+        plain(format!("nodes {nodes}")),
+        plain(format!("vCPU {}", cores(*cpu_milli))),
+        plain(format!("memory {} GiB", gib(*memory_bytes))),
+        plain(hourly(*price)),
+    ];
+    if *unschedulable > 0 {
+        items.push(Span::new(&format!("{unschedulable} unschedulable"), Tone::Warning));
     }
     items
 }

@@ -138,10 +138,12 @@ pub(super) fn decider(decider: &Decider) -> String {
         Decider::Git => "the repository".to_owned(),
         Decider::World => "the cluster, as the repository does not declare it".to_owned(),
         Decider::Removed => "its removal from the repository".to_owned(),
-        Decider::Schedule => "its schedule".to_owned(),
-        Decider::Ignored { autoscaler } => {
-            format!("the repository ({autoscaler} is not taken into account yet)")
+        Decider::Schedule { because } if because.is_empty() => "its schedule".to_owned(),
+        Decider::Schedule { because } => format!("its schedule ({because})"),
+        Decider::Autoscaler { autoscaler, origin, because, next: _ } => {
+            format!("{autoscaler} at {origin} ({because})")
         }
+        Decider::Buffer { because } => format!("the buffer itself ({because})"),
     }
 }
 

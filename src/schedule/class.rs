@@ -341,10 +341,15 @@ fn spreads(kind: WorkloadKind) -> bool {
         WorkloadKind::Deployment
         | WorkloadKind::StatefulSet
         | WorkloadKind::ReplicaSet
-        | WorkloadKind::ReplicationController => true,
-        WorkloadKind::DaemonSet | WorkloadKind::Job | WorkloadKind::CronJob | WorkloadKind::Pod => {
-            false
-        }
+        | WorkloadKind::ReplicationController
+        // Its pods belong to a ReplicaSet.
+        | WorkloadKind::Rollout => true,
+        WorkloadKind::DaemonSet
+        | WorkloadKind::Job
+        | WorkloadKind::CronJob
+        | WorkloadKind::ScaledJob
+        | WorkloadKind::CapacityBuffer
+        | WorkloadKind::Pod => false,
     }
 }
 

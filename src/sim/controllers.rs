@@ -66,10 +66,12 @@ impl State {
             | WorkloadKind::ReplicaSet
             | WorkloadKind::ReplicationController
             | WorkloadKind::Job
-            | WorkloadKind::CronJob => self.scale_replicas(id, replicas, &template),
+            | WorkloadKind::CronJob
+            | WorkloadKind::Rollout
+            | WorkloadKind::ScaledJob => self.scale_replicas(id, replicas, &template),
             WorkloadKind::StatefulSet => self.scale_ordinals(id, replicas, &template),
-            // Daemons follow the nodes, at each tick; nobody replaces a bare pod.
-            WorkloadKind::DaemonSet | WorkloadKind::Pod => {}
+            // Daemons follow the nodes, at each tick; nobody replaces a bare pod; a buffer is room.
+            WorkloadKind::DaemonSet | WorkloadKind::Pod | WorkloadKind::CapacityBuffer => {}
         }
     }
 
@@ -277,6 +279,9 @@ impl State {
             | WorkloadKind::ReplicationController
             | WorkloadKind::Job
             | WorkloadKind::CronJob
+            | WorkloadKind::Rollout
+            | WorkloadKind::ScaledJob
+            | WorkloadKind::CapacityBuffer
             | WorkloadKind::Pod => id.name.to_string(),
         };
         // Suffixes do not repeat for 14 million pods: what is taken came with an observed world.

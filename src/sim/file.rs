@@ -202,6 +202,7 @@ fn revive(observed: Observed, hidden: Hidden, shape_of: ShapeOf) -> Result<State
         exclusions,
         reservations,
         fargate_profiles,
+        scaling,
     } = observed;
     let Hidden {
         seed,
@@ -225,6 +226,7 @@ fn revive(observed: Observed, hidden: Hidden, shape_of: ShapeOf) -> Result<State
     state.exclusions = exclusions;
     state.reservations = reservations;
     state.fargate_profiles = fargate_profiles;
+    state.scaling = scaling;
     for pod in pods {
         state.pods.insert(pod);
     }

@@ -84,6 +84,7 @@ impl Cluster for World {
             templates: observed.templates,
             workloads: observed.workloads,
             storage: observed.storage,
+            scaling: observed.scaling,
         })
     }
 

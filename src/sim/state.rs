@@ -12,7 +12,7 @@ use crate::catalog::CapacityType;
 use crate::demand::PodShape;
 use crate::fargate::Profile;
 use crate::fleet::{
-    ClusterIdentity, Exclusion, Instance, LiveWorkload, Node, Observed, Pod, Reservation,
+    ClusterIdentity, Exclusion, Instance, LiveWorkload, Node, Observed, Pod, Reservation, Scaling,
 };
 use crate::ids::{
     InstanceId, InstanceTypeName, Labels, Namespace, NodeName, ReservationId, Uid, WorkloadId,
@@ -246,6 +246,8 @@ pub(super) struct State {
     pub(super) exclusions: Vec<Exclusion>,
     pub(super) reservations: BTreeMap<ReservationId, Reservation>,
     pub(super) fargate_profiles: BTreeMap<String, Profile>,
+    /// What autoscalers last saw, as the world that this one began with had it.
+    pub(super) scaling: Scaling,
     pub(super) shape_of: ShapeOf,
     /// Shapes made so far, by namespace and template.
     shapes: BTreeMap<(Namespace, String), Arc<PodShape>>,
@@ -276,6 +278,7 @@ impl State {
             exclusions: Vec::new(),
             reservations: BTreeMap::new(),
             fargate_profiles: BTreeMap::new(),
+            scaling: Scaling::default(),
             shape_of,
             shapes: BTreeMap::new(),
         }
@@ -305,6 +308,7 @@ impl State {
         observed.exclusions.clone_from(&self.exclusions);
         observed.reservations.clone_from(&self.reservations);
         observed.fargate_profiles.clone_from(&self.fargate_profiles);
+        observed.scaling.clone_from(&self.scaling);
         observed
     }
 

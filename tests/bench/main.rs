@@ -220,6 +220,7 @@ fn run(
         base,
         at: observed.taken_at,
         demand: DemandMode::Live,
+        is_forecast: false,
         scope: Scope::default(),
         settings: Settings::default(),
     });

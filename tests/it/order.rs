@@ -130,6 +130,7 @@ impl World {
             base,
             at: *taken_at,
             demand: DemandMode::Live,
+            is_forecast: false,
             scope: Scope::default(),
             settings: Settings::default(),
         });

@@ -272,6 +272,7 @@ fn overlays_of_one_weight_that_disagree_make_the_plan_errored() {
         base: base(&story.observed, "sim:world"),
         at: story.observed.taken_at,
         demand: DemandMode::Live,
+        is_forecast: false,
         scope: Scope::default(),
         settings: Settings::default(),
     };

@@ -15,7 +15,9 @@ use crate::demand::{Demand, DemandMode};
 use crate::engine::Scope;
 use crate::fleet::{LiveWorkload, Pod, PodPhase, tag};
 use crate::ids::{NodeName, Origin, WorkloadId, WorkloadKind};
-use crate::manifest::{AutoscalerRef, Consolidation, Pool, Scale, Workload};
+use crate::manifest::{
+    Consolidation, Horizontal, Pool, Scale, ScaleTarget, Scaler, ScalerRule, Workload,
+};
 use crate::plan::wire::{LaunchReason, Plan, Reason};
 use crate::pod::{
     Container, ContainerResources, PodSpec, PodTemplate, Taint, TaintEffect, Toleration,
@@ -367,12 +369,18 @@ fn the_count_in_git_of_a_workload_that_is_autoscaled_drains_nothing() {
     let mut story = running(&["m5.large"], 6, template(600, 100));
     deploy(&mut story, "a", 1, template(600, 100));
     assert_eq!(whole(&story).summary.destroy, 1, "without an autoscaler Git decides");
-    story.desired.autoscalers.push(AutoscalerRef {
+    story.desired.scalers.push(Scaler {
         origin: Origin::new("hpa.yaml", 1),
         object: "HorizontalPodAutoscaler other/a".into(),
         namespace: "other".into(),
-        target_kind: "Deployment".into(),
-        target_name: "a".into(),
+        name: "a".into(),
+        targets: vec![ScaleTarget { kind: "Deployment".into(), name: "a".into() }],
+        rule: ScalerRule::Horizontal(Horizontal {
+            min: 1,
+            max: 10,
+            metrics: Vec::new(),
+            behavior: None,
+        }),
     });
     assert_eq!(changes(&whole(&story)), (0, 0));
 }

@@ -153,7 +153,7 @@ spec: {scaleTargetRef: {apiVersion: apps/v1, kind: StatefulSet, name: db}, maxRe
 apiVersion: keda.sh/v1alpha1
 kind: ScaledObject
 metadata: {name: s}
-spec: {scaleTargetRef: {name: api}}
+spec: {scaleTargetRef: {name: api}, triggers: [{type: cpu, metadata: {value: '60'}}]}
 ---
 apiVersion: autoscaling.k8s.io/v1
 kind: VerticalPodAutoscaler
@@ -161,17 +161,16 @@ metadata: {name: v}
 spec: {targetRef: {kind: Deployment, name: api}}
 ",
     );
-    let shown: Vec<String> = desired
-        .autoscalers
-        .iter()
-        .map(|a| format!("{} -> {} {}/{}", a.object, a.target_kind, a.namespace, a.target_name))
-        .collect();
+    let scalers = desired.scalers.iter();
+    let mut shown: Vec<String> =
+        scalers.map(|a| format!("{} -> {}", a.object, a.targets[0])).collect();
+    shown.extend(desired.verticals.iter().map(|v| format!("{} -> {}", v.object, v.target)));
     assert_eq!(
         shown,
         [
-            "HorizontalPodAutoscaler web/h -> StatefulSet web/db",
-            "ScaledObject default/s -> Deployment default/api",
-            "VerticalPodAutoscaler default/v -> Deployment default/api",
+            "HorizontalPodAutoscaler web/h -> StatefulSet db",
+            "ScaledObject default/s -> Deployment api",
+            "VerticalPodAutoscaler default/v -> Deployment api",
         ]
     );
 }

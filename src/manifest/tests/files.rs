@@ -45,10 +45,8 @@ fn what_makes_pods_elsewhere_is_unresolved_never_nothing() {
     for (version, kind, rest) in [
         ("argoproj.io/v1alpha1", "Application", ""),
         ("argoproj.io/v1alpha1", "ApplicationSet", ""),
-        ("argoproj.io/v1alpha1", "Rollout", ""),
         ("helm.toolkit.fluxcd.io/v2", "HelmRelease", ""),
         ("kustomize.toolkit.fluxcd.io/v1", "Kustomization", ""),
-        ("keda.sh/v1alpha1", "ScaledJob", ""),
         ("apps.kruise.io/v1alpha1", "CloneSet", pods),
         ("apps.kruise.io/v1alpha1", "StatefulSet", pods),
         ("apps/v1", "Deployment", "sops: {mac: x}"),

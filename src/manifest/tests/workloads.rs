@@ -1,3 +1,5 @@
+use jiff::tz::TimeZone;
+
 use super::*;
 use crate::pod::VolumeSource;
 
@@ -44,19 +46,16 @@ fn a_cron_job_keeps_its_schedule() {
         let spec = format!("schedule: \"0 3 * * *\", {spec}jobTemplate: {{spec: {{{TEMPLATE}}}}}");
         scale("CronJob", "batch/v1beta1", &spec)
     };
-    let of = |time_zone: Option<&str>, overlaps, suspended| Scale::CronJob {
-        pods: 1,
-        suspended,
-        schedule: CronSchedule {
-            expression: "0 3 * * *".to_owned(),
-            time_zone: time_zone.map(ToOwned::to_owned),
-            overlaps,
-        },
+    let of = |time_zone: &str, concurrency, suspended| {
+        let zone = TimeZone::get(time_zone).expect("a zone");
+        let due = Schedule::parse("0 3 * * *").expect("cron").within(zone);
+        let schedule = CronSchedule { due, concurrency, deadline: None };
+        Scale::CronJob { pods: 1, suspended, schedule }
     };
-    assert_eq!(schedule(""), of(None, true, false));
+    assert_eq!(schedule(""), of("UTC", Concurrency::Allow, false));
     assert_eq!(
         schedule("timeZone: Europe/Berlin, concurrencyPolicy: Forbid, suspend: true, "),
-        of(Some("Europe/Berlin"), false, true)
+        of("Europe/Berlin", Concurrency::Forbid, true)
     );
 }
 

@@ -27,6 +27,7 @@ pub(super) fn join(rows: &mut Vec<DemandRow>, demand: &Demand) {
         decided_by: taken.decided_by.clone(),
         requests: Amount::from(&taken.requests),
         fargate: Some(fargate_row(taken)),
+        sized_by: demand.sizings.get(&taken.workload).cloned(),
     }));
     rows.sort_by(|a, b| a.workload.cmp(&b.workload));
 }

@@ -190,6 +190,7 @@ impl Given {
             },
             at: self.world.taken_at,
             demand: DemandMode::Live,
+            is_forecast: false,
             scope: Scope::default(),
             settings: Settings::default(),
         })

@@ -58,6 +58,7 @@ fn with_fargate() -> (Plan, Inputs) {
             decided_by: of.decided_by,
             requests: Amount::from(&of.requests),
             fargate,
+            sized_by: None,
         });
     }
     capacity.unschedulable.push(UnschedulableRow {

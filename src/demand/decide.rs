@@ -1,0 +1,334 @@
+//! Who decides how many pods a workload has, and between which bounds.
+//!
+//! Replicas that an autoscaler owns are never taken from the repository: what runs counts, and where
+//! nothing live is known, the count within its bounds that the workload would start with.
+
+use jiff::Timestamp;
+
+use super::live::LivePods;
+use super::proportional::{ClusterSize, bounds, replicas};
+use super::{Asked, Counts, Decider, event, horizontal, jobs};
+use crate::fleet::{LiveEvents, LiveHorizontal, Observed};
+use crate::ids::{WorkloadId, WorkloadKind};
+use crate::manifest::{
+    Desired, EventDriven, Horizontal, Paused, Problem, Scale, Scaler, ScalerRule, Severity,
+    Unresolved, Workload,
+};
+
+/// What decides the number of a declared workload's pods.
+pub(super) struct Decisions<'a> {
+    pub(super) desired: &'a Desired,
+    pub(super) observed: &'a Observed,
+    pub(super) live: &'a LivePods<'a>,
+    pub(super) asked: &'a Asked,
+}
+
+/// What was decided; `counts.planned` is left open.
+pub(super) struct Decision {
+    pub(super) counts: Counts,
+    pub(super) by: Decider,
+    pub(super) problems: Vec<Problem>,
+    pub(super) unresolved: Option<Unresolved>,
+}
+
+impl Decision {
+    fn of(counts: Counts, by: Decider) -> Self {
+        Self { counts, by, problems: Vec::new(), unresolved: None }
+    }
+}
+
+/// Floor, live and ceiling, why, and the next step where it is known.
+struct Span {
+    floor: u32,
+    live: u32,
+    ceiling: u32,
+    because: String,
+    next: Option<u32>,
+}
+
+impl Span {
+    fn exactly(count: u32, because: String) -> Self {
+        Self { floor: count, live: count, ceiling: count, because, next: None }
+    }
+}
+
+impl Decisions<'_> {
+    /// Returns the counts of `workload`, and who decides them.
+    pub(super) fn decide(&self, workload: &Workload) -> Decision {
+        let mut claimants = claimants(&self.desired.scalers, &workload.id);
+        let rank = |scaler: &&Scaler| match scaler.rule {
+            ScalerRule::EventDriven(_) => 0,
+            ScalerRule::Horizontal(_) => 1,
+            ScalerRule::Proportional(_) => 2,
+            ScalerRule::Unknown(_) => 3,
+        };
+        claimants.sort_by_key(rank);
+        let Some(first) = claimants.first() else { return self.unscaled(workload) };
+        let mut decision = self.scaled(workload, first);
+        decision.problems.extend(claimants.get(1).map(|second| rivals(first, second, workload)));
+        decision
+    }
+
+    /// Returns what the workload itself says.
+    fn unscaled(&self, workload: &Workload) -> Decision {
+        let all = |n: u32| Counts { floor: n, live: n, ceiling: n, planned: n };
+        let running = self.live.running(&workload.id).values().sum();
+        match &workload.scale {
+            Scale::Replicas(n) => Decision::of(all(*n), Decider::Git),
+            // How much room a buffer keeps follows from other workloads; see `buffer`.
+            Scale::PerNode | Scale::Buffer(_) => Decision::of(Counts::default(), Decider::Git),
+            Scale::Job { suspended: true, .. } => Decision::of(all(0), Decider::Git),
+            Scale::Job { pods, suspended: false } => Decision::of(all(*pods), Decider::Git),
+            Scale::CronJob { pods, suspended, schedule } => {
+                let (counts, because) = if *suspended {
+                    (Counts::default(), "it is suspended".to_owned())
+                } else {
+                    jobs::of_schedule(*pods, schedule, running, self.asked)
+                };
+                Decision::of(counts, Decider::Schedule { because })
+            }
+            Scale::ScaledJob(scaling) => {
+                let seen = self.events(&workload.id.namespace, &workload.id.name);
+                let active = self.live.active(&workload.id);
+                let (counts, because, next) = jobs::of_queue(scaling, active, seen);
+                let scaler = Decider::Autoscaler {
+                    autoscaler: format!("ScaledJob {}", workload.id),
+                    origin: workload.origin.clone(),
+                    because,
+                    next,
+                };
+                Decision::of(counts, scaler)
+            }
+        }
+    }
+
+    /// Returns what `scaler` decides.
+    fn scaled(&self, workload: &Workload, scaler: &Scaler) -> Decision {
+        let known = self.known(&workload.id);
+        let seen = self.seen(scaler);
+        let span = match &scaler.rule {
+            ScalerRule::Horizontal(rule) => of_horizontal(workload, rule, known, seen),
+            ScalerRule::EventDriven(rule) => {
+                let events = self.events(&scaler.namespace, &scaler.name);
+                self.event_driven(workload, rule, (known, seen, events))
+            }
+            ScalerRule::Proportional(rule) => {
+                let (count, nodes, cores) = replicas(rule, &self.asked.size);
+                let (least, most) = bounds(rule);
+                let because = format!("{nodes} nodes with {cores} cores");
+                let (floor, ceiling) = (least.min(count), most.unwrap_or(count).max(count));
+                Span { floor, live: count, ceiling, because, next: None }
+            }
+            ScalerRule::Unknown(why) => Span::exactly(initial(workload, known), why.clone()),
+        };
+        let Span { floor, live, ceiling, because, next } = span;
+        let by = Decider::Autoscaler {
+            autoscaler: scaler.object.clone(),
+            origin: scaler.origin.clone(),
+            because,
+            next,
+        };
+        let mut decision = Decision::of(Counts { floor, live, ceiling, planned: 0 }, by);
+        decision.problems.extend(stated_outside(workload, scaler, (floor, ceiling)));
+        if let ScalerRule::Unknown(why) = &scaler.rule {
+            decision.unresolved = Some(Unresolved {
+                origin: scaler.origin.clone(),
+                object: format!("{} {}", workload.id.kind, workload.id),
+                reason: format!("{} decides how many pods there are: {why}", scaler.object),
+            });
+        }
+        decision
+    }
+
+    fn event_driven(
+        &self,
+        workload: &Workload,
+        rule: &EventDriven,
+        (known, seen, events): (Option<u32>, Option<&LiveHorizontal>, Option<&LiveEvents>),
+    ) -> Span {
+        let known = known.max(seen.map(|s| s.current_replicas.max(s.desired_replicas)));
+        match rule.paused {
+            Paused::At(count) => {
+                return Span::exactly(count, format!("it is paused at {count}"));
+            }
+            Paused::AsIs => {
+                let live = initial(workload, known);
+                return Span::exactly(live, format!("it is paused; {live} pods stay"));
+            }
+            Paused::No | Paused::ScaleIn | Paused::ScaleOut => {}
+        }
+        let Asked { at, lead, is_forecast, .. } = *self.asked;
+        let until = at.checked_add(lead).unwrap_or(at);
+        let ahead = event::most_declared(rule, at, until);
+        let mut floor = ahead;
+        if let Some(fallback) = rule.fallback.filter(|_| events.is_some_and(|e| e.in_fallback)) {
+            floor = floor.max(fallback.replicas.min(rule.max));
+        }
+        let is_foreseeable = event::is_foreseeable(rule);
+        let highest = if is_foreseeable { event::highest(rule) } else { rule.max };
+        let held = event::held(rule, at).max(floor);
+        let (live, said) = match known.filter(|_| !(is_forecast && is_foreseeable)) {
+            Some(known) => (known.max(floor), format!("{known} pods run")),
+            None => (held, "by its windows alone".to_owned()),
+        };
+        let mut ceiling = highest.max(floor);
+        // What runs above the bounds goes at once, but not before the window that wants it.
+        let live = live.min(rule.max.max(floor));
+        match rule.paused {
+            Paused::ScaleIn => floor = floor.max(live),
+            Paused::ScaleOut => ceiling = ceiling.min(live.max(floor)),
+            Paused::No | Paused::AsIs | Paused::At(_) => {}
+        }
+        let because = format!("{said}; {}", windows(rule, at, until));
+        Span { floor, live, ceiling: ceiling.max(live), because, next: None }
+    }
+
+    /// Returns the pods that the workload has or is set to, where the world tells.
+    fn known(&self, id: &WorkloadId) -> Option<u32> {
+        let scale = self.observed.scaling.scales.iter().find(|scale| {
+            scale.namespace == id.namespace
+                && scale.kind == id.kind.as_str()
+                && *scale.name == *id.name
+        });
+        let set = self.live.replicas(id).max(scale.map(|scale| scale.replicas));
+        let active = Some(self.live.active(id)).filter(|active| *active > 0);
+        set.max(active)
+    }
+
+    fn seen(&self, scaler: &Scaler) -> Option<&LiveHorizontal> {
+        let mut rows = self.observed.scaling.horizontal.iter();
+        rows.find(|row| row.namespace == scaler.namespace && row.name == scaler.name)
+    }
+
+    fn events(&self, namespace: &crate::ids::Namespace, name: &str) -> Option<&LiveEvents> {
+        let mut rows = self.observed.scaling.event_driven.iter();
+        rows.find(|row| row.namespace == *namespace && row.name == name)
+    }
+}
+
+/// Returns what a `HorizontalPodAutoscaler` decides.
+fn of_horizontal(
+    workload: &Workload,
+    rule: &Horizontal,
+    known: Option<u32>,
+    seen: Option<&LiveHorizontal>,
+) -> Span {
+    let bounds = (rule.min, rule.max);
+    let step = seen.and_then(|seen| horizontal::next(rule, seen));
+    let Some(live) = known.max(seen.map(|s| s.current_replicas.max(s.desired_replicas))) else {
+        let live = initial(workload, None).clamp(rule.min, rule.max);
+        let because = "nothing live is known of it".to_owned();
+        return Span { floor: rule.min, live, ceiling: rule.max, because, next: None };
+    };
+    if live == 0 && rule.min > 0 {
+        let because = "its target is scaled to 0, which switches it off".to_owned();
+        return Span::exactly(0, because);
+    }
+    let bounded = live.clamp(bounds.0, bounds.1);
+    let because = match (&step, bounded == live) {
+        (_, false) => format!("{live} pods run, outside its bounds"),
+        (Some(step), true) if step.count == live => {
+            format!("{live} pods run, and {} changes nothing", step.metric)
+        }
+        (Some(step), true) => {
+            let horizontal::Step { count, wanted, metric } = step;
+            format!("{live} pods run; {metric} asks for {wanted}, next step {count}")
+        }
+        (None, true) => format!("{live} pods run; none of its metrics is known"),
+    };
+    let next = step.map(|step| step.count).filter(|next| *next != live);
+    Span { floor: bounds.0, live: bounded, ceiling: bounds.1, because, next }
+}
+
+/// Says what windows of time want, and what else decides.
+fn windows(rule: &EventDriven, at: Timestamp, until: Timestamp) -> String {
+    let mut parts = Vec::new();
+    let holding = rule.crons.iter().filter(|cron| event::holds(cron, at));
+    parts.extend(holding.map(|cron| {
+        format!("the window {} to {} wants {}", cron.start.text(), cron.end.text(), cron.desired)
+    }));
+    let coming = rule.crons.iter().filter(|cron| !event::holds(cron, at)).filter_map(|cron| {
+        let start = cron.start.next_after(at).filter(|start| *start <= until)?;
+        Some(format!("{} are wanted from {start}", cron.desired))
+    });
+    parts.extend(coming);
+    if parts.is_empty() && !rule.crons.is_empty() {
+        parts.push("no window holds".to_owned());
+    }
+    if !rule.triggers.is_empty() {
+        parts.push(format!("triggers that only the cluster knows: {}", rule.triggers.join(", ")));
+    }
+    parts.join("; ")
+}
+
+/// Returns the pods that a workload starts with: those that it states, or the one of a default.
+fn initial(workload: &Workload, known: Option<u32>) -> u32 {
+    known.unwrap_or(match &workload.scale {
+        Scale::Replicas(n) => *n,
+        Scale::PerNode
+        | Scale::Job { .. }
+        | Scale::CronJob { .. }
+        | Scale::ScaledJob(_)
+        | Scale::Buffer(_) => 0,
+    })
+}
+
+/// Returns the scalers that claim a workload.
+pub(super) fn claimants<'a>(scalers: &'a [Scaler], id: &WorkloadId) -> Vec<&'a Scaler> {
+    let claims = |scaler: &&Scaler| {
+        scaler.namespace == id.namespace
+            && scaler.targets.iter().any(|t| t.kind == id.kind.as_str() && *t.name == *id.name)
+    };
+    scalers.iter().filter(claims).collect()
+}
+
+fn rivals(first: &Scaler, second: &Scaler, workload: &Workload) -> Problem {
+    Problem {
+        origin: second.origin.clone(),
+        severity: Severity::Error,
+        object: second.object.clone(),
+        message: format!(
+            "scales {} {}, which {} at {} scales as well",
+            workload.id.kind, workload.id, first.object, first.origin
+        ),
+        hint: Some("keep one of the two: they would undo each other's work".to_owned()),
+    }
+}
+
+/// Warns of replicas in the repository that its autoscaler would never leave.
+fn stated_outside(
+    workload: &Workload,
+    scaler: &Scaler,
+    (floor, ceiling): (u32, u32),
+) -> Option<Problem> {
+    let Scale::Replicas(stated) = workload.scale else { return None };
+    // One is what a manifest without replicas says.
+    if stated <= 1 || (floor..=ceiling).contains(&stated) {
+        return None;
+    }
+    Some(Problem {
+        origin: workload.origin.clone(),
+        severity: Severity::Warning,
+        object: format!("{} {}", workload.id.kind, workload.id),
+        message: format!(
+            "states {stated} replicas, and {} at {} keeps it between {floor} and {ceiling}: the \
+             number is not used",
+            scaler.object, scaler.origin
+        ),
+        hint: Some("leave `replicas` out: each delivery would reset them".to_owned()),
+    })
+}
+
+/// Returns whether a workload ends by itself, so that pods which are done count as had.
+pub(super) fn ends(kind: WorkloadKind) -> bool {
+    matches!(kind, WorkloadKind::Job | WorkloadKind::Pod)
+}
+
+/// Returns whether some scaler of the repository follows the number of nodes.
+pub(super) fn follows_nodes(desired: &Desired, size: &ClusterSize) -> Vec<u32> {
+    let of = |scaler: &Scaler| match &scaler.rule {
+        ScalerRule::Proportional(rule) => Some(replicas(rule, size).0),
+        ScalerRule::Horizontal(_) | ScalerRule::EventDriven(_) | ScalerRule::Unknown(_) => None,
+    };
+    desired.scalers.iter().filter_map(of).collect()
+}

@@ -1,0 +1,173 @@
+//! What KEDA declares: windows of time, bounds, pauses.
+//!
+//! A cron trigger holds at a moment where its end comes before its next start (KEDA's rule looks
+//! ahead, not back): an end that comes on days without a start holds over into them.
+
+use jiff::{SignedDuration, Timestamp};
+
+use crate::manifest::{CronTrigger, EventDriven};
+
+/// Most windows that are looked at in one span; more than a window a minute for a week.
+const WINDOWS_MAX: usize = 12_000;
+
+/// Returns whether a cron trigger holds at `moment`: from each start, without the end itself.
+pub(super) fn holds(cron: &CronTrigger, moment: Timestamp) -> bool {
+    match (cron.end.next_after(moment), cron.start.next_after(moment)) {
+        (Some(end), Some(start)) => end <= start,
+        (Some(_), None) => true,
+        (None, _) => false,
+    }
+}
+
+/// Returns what cron triggers and bounds alone declare at `moment`.
+pub(super) fn declared(rule: &EventDriven, moment: Timestamp) -> u32 {
+    let wanted = rule.crons.iter().filter(|cron| holds(cron, moment)).map(|cron| cron.desired);
+    match wanted.max() {
+        Some(wanted) => wanted.max(rule.min).max(1).min(rule.max),
+        None if rule.is_forced => rule.min.max(1),
+        None => rule.idle.unwrap_or(rule.min),
+    }
+}
+
+/// Returns the moments after `from` up to and with `to` at which what is declared may change.
+pub(super) fn changes(rule: &EventDriven, from: Timestamp, to: Timestamp) -> Vec<Timestamp> {
+    let of = |cron: &CronTrigger| {
+        let mut both = cron.start.between(from, to, WINDOWS_MAX);
+        both.extend(cron.end.between(from, to, WINDOWS_MAX));
+        both
+    };
+    let mut all: Vec<Timestamp> = rule.crons.iter().flat_map(of).collect();
+    all.sort();
+    all.dedup();
+    all
+}
+
+/// Returns the most that is declared from `from` up to and with `to`.
+pub(super) fn most_declared(rule: &EventDriven, from: Timestamp, to: Timestamp) -> u32 {
+    let later = changes(rule, from, to).into_iter().map(|moment| declared(rule, moment));
+    later.max().unwrap_or(0).max(declared(rule, from))
+}
+
+/// Returns what there is at `moment` where nothing but its declarations decides: a count goes down
+/// only after the generated HPA has held it, and the last pods go only after the cooldown.
+pub(super) fn held(rule: &EventDriven, moment: Timestamp) -> u32 {
+    let before = |span: SignedDuration| moment.checked_sub(span + rule.polling).unwrap_or(moment);
+    let now = declared(rule, moment);
+    // At the start of the span what was declared before no longer counts: it is half-open.
+    let recent = most_declared(rule, before(rule.stabilization), moment);
+    let is_idle = !rule.is_forced && !rule.crons.iter().any(|cron| holds(cron, moment));
+    if !is_idle || now >= rule.min.max(1) {
+        return recent;
+    }
+    let was_active = {
+        let from = before(rule.cooldown);
+        let active = |moment: Timestamp| rule.crons.iter().any(|cron| holds(cron, moment));
+        active(from) || changes(rule, from, moment).into_iter().any(active)
+    };
+    if was_active { recent.max(rule.min).max(1) } else { now }
+}
+
+/// Returns the most that its declarations come to at any time.
+pub(super) fn highest(rule: &EventDriven) -> u32 {
+    let of_windows = rule.crons.iter().map(|cron| cron.desired).max().unwrap_or(0);
+    of_windows.max(rule.min).max(u32::from(rule.is_forced)).min(rule.max)
+}
+
+/// Returns whether the repository alone says how many pods there are at any time.
+pub(super) fn is_foreseeable(rule: &EventDriven) -> bool {
+    rule.triggers.is_empty() && !rule.has_formula && !rule.crons.is_empty()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::Origin;
+    use crate::manifest::{Paused, Schedule};
+
+    fn cron(start: &str, end: &str, zone: &str, desired: u32) -> CronTrigger {
+        let zone = jiff::tz::TimeZone::get(zone).expect("a zone");
+        let of = |text: &str| Schedule::parse(text).expect("cron").within(zone.clone());
+        CronTrigger { origin: Origin::new("a.yaml", 1), start: of(start), end: of(end), desired }
+    }
+
+    fn rule(min: u32, max: u32, crons: Vec<CronTrigger>) -> EventDriven {
+        EventDriven {
+            min,
+            max,
+            idle: None,
+            polling: SignedDuration::from_secs(30),
+            cooldown: SignedDuration::from_secs(300),
+            stabilization: SignedDuration::from_secs(300),
+            fallback: None,
+            crons,
+            triggers: Vec::new(),
+            has_formula: false,
+            paused: Paused::No,
+            is_forced: false,
+        }
+    }
+
+    fn time(text: &str) -> Timestamp {
+        text.parse().expect("a time")
+    }
+
+    #[test]
+    fn the_window_of_the_source_document_holds_from_minute_3_and_is_gone_after_the_cooldown() {
+        let rule = rule(0, 100, vec![cron("3 * * * *", "10 * * * *", "Asia/Seoul", 5)]);
+        for (moment, now, kept) in [
+            ("2026-11-21T10:02:59Z", 0, 0),
+            ("2026-11-21T10:03:00Z", 5, 5),
+            ("2026-11-21T10:09:59Z", 5, 5),
+            ("2026-11-21T10:10:00Z", 0, 5),
+            ("2026-11-21T10:15:00Z", 0, 5),
+            ("2026-11-21T10:15:31Z", 0, 0),
+        ] {
+            assert_eq!(
+                (declared(&rule, time(moment)), held(&rule, time(moment))),
+                (now, kept),
+                "{moment}"
+            );
+        }
+        assert_eq!(
+            most_declared(&rule, time("2026-11-21T10:00:00Z"), time("2026-11-21T10:03:00Z")),
+            5,
+            "capacity is asked for three minutes before"
+        );
+    }
+
+    #[test]
+    fn an_end_on_days_without_a_start_holds_over_the_weekend() {
+        let weekly = cron("0 9 * * 1-5", "0 18 * * *", "UTC", 5);
+        for (moment, expected) in [
+            ("2026-11-20T17:59:00Z", true),
+            ("2026-11-20T18:00:00Z", true),
+            ("2026-11-22T17:59:00Z", true),
+            ("2026-11-22T18:00:00Z", false),
+            ("2026-11-23T08:59:00Z", false),
+            ("2026-11-23T09:00:00Z", true),
+            ("2026-11-23T18:00:00Z", false),
+        ] {
+            assert_eq!(holds(&weekly, time(moment)), expected, "{moment}");
+        }
+    }
+
+    #[test]
+    fn windows_overlap_by_the_higher_one_within_the_bounds() {
+        let crons = vec![
+            cron("0 8 * * *", "0 18 * * *", "UTC", 10),
+            cron("0 12 * * *", "0 14 * * *", "UTC", 20),
+        ];
+        let rule = rule(2, 15, crons);
+        let at = |hour: &str| declared(&rule, time(&format!("2026-11-21T{hour}:30:00Z")));
+        assert_eq!([at("07"), at("09"), at("12"), at("15"), at("20")], [2, 10, 15, 10, 2]);
+        assert_eq!(highest(&rule), 15);
+    }
+
+    #[test]
+    fn windows_over_midnight_hold_into_the_next_day() {
+        let night = cron("0 22 * * *", "0 6 * * *", "UTC", 3);
+        let at = |text: &str| holds(&night, time(text));
+        assert!(at("2026-11-21T23:00:00Z") && at("2026-11-22T05:59:00Z"));
+        assert!(!at("2026-11-22T06:00:00Z") && !at("2026-11-22T21:00:00Z"));
+    }
+}

@@ -1,0 +1,174 @@
+//! How many pods there are of work that comes and goes: CronJobs and ScaledJobs.
+
+use jiff::{SignedDuration, Timestamp};
+
+use super::{Asked, Counts};
+use crate::fleet::LiveEvents;
+use crate::manifest::{Concurrency, CronSchedule, JobScaling, JobStrategy};
+
+/// How long a run is taken to last that states no deadline. Nothing in a manifest tells it; a run
+/// that lasts longer keeps its room by running.
+pub(super) const RUN_PRESUMED: SignedDuration = SignedDuration::from_mins(15);
+
+/// Most runs that are looked at in one span.
+const RUNS_MAX: usize = 12_000;
+
+/// Returns how long a run is taken to last.
+pub(super) fn duration(schedule: &CronSchedule) -> SignedDuration {
+    schedule.deadline.unwrap_or(RUN_PRESUMED)
+}
+
+/// Returns the counts of a CronJob of which `running` pods run, and why.
+pub(super) fn of_schedule(
+    pods: u32,
+    schedule: &CronSchedule,
+    running: u32,
+    asked: &Asked,
+) -> (Counts, String) {
+    let Asked { at, lead, is_forecast, .. } = *asked;
+    let until = at.checked_add(lead).unwrap_or(at);
+    let coming = u32::from(schedule.due.next_after(at).is_some_and(|next| next <= until));
+    let live = if is_forecast {
+        let from = at.checked_sub(duration(schedule)).unwrap_or(at);
+        let runs = schedule.due.between(from, until, RUNS_MAX).len();
+        let runs = u32::try_from(runs).unwrap_or(u32::MAX);
+        match schedule.concurrency {
+            Concurrency::Allow => pods.saturating_mul(runs),
+            Concurrency::Forbid | Concurrency::Replace => pods.saturating_mul(runs.min(1)),
+        }
+    } else {
+        match schedule.concurrency {
+            Concurrency::Allow => running.saturating_add(pods.saturating_mul(coming)),
+            Concurrency::Forbid | Concurrency::Replace => running.max(pods.saturating_mul(coming)),
+        }
+    };
+    let ceiling = pods.saturating_mul(overlapping(schedule, at)).max(live);
+    let because = match schedule.due.next_after(at) {
+        Some(next) => format!("`{}`, next at {next}", schedule.due.text()),
+        None => format!("`{}` is never due", schedule.due.text()),
+    };
+    (Counts { floor: 0, live, ceiling, planned: 0 }, because)
+}
+
+/// Returns how many runs may be under way at once, as far as their deadline bounds it.
+fn overlapping(schedule: &CronSchedule, at: Timestamp) -> u32 {
+    let (Concurrency::Allow, Some(deadline)) = (schedule.concurrency, schedule.deadline) else {
+        return 1;
+    };
+    let Some(first) = schedule.due.next_after(at) else { return 0 };
+    // A run ends with its deadline: the run that begins then does not meet it.
+    let end = first.checked_add(deadline).unwrap_or(first) - SignedDuration::from_nanos(1);
+    let others = schedule.due.between(first, end, RUNS_MAX).len();
+    u32::try_from(others).unwrap_or(u32::MAX).saturating_add(1)
+}
+
+/// Returns the counts of a ScaledJob of which `active` pods are there, why, and the next step.
+pub(super) fn of_queue(
+    scaling: &JobScaling,
+    active: u32,
+    seen: Option<&LiveEvents>,
+) -> (Counts, String, Option<u32>) {
+    let JobScaling { pods, min, max, strategy, is_paused } = scaling;
+    let (floor, ceiling) = (pods.saturating_mul(*min), pods.saturating_mul((*max).max(*min)));
+    if *is_paused {
+        let counts = Counts { floor: active, live: active, ceiling: active, planned: 0 };
+        return (counts, "it is paused: no further jobs are made".to_owned(), None);
+    }
+    let running = active.div_ceil((*pods).max(1));
+    let wanted = seen.and_then(|seen| seen.wanted_jobs);
+    let step = wanted.map(|wanted| {
+        let most = wanted.min(max.saturating_sub(*min));
+        let pending = seen.and_then(|seen| seen.pending_jobs).unwrap_or(0);
+        let free = max.saturating_sub(running);
+        let new = match strategy {
+            JobStrategy::Default | JobStrategy::Custom => most.saturating_sub(running),
+            JobStrategy::Accurate if most.saturating_add(running) > *max => free,
+            JobStrategy::Accurate => most.saturating_sub(pending),
+            JobStrategy::Eager => free.min(wanted.saturating_sub(pending)),
+        };
+        new.min(free)
+    });
+    let because = match step {
+        None => format!("between {min} and {max} jobs of {pods} pods; its queue is not known"),
+        Some(new) => format!("between {min} and {max} jobs of {pods} pods; {new} come next"),
+    };
+    let live = active.max(floor);
+    let counts = Counts { floor, live, ceiling: ceiling.max(active), planned: 0 };
+    let next = step.filter(|new| *new > 0);
+    (counts, because, next.map(|new| active.saturating_add(new.saturating_mul(*pods))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::manifest::Schedule;
+
+    fn asked(at: &str, lead: i64) -> Asked {
+        Asked {
+            at: at.parse().expect("a time"),
+            lead: SignedDuration::from_mins(lead),
+            ..Asked::default()
+        }
+    }
+
+    fn schedule(text: &str, concurrency: Concurrency, deadline: Option<i64>) -> CronSchedule {
+        let due = Schedule::parse(text).expect("cron");
+        CronSchedule { due, concurrency, deadline: deadline.map(SignedDuration::from_mins) }
+    }
+
+    #[test]
+    fn a_run_that_is_due_within_the_lead_has_room_before_it_begins() {
+        use Concurrency::{Allow, Forbid, Replace};
+        let at = "2026-11-21T01:55:00Z";
+        for (rule, concurrency, running, lead, live) in [
+            ("far off", Allow, 0, 4, 0),
+            ("within the lead", Allow, 0, 5, 3),
+            ("beside the one before", Allow, 3, 5, 6),
+            ("not while the one before runs", Forbid, 3, 5, 3),
+            ("instead of the one before", Replace, 3, 5, 3),
+        ] {
+            let schedule = schedule("0 2 * * *", concurrency, None);
+            let (counts, _) = of_schedule(3, &schedule, running, &asked(at, lead));
+            assert_eq!(counts.live, live, "{rule}");
+        }
+    }
+
+    #[test]
+    fn a_deadline_bounds_how_many_runs_meet() {
+        let at = asked("2026-11-21T00:01:00Z", 0);
+        let ceiling = |concurrency, deadline| {
+            let schedule = schedule("*/10 * * * *", concurrency, deadline);
+            of_schedule(2, &schedule, 0, &at).0.ceiling
+        };
+        assert_eq!(ceiling(Concurrency::Allow, Some(30)), 6);
+        assert_eq!(ceiling(Concurrency::Allow, Some(31)), 8);
+        assert_eq!(ceiling(Concurrency::Allow, None), 2);
+        assert_eq!(ceiling(Concurrency::Forbid, Some(30)), 2);
+    }
+
+    #[test]
+    fn a_scaled_job_is_bounded_by_jobs_times_pods_and_grows_by_its_queue() {
+        let scaling = JobScaling {
+            pods: 2,
+            min: 0,
+            max: 3,
+            strategy: JobStrategy::Default,
+            is_paused: false,
+        };
+        let (counts, _, next) = of_queue(&scaling, 0, None);
+        assert_eq!((counts.floor, counts.live, counts.ceiling, next), (0, 0, 6, None));
+        let seen = LiveEvents {
+            namespace: "a".into(),
+            name: "b".to_owned(),
+            active: None,
+            last_active_at: None,
+            in_fallback: false,
+            wanted_jobs: Some(10),
+            pending_jobs: None,
+        };
+        let (counts, _, next) = of_queue(&scaling, 2, Some(&seen));
+        assert_eq!((counts.live, next), (2, Some(6)), "one job runs, two more come");
+        let (counts, _, _) = of_queue(&JobScaling { min: 1, ..scaling }, 0, None);
+        assert_eq!((counts.floor, counts.ceiling), (2, 6));
+    }
+}

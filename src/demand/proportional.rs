@@ -1,0 +1,181 @@
+//! How many pods a cluster-proportional-autoscaler wants for the nodes that there are.
+
+use crate::fleet::{Node, Observed};
+use crate::ids::{Labels, NodeName};
+use crate::manifest::{Ladder, Linear, Proportional, ProportionalMode};
+use crate::units::MilliCpu;
+
+/// The nodes of a cluster, as far as autoscalers count them.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ClusterSize {
+    /// Every node.
+    pub nodes: Vec<SizedNode>,
+}
+
+/// A node, as far as autoscalers count it.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct SizedNode {
+    /// Labels.
+    pub labels: Labels,
+    /// CPU that its pods may use.
+    pub cpu: MilliCpu,
+    /// Whether it is Ready and not cordoned.
+    pub is_schedulable: bool,
+}
+
+impl ClusterSize {
+    /// Returns the size of a cluster as it was observed, with the nodes that `stays` names.
+    #[must_use]
+    pub fn of(observed: &Observed, stays: impl Fn(&NodeName) -> bool) -> Self {
+        let node = |node: &Node| SizedNode {
+            labels: node.labels.clone(),
+            cpu: node.allocatable.cpu,
+            is_schedulable: node.ready && !node.unschedulable,
+        };
+        let nodes = observed.nodes.values().filter(|node| stays(&node.name));
+        Self { nodes: nodes.map(node).collect() }
+    }
+
+    /// Returns the number of nodes that count, and their cores, rounded up.
+    fn counted(&self, labels: &Labels, with_unschedulable: bool) -> (i64, i64) {
+        let counts = |node: &&SizedNode| {
+            (node.is_schedulable || with_unschedulable)
+                && labels.iter().all(|(key, value)| node.labels.get(key) == Some(value))
+        };
+        let counted = self.nodes.iter().filter(counts);
+        let (nodes, milli) = counted
+            .fold((0, 0_i64), |(nodes, milli), node| (nodes + 1, milli.saturating_add(node.cpu.0)));
+        (nodes, milli.div_euclid(1000) + i64::from(milli.rem_euclid(1000) != 0))
+    }
+}
+
+/// Returns how many pods there are for a cluster of this size, and the nodes and cores counted.
+pub(super) fn replicas(rule: &Proportional, size: &ClusterSize) -> (u32, i64, i64) {
+    let Proportional { node_labels, mode } = rule;
+    match mode {
+        ProportionalMode::Linear(linear) => {
+            let (nodes, cores) = size.counted(node_labels, linear.include_unschedulable);
+            (of_linear(linear, nodes, cores), nodes, cores)
+        }
+        ProportionalMode::Ladder(ladder) => {
+            let (nodes, cores) = size.counted(node_labels, ladder.include_unschedulable);
+            (of_ladder(ladder, nodes, cores), nodes, cores)
+        }
+    }
+}
+
+/// Returns the fewest and the most pods that there may be; `None` where nothing bounds them.
+pub(super) fn bounds(rule: &Proportional) -> (u32, Option<u32>) {
+    match &rule.mode {
+        ProportionalMode::Linear(Linear { min, max, prevent_single_point_of_failure, .. }) => {
+            // The second pod comes after the bounds, so that it may exceed them.
+            let most = (*max).max(if *prevent_single_point_of_failure { 2 } else { 0 });
+            (*min, (*max != 0).then_some(most))
+        }
+        ProportionalMode::Ladder(Ladder { cores, nodes, .. }) => {
+            let all = || cores.iter().chain(nodes).map(|(_, replicas)| *replicas);
+            let least = |steps: &[(i64, u32)]| steps.iter().map(|(_, n)| *n).min().unwrap_or(0);
+            (least(cores).max(least(nodes)), all().max())
+        }
+    }
+}
+
+/// Source: `pkg/autoscaler/controller/linearcontroller`.
+fn of_linear(linear: &Linear, nodes: i64, cores: i64) -> u32 {
+    let share = |amount: i64, per_replica: Option<i64>| {
+        // A divisor that is not stated asks for one pod.
+        let pods = per_replica.map_or(1, |per| {
+            let milli = amount.saturating_mul(1000);
+            milli.div_euclid(per) + i64::from(milli.rem_euclid(per) != 0)
+        });
+        let pods = u32::try_from(pods).unwrap_or(u32::MAX).max(linear.min.max(1));
+        if linear.max == 0 { pods } else { pods.min(linear.max) }
+    };
+    let by_cores = share(cores, linear.cores_per_replica_milli);
+    let mut by_nodes = share(nodes, linear.nodes_per_replica_milli);
+    if linear.prevent_single_point_of_failure && nodes > 1 {
+        by_nodes = by_nodes.max(2);
+    }
+    by_cores.max(by_nodes)
+}
+
+/// Source: `pkg/autoscaler/controller/laddercontroller`.
+fn of_ladder(ladder: &Ladder, nodes: i64, cores: i64) -> u32 {
+    let step = |steps: &[(i64, u32)], amount: i64| {
+        let reached = steps.iter().take_while(|(from, _)| *from <= amount).last();
+        reached.or(steps.first()).map_or(0, |(_, replicas)| *replicas)
+    };
+    step(&ladder.cores, cores).max(step(&ladder.nodes, nodes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn size(nodes: usize, milli: i64) -> ClusterSize {
+        let share = milli / i64::try_from(nodes.max(1)).expect("few");
+        let node =
+            |_| SizedNode { labels: Labels::new(), cpu: MilliCpu(share), is_schedulable: true };
+        ClusterSize { nodes: (0..nodes).map(node).collect() }
+    }
+
+    fn linear(cores: Option<i64>, nodes: Option<i64>, (min, max): (u32, u32)) -> Linear {
+        Linear {
+            cores_per_replica_milli: cores,
+            nodes_per_replica_milli: nodes,
+            min,
+            max,
+            prevent_single_point_of_failure: false,
+            include_unschedulable: false,
+        }
+    }
+
+    fn count(mode: ProportionalMode, size: &ClusterSize) -> u32 {
+        replicas(&Proportional { node_labels: Labels::new(), mode }, size).0
+    }
+
+    #[test]
+    fn pods_follow_cores_and_nodes_by_the_larger_of_both() {
+        let of = |linear| count(ProportionalMode::Linear(linear), &size(4, 13_000));
+        assert_eq!(of(linear(Some(2_000), Some(1_000), (1, 0))), 7);
+        assert_eq!(of(linear(None, Some(2_000), (1, 0))), 2, "a missing divisor asks for one pod");
+        assert_eq!(of(linear(Some(2_000), None, (1, 3))), 3);
+        assert_eq!(of(linear(Some(100_000), None, (5, 0))), 5);
+    }
+
+    #[test]
+    fn a_single_point_of_failure_is_prevented_beyond_the_bounds() {
+        let linear =
+            Linear { prevent_single_point_of_failure: true, ..linear(Some(4_000), None, (1, 1)) };
+        let of = |nodes| count(ProportionalMode::Linear(linear.clone()), &size(nodes, 2_000));
+        assert_eq!((of(1), of(2)), (1, 2));
+    }
+
+    #[test]
+    fn a_ladder_takes_the_last_step_that_is_reached() {
+        let ladder = Ladder {
+            cores: vec![(1, 1), (64, 3), (512, 5), (1024, 7)],
+            nodes: vec![(1, 1), (2, 2)],
+            include_unschedulable: false,
+        };
+        let of =
+            |nodes, milli| count(ProportionalMode::Ladder(ladder.clone()), &size(nodes, milli));
+        assert_eq!(of(100, 400_000), 3);
+        assert_eq!(of(0, 0), 1, "below the first step its own value counts");
+        assert_eq!(of(100, 1_200_000), 7);
+    }
+
+    #[test]
+    fn only_nodes_with_the_labels_that_can_take_pods_count() {
+        let mut size = size(4, 8_000);
+        size.nodes[0].is_schedulable = false;
+        size.nodes[1].labels = [crate::requirement::label("pool", "a")].into();
+        let rule = |node_labels| Proportional {
+            node_labels,
+            mode: ProportionalMode::Linear(linear(None, Some(1_000), (1, 0))),
+        };
+        let all = rule(Labels::new());
+        let labelled = rule([crate::requirement::label("pool", "a")].into());
+        assert_eq!((replicas(&all, &size).0, replicas(&labelled, &size).0), (3, 1));
+    }
+}

@@ -1,0 +1,144 @@
+//! What the pods of a workload ask for where a `VerticalPodAutoscaler` decides it.
+//!
+//! A recommendation counts where its mode acts and the policy of the container lets it; limits keep
+//! their ratio to requests. Without a recommendation the template counts, and that is said.
+
+use std::sync::Arc;
+
+use crate::fleet::{LiveVertical, Observed, Recommendation, Scaling};
+use crate::ids::WorkloadId;
+use crate::manifest::{ContainerPolicy, Desired, UpdateMode, VerticalScaler, Workload};
+use crate::pod::{Amounts, Container, PodTemplate};
+use crate::units::{Bytes, MilliCpu, ResourceName};
+
+/// The policy that stands for all containers without one of their own.
+const ALL: &str = "*";
+
+/// What a vertical autoscaler does to a template.
+pub(super) struct Sizing {
+    /// The template to plan with.
+    pub(super) template: Arc<PodTemplate>,
+    /// What was decided, container by container, in words.
+    pub(super) because: String,
+    /// Whether the requests of the template were replaced.
+    pub(super) is_applied: bool,
+}
+
+/// Returns the vertical autoscalers of a workload.
+pub(super) fn of<'a>(
+    verticals: &'a [VerticalScaler],
+    id: &WorkloadId,
+) -> impl Iterator<Item = &'a VerticalScaler> {
+    let (namespace, name, kind) = (id.namespace.clone(), id.name.clone(), id.kind.as_str());
+    verticals.iter().filter(move |vertical| {
+        vertical.namespace == namespace
+            && *vertical.target.name == *name
+            && vertical.target.kind == kind
+    })
+}
+
+/// Returns the template that new pods of `workload` are made from once a vertical autoscaler has
+/// changed them on their way in.
+#[must_use]
+pub fn sized_template(
+    desired: &Desired,
+    observed: &Observed,
+    workload: &Workload,
+) -> Arc<PodTemplate> {
+    let vertical = of(&desired.verticals, &workload.id).next();
+    let sizing = vertical.map(|vertical| sized(vertical, workload, &observed.scaling));
+    sizing.map_or_else(|| Arc::clone(&workload.template), |sizing| sizing.template)
+}
+
+/// Returns what `vertical` makes of the template of `workload`.
+pub(super) fn sized(vertical: &VerticalScaler, workload: &Workload, live: &Scaling) -> Sizing {
+    let same = |found: &&LiveVertical| {
+        found.namespace == vertical.namespace && found.name == vertical.name
+    };
+    let recommended = live.vertical.iter().find(same).filter(|found| !found.containers.is_empty());
+    let unchanged = |because: String| Sizing {
+        template: Arc::clone(&workload.template),
+        because,
+        is_applied: false,
+    };
+    let Some(recommended) = recommended else {
+        return unchanged(
+            "its recommendation is not known here: planned with the template".to_owned(),
+        );
+    };
+    let mut template = (*workload.template).clone();
+    let mut said = Vec::new();
+    for container in &mut template.spec.containers {
+        let Some(found) = recommended.containers.get(&container.name) else { continue };
+        let default = ContainerPolicy::default();
+        let policy = vertical.policies.get(&container.name);
+        let policy = policy.or_else(|| vertical.policies.get(ALL)).unwrap_or(&default);
+        if !policy.controls_cpu && !policy.controls_memory {
+            said.push(format!("{}: left alone by its policy", container.name));
+            continue;
+        }
+        let before = container.clone();
+        resize(container, found, policy);
+        let (from, to) = (&before.resources.requests, &container.resources.requests);
+        said.push(format!("{}: {} -> {}", container.name, shown(from), shown(to)));
+    }
+    let said = if said.is_empty() { "no container has one".to_owned() } else { said.join(", ") };
+    if vertical.mode == UpdateMode::Off {
+        return unchanged(format!("mode Off, it only recommends: {said}"));
+    }
+    let is_applied = template != *workload.template;
+    let template = Arc::new(template);
+    Sizing { template, because: format!("mode {}: {said}", vertical.mode.as_str()), is_applied }
+}
+
+/// Gives a container what is recommended, within what its policy allows.
+fn resize(container: &mut Container, found: &Recommendation, policy: &ContainerPolicy) {
+    let stated = container.resources.clone();
+    for (name, target) in &found.target {
+        let is_controlled = match name.as_str() {
+            "cpu" => policy.controls_cpu,
+            "memory" => policy.controls_memory,
+            _ => false,
+        };
+        if !is_controlled {
+            continue;
+        }
+        let mut request = *target;
+        if let Some(most) = policy.max.get(name) {
+            request = request.min(*most);
+        }
+        if let Some(least) = policy.min.get(name) {
+            request = request.max(*least);
+        }
+        let limit = stated.limits.get(name).copied();
+        if let Some(limit) = limit.filter(|_| !policy.controls_limits) {
+            request = request.min(limit);
+        }
+        container.resources.requests.insert(name.clone(), request);
+        if let Some(limit) = limit.filter(|_| policy.controls_limits) {
+            let old = stated.requests.get(name).copied();
+            container.resources.limits.insert(name.clone(), scaled(limit, old, request));
+        }
+    }
+}
+
+/// Returns a limit in its old ratio to the request; one without a request was equal to it.
+fn scaled(limit: i64, old: Option<i64>, request: i64) -> i64 {
+    match old {
+        Some(old) if old > 0 => {
+            let scaled = i128::from(limit) * i128::from(request) / i128::from(old);
+            i64::try_from(scaled).unwrap_or(i64::MAX).max(request)
+        }
+        Some(_) | None => request,
+    }
+}
+
+fn shown(amounts: &Amounts) -> String {
+    let of = |name: &str| amounts.get(&ResourceName::from(name)).copied();
+    match (of("cpu"), of("memory")) {
+        (None, None) => "nothing".to_owned(),
+        (Some(cpu), None) => MilliCpu(cpu).to_string(),
+        (None, Some(memory)) => Bytes(memory).to_string(),
+        (Some(cpu), Some(memory)) => format!("{}/{}", MilliCpu(cpu), Bytes(memory)),
+    }
+}

@@ -1,0 +1,68 @@
+//! What the fleet comes to at the least, the present and the most that autoscalers may choose.
+
+use super::{Inputs, Scope, input, put_together, size};
+use crate::demand::{Demand, DemandMode, PodGroup};
+use crate::plan::wire::{ModeRow, Plan};
+use crate::solve::solve;
+
+const MODES: [DemandMode; 3] = [DemandMode::Floor, DemandMode::Live, DemandMode::Ceiling];
+
+/// Returns one row for each mode; none where no workload's number is left open.
+pub(super) fn rows(inputs: &Inputs, demand: &Demand, plan: &Plan) -> Vec<ModeRow> {
+    let is_open = |group: &PodGroup| group.counts.floor != group.counts.ceiling;
+    if !demand.groups.iter().any(is_open) {
+        return Vec::new();
+    }
+    let mut rows: Vec<ModeRow> = Vec::new();
+    for mode in MODES {
+        let row = if is_same(demand, inputs.demand, mode) && !inputs.scope.is_limited() {
+            row(mode, plan)
+        } else {
+            row(mode, &planned(inputs, mode))
+        };
+        rows.push(row);
+    }
+    rows
+}
+
+/// Returns whether both modes plan for the same pods.
+fn is_same(demand: &Demand, planned: DemandMode, mode: DemandMode) -> bool {
+    planned == mode
+        || demand.groups.iter().all(|group| group.counts.of(mode) == group.counts.planned)
+}
+
+/// Returns the plan that `mode` would make, with nothing left out of it.
+fn planned(inputs: &Inputs, mode: DemandMode) -> Plan {
+    let Inputs { desired, observed, catalog, base, at, is_forecast, settings, .. } = inputs;
+    let inputs = Inputs {
+        desired,
+        observed,
+        catalog,
+        base: base.clone(),
+        at: *at,
+        demand: mode,
+        is_forecast: *is_forecast,
+        scope: Scope::default(),
+        settings: *settings,
+    };
+    let demand = size::demand(&inputs);
+    let solution = solve(&input(&inputs, &demand, &[], &[]));
+    put_together(&inputs, &demand, &solution)
+}
+
+pub(super) fn row(mode: DemandMode, plan: &Plan) -> ModeRow {
+    let states = plan.resource_changes.iter().filter_map(|row| row.change.after.as_ref());
+    let (cpu, memory) = states.fold((0_i64, 0_i64), |(cpu, memory), state| {
+        let capacity = &state.capacity;
+        (cpu.saturating_add(capacity.cpu_milli), memory.saturating_add(capacity.memory_bytes))
+    });
+    ModeRow {
+        mode,
+        nodes: plan.summary.nodes.after,
+        cpu_milli: cpu,
+        memory_bytes: memory,
+        pods: plan.capacity.pods.total,
+        unschedulable: plan.capacity.pods.unschedulable,
+        hourly: plan.capacity.cost.hourly_after,
+    }
+}

@@ -1,0 +1,150 @@
+//! What autoscalers of the cluster last saw and decided, as far as it was observed.
+//!
+//! Every part may be missing: an autoscaler without a row here is one of which nothing live is known.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use crate::ids::Namespace;
+use crate::pod::Amounts;
+
+/// The live state of autoscalers.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Scaling {
+    /// HPAs, those that KEDA generated under the name of their ScaledObject included.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub horizontal: Vec<LiveHorizontal>,
+    /// Recommendations of vertical autoscalers.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub vertical: Vec<LiveVertical>,
+    /// Sizes of objects with a scale whose kind is not a workload of Kubernetes' own.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub scales: Vec<LiveScale>,
+    /// What KEDA last saw.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub event_driven: Vec<LiveEvents>,
+}
+
+impl Scaling {
+    /// Returns whether nothing is known.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// Brings rows into their order.
+    pub fn sort(&mut self) {
+        self.horizontal.sort_by(|a, b| (&a.namespace, &a.name).cmp(&(&b.namespace, &b.name)));
+        self.vertical.sort_by(|a, b| (&a.namespace, &a.name).cmp(&(&b.namespace, &b.name)));
+        self.event_driven.sort_by(|a, b| (&a.namespace, &a.name).cmp(&(&b.namespace, &b.name)));
+        self.scales.sort();
+    }
+}
+
+/// The status of a `HorizontalPodAutoscaler`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LiveHorizontal {
+    /// Namespace.
+    pub namespace: Namespace,
+    /// Name; of a generated one, that of its ScaledObject.
+    pub name: String,
+    /// Pods that there are.
+    pub current_replicas: u32,
+    /// Pods that it wants.
+    pub desired_replicas: u32,
+    /// Pods that are Ready; all of them where absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ready_replicas: Option<u32>,
+    /// The highest count that it proposed within its stabilization window, where known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub highest_recent: Option<u32>,
+    /// What its metrics are; one that is missing here could not be read.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub metrics: Vec<LiveMetric>,
+}
+
+/// The present value of a metric: one of the three forms.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct LiveMetric {
+    /// Name of the resource or metric.
+    pub name: String,
+    /// Container, of a metric of one container.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub container: Option<String>,
+    /// Use in percent of what is requested.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub utilization: Option<u32>,
+    /// Value for each pod, in thousandths.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub average_milli: Option<i64>,
+    /// Value in all, in thousandths.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub value_milli: Option<i64>,
+}
+
+/// The recommendation of a `VerticalPodAutoscaler`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LiveVertical {
+    /// Namespace.
+    pub namespace: Namespace,
+    /// Name.
+    pub name: String,
+    /// Recommendations by container; CPU in thousandths, memory in bytes.
+    #[serde(default)]
+    pub containers: BTreeMap<String, Recommendation>,
+}
+
+/// What a container should ask for.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Recommendation {
+    /// What to ask for.
+    pub target: Amounts,
+    /// Less than this is too little.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub lower: Amounts,
+    /// More than this is too much.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub upper: Amounts,
+}
+
+/// The size of an object with a scale.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct LiveScale {
+    /// Namespace.
+    pub namespace: Namespace,
+    /// Kind.
+    pub kind: String,
+    /// Name.
+    pub name: String,
+    /// Pods that it is set to.
+    pub replicas: u32,
+}
+
+/// What KEDA last saw of a `ScaledObject` or `ScaledJob`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LiveEvents {
+    /// Namespace.
+    pub namespace: Namespace,
+    /// Name.
+    pub name: String,
+    /// Whether some trigger is active.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub active: Option<bool>,
+    /// When some trigger last was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_active_at: Option<Timestamp>,
+    /// Whether a trigger cannot be read for longer than its threshold.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub in_fallback: bool,
+    /// Jobs that the queue asks for (its length over the target), where it was read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wanted_jobs: Option<u32>,
+    /// Jobs that wait for a node, where it was read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pending_jobs: Option<u32>,
+}

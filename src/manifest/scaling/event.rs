@@ -1,0 +1,277 @@
+//! KEDA: `ScaledObject` and `ScaledJob`.
+
+use std::sync::Arc;
+
+use jiff::SignedDuration;
+
+use super::super::collect::{Collected, Named};
+use super::super::cron;
+use super::super::decode::{Field, Map, shorten};
+use super::super::meta::Meta;
+use super::super::model::{JobScaling, JobStrategy, Scale, Severity, Workload};
+use super::super::workload::job_template;
+use super::{CronTrigger, EventDriven, Fallback, Paused, ScalerRule, horizontal, scaler, target};
+use crate::ids::{WorkloadId, WorkloadKind};
+
+const POLLING_SECONDS: i64 = 30;
+const COOLDOWN_SECONDS: i64 = 300;
+/// How long an HPA holds a count before it goes down, unless told otherwise.
+const STABILIZATION_SECONDS: i64 = 300;
+const MAX_REPLICAS: u32 = 100;
+
+const PAUSED: &str = "autoscaling.keda.sh/paused";
+const PAUSED_REPLICAS: &str = "autoscaling.keda.sh/paused-replicas";
+const PAUSED_IN: &str = "autoscaling.keda.sh/paused-scale-in";
+const PAUSED_OUT: &str = "autoscaling.keda.sh/paused-scale-out";
+const FORCED: &str = "autoscaling.keda.sh/force-activation";
+
+/// Reads a `ScaledObject`.
+pub(in super::super) fn scaled_object(meta: Meta, root: &Map<'_>, into: &mut Collected) {
+    let Some(spec) = root.need("spec") else { return };
+    let Some(spec) = spec.map() else { return };
+    let found = spec.need("scaleTargetRef").and_then(|field| target(&field, Some("Deployment")));
+    let rule = rule(&meta, &spec, root);
+    spec.finish_exact();
+    root.ignore(&["apiVersion", "kind", "metadata", "spec", "status"]);
+    root.finish(Severity::Warning);
+    let Some(target) = found else { return };
+    into.scaler(scaler(meta, root, vec![target], rule.map(ScalerRule::EventDriven)), root);
+}
+
+fn rule(meta: &Meta, spec: &Map<'_>, root: &Map<'_>) -> Option<EventDriven> {
+    let seconds = |key, default| {
+        let read = spec.get(key).map_or(Some(default), |field| field.int(0));
+        read.map(SignedDuration::from_secs)
+    };
+    let polling = seconds("pollingInterval", POLLING_SECONDS);
+    let cooldown = seconds("cooldownPeriod", COOLDOWN_SECONDS);
+    let min = spec.get("minReplicaCount").map_or(Some(0), |field| field.int::<u32>(0));
+    let max = spec.get("maxReplicaCount").map_or(Some(MAX_REPLICAS), |field| field.int::<u32>(1));
+    let idle_field = spec.get("idleReplicaCount");
+    let idle = idle_field.as_ref().map(|field| field.int::<u32>(0));
+    let fallback = spec.get("fallback").map(|field| fallback(&field));
+    let advanced = spec.get("advanced").map(|field| advanced(&field));
+    let found = spec.need("triggers").map(|field| triggers(&field));
+    spec.ignore(&["initialCooldownPeriod"]);
+    let (min, max) = (min?, max?);
+    if min > max {
+        spec.field.error(
+            format_args!("has `minReplicaCount` {min}, above its `maxReplicaCount` {max}"),
+            None,
+        );
+    }
+    let idle = idle.unwrap_or(None);
+    if let (Some(field), Some(idle)) = (&idle_field, idle.filter(|idle| *idle >= min)) {
+        field.error(
+            format_args!("is {idle}, which must be less than `minReplicaCount` {min}"),
+            "leave it out, or raise minReplicaCount".to_owned(),
+        );
+    }
+    let (stabilization, has_formula) =
+        advanced.unwrap_or(Some((SignedDuration::from_secs(STABILIZATION_SECONDS), false)))?;
+    let Triggers { crons, others } = found?;
+    let annotation = |key: &str| meta.annotations.get(key).map(String::as_str);
+    Some(EventDriven {
+        min,
+        max,
+        idle,
+        polling: polling?,
+        cooldown: cooldown?,
+        stabilization,
+        fallback: match fallback {
+            None => None,
+            Some(read) => Some(read?),
+        },
+        crons,
+        triggers: others,
+        has_formula,
+        paused: paused(annotation, root)?,
+        is_forced: annotation(FORCED).is_some_and(is_set),
+    })
+}
+
+/// Returns whether the value of an annotation switches it on: anything but a false boolean does.
+fn is_set(text: &str) -> bool {
+    !matches!(text, "false" | "False" | "FALSE" | "f" | "F" | "0")
+}
+
+fn paused<'a>(annotation: impl Fn(&str) -> Option<&'a str>, root: &Map<'_>) -> Option<Paused> {
+    if let Some(text) = annotation(PAUSED_REPLICAS) {
+        let Ok(count) = text.parse() else {
+            root.field.error(
+                format_args!("has the annotation {PAUSED_REPLICAS} `{}`", shorten(text)),
+                "write a whole number in quotes".to_owned(),
+            );
+            return None;
+        };
+        return Some(Paused::At(count));
+    }
+    let is = |key: &str| annotation(key).is_some_and(is_set);
+    Some(if is(PAUSED) || (is(PAUSED_IN) && is(PAUSED_OUT)) {
+        Paused::AsIs
+    } else if is(PAUSED_IN) {
+        Paused::ScaleIn
+    } else if is(PAUSED_OUT) {
+        Paused::ScaleOut
+    } else {
+        Paused::No
+    })
+}
+
+fn fallback(field: &Field<'_>) -> Option<Fallback> {
+    let map = field.map()?;
+    let replicas = map.need("replicas").and_then(|field| field.int(0));
+    let threshold = map.need("failureThreshold").and_then(|field| field.int(0));
+    map.ignore(&["behavior"]);
+    map.finish_exact();
+    Some(Fallback { replicas: replicas?, threshold: threshold? })
+}
+
+/// Reads `advanced`: how long the generated HPA holds a count, and whether a formula decides.
+fn advanced(field: &Field<'_>) -> Option<(SignedDuration, bool)> {
+    let map = field.map()?;
+    let formula = map.get("scalingModifiers").map(|field| {
+        let map = field.map()?;
+        Some(map.get("formula")?.text()?.into_owned()).filter(|formula| !formula.is_empty())
+    });
+    let config = map.get("horizontalPodAutoscalerConfig").map(|field| {
+        let map = field.map()?;
+        map.ignore(&["name"]);
+        let behavior = map.get("behavior").map(|field| horizontal::behavior(&field));
+        map.finish_exact();
+        match behavior {
+            None => Some(None),
+            Some(read) => Some(read?.down.window),
+        }
+    });
+    map.ignore(&["restoreToOriginalReplicaCount"]);
+    map.finish_exact();
+    let window = config.unwrap_or(Some(None))?;
+    let default = SignedDuration::from_secs(STABILIZATION_SECONDS);
+    Some((window.unwrap_or(default), formula.flatten().is_some()))
+}
+
+#[derive(Default)]
+struct Triggers {
+    crons: Vec<CronTrigger>,
+    others: Vec<String>,
+}
+
+fn triggers(field: &Field<'_>) -> Triggers {
+    let mut all = Triggers::default();
+    for item in field.items() {
+        let Some(map) = item.map() else { continue };
+        let kind = map.need("type").and_then(|field| Some(field.filled()?.into_owned()));
+        let metadata = map.need("metadata");
+        map.ignore(&["name", "metricType", "useCachedMetrics", "authenticationRef"]);
+        map.finish_exact();
+        match (kind, metadata) {
+            (Some(kind), Some(metadata)) if kind == "cron" => {
+                all.crons.extend(cron_trigger(&item, &metadata));
+            }
+            (Some(kind), Some(metadata)) => {
+                // The API server takes texts alone.
+                let entries = metadata.map();
+                entries.iter().flat_map(Map::entries).for_each(|(_, value)| drop(value.text()));
+                all.others.push(kind);
+            }
+            (_, _) => {}
+        }
+    }
+    if all.crons.is_empty() && all.others.is_empty() {
+        field.error("names no trigger", None);
+    }
+    all
+}
+
+fn cron_trigger(item: &Field<'_>, metadata: &Field<'_>) -> Option<CronTrigger> {
+    let map = metadata.map()?;
+    let zone = map.need("timezone").and_then(|field| cron::time_zone(&field));
+    let expression = |key| {
+        let field = map.need(key)?;
+        if field.node.text().is_some_and(|text| text.starts_with('@')) {
+            let hint = "write five fields, such as \"0 9 * * 1-5\"".to_owned();
+            field.error("is a macro, which KEDA does not know", hint);
+            return None;
+        }
+        cron::expression(&field)
+    };
+    let (start, end) = (expression("start"), expression("end"));
+    let desired = map.need("desiredReplicas").and_then(|field| {
+        let text = field.text()?;
+        let count = text.trim().parse::<u32>().ok().filter(|count| *count > 0);
+        if count.is_none() {
+            let hint = "write how many pods the window wants, such as \"5\"; a window cannot take \
+                        pods away";
+            field.error(
+                format_args!("is `{}`, which is no number of pods above 0", shorten(&text)),
+                hint.to_owned(),
+            );
+        }
+        count
+    });
+    map.finish_exact();
+    let (zone, start, end) = (zone?, start?, end?);
+    if start.text().split_whitespace().eq(end.text().split_whitespace()) {
+        let hint = "let the window end later than it begins".to_owned();
+        metadata.error(format_args!("begins and ends at the same time, `{}`", end.text()), hint);
+        return None;
+    }
+    let (start, end) = (start.within(zone.clone()), end.within(zone));
+    Some(CronTrigger { origin: item.origin(), start, end, desired: desired? })
+}
+
+const STRATEGIES: [(&str, JobStrategy); 4] = [
+    ("default", JobStrategy::Default),
+    ("custom", JobStrategy::Custom),
+    ("accurate", JobStrategy::Accurate),
+    ("eager", JobStrategy::Eager),
+];
+
+/// Reads a `ScaledJob`: a workload of its own, whose jobs come and go.
+pub(in super::super) fn scaled_job(meta: Meta, root: &Map<'_>, into: &mut Collected) {
+    let Some(spec) = root.need("spec") else { return };
+    let Some(spec) = spec.map() else { return };
+    let job = spec.need("jobTargetRef").and_then(|field| job_template(&field));
+    let min = spec.get("minReplicaCount").map_or(Some(0), |field| field.int::<u32>(0));
+    let max = spec.get("maxReplicaCount").map_or(Some(MAX_REPLICAS), |field| field.int::<u32>(1));
+    let strategy = spec.get("scalingStrategy").map_or(Some(JobStrategy::Default), |field| {
+        let map = field.map()?;
+        let strategy = map.get("strategy");
+        strategy.map_or(Some(JobStrategy::Default), |field| field.choice(&STRATEGIES))
+    });
+    spec.need("triggers").map(|field| triggers(&field));
+    spec.ignore(&[
+        "pollingInterval",
+        "successfulJobsHistoryLimit",
+        "failedJobsHistoryLimit",
+        "envSourceContainerName",
+        "rollout",
+        "rolloutStrategy",
+    ]);
+    spec.finish_exact();
+    root.ignore(&["apiVersion", "kind", "metadata", "spec", "status"]);
+    if let Some(field) = root.field.scope.first_failed() {
+        let object = root.field.scope.object.clone();
+        return into.unresolved(meta.origin, object, format!("its `{field}` could not be read"));
+    }
+    let (Some((pods, _, template)), Some(min), Some(max), Some(strategy)) =
+        (job, min, max, strategy)
+    else {
+        return;
+    };
+    let is_paused = meta.annotations.get(PAUSED).is_some_and(|text| is_set(text));
+    let kind = WorkloadKind::ScaledJob;
+    let id = WorkloadId { namespace: meta.namespace, name: meta.name.into(), kind };
+    let named = Named {
+        sort: kind.as_str(),
+        name: id.to_string(),
+        scope: root.field.scope,
+        origin: meta.origin.clone(),
+    };
+    let scale = Scale::ScaledJob(JobScaling { pods, min, max, strategy, is_paused });
+    let (origin, template) = (meta.origin, Arc::new(template));
+    let workload = Workload { id: id.clone(), origin, scale, template, first_ordinal: 0 };
+    let same = |a: &Workload, b: &Workload| a.scale == b.scale && a.template == b.template;
+    into.insert(named, |all| &mut all.desired.workloads, (id, workload), same);
+}

@@ -1,0 +1,203 @@
+use jiff::SignedDuration;
+
+use super::*;
+
+fn hpa(version: &str, spec: &str) -> String {
+    format!(
+        "apiVersion: autoscaling/{version}\nkind: HorizontalPodAutoscaler\nmetadata: {{name: h}}\n\
+         spec: {{scaleTargetRef: {{kind: Deployment, name: api}}, maxReplicas: 10, {spec}}}"
+    )
+}
+
+fn horizontal(text: &str) -> Horizontal {
+    let scaler = clean(text).scalers.remove(0);
+    let ScalerRule::Horizontal(rule) = scaler.rule else { panic!("another rule") };
+    rule
+}
+
+#[test]
+fn every_version_of_a_horizontal_autoscaler_says_the_same() {
+    for (version, spec) in [
+        ("v1", "targetCPUUtilizationPercentage: 50"),
+        (
+            "v2beta1",
+            "metrics: [{type: Resource, resource: {name: cpu, targetAverageUtilization: 50}}]",
+        ),
+        (
+            "v2",
+            "metrics: [{type: Resource, resource: {name: cpu, target: {type: Utilization, \
+             averageUtilization: 50}}}]",
+        ),
+    ] {
+        let rule = horizontal(&hpa(version, spec));
+        assert_eq!((rule.min, rule.max), (1, 10), "{version}");
+        assert_eq!(rule.metrics[0].target, MetricTarget::Utilization(50), "{version}");
+    }
+    assert_eq!(horizontal(&hpa("v2", "")).metrics[0].target, MetricTarget::Utilization(80));
+}
+
+#[test]
+fn every_kind_of_metric_is_read() {
+    let rule = horizontal(&hpa(
+        "v2",
+        "minReplicas: 0, metrics: [
+        {type: ContainerResource, containerResource: {name: cpu, container: app, target: {type: \
+         Utilization, averageUtilization: 60}}},
+        {type: Pods, pods: {metric: {name: rps}, target: {type: AverageValue, averageValue: 1k}}},
+        {type: Object, object: {metric: {name: hits}, describedObject: {kind: Ingress, name: i}, \
+         target: {type: Value, value: 10k}}},
+        {type: External, external: {metric: {name: queue, selector: {matchLabels: {a: b}}}, \
+         target: {type: AverageValue, averageValue: '30'}}}]",
+    ));
+    let sources: Vec<&MetricSource> = rule.metrics.iter().map(|metric| &metric.source).collect();
+    let container = MetricSource::ContainerResource("app".to_owned());
+    assert_eq!(
+        sources,
+        [&container, &MetricSource::Pods, &MetricSource::Object, &MetricSource::External]
+    );
+}
+
+#[test]
+fn behavior_is_filled_where_it_is_not_stated() {
+    let rule = horizontal(&hpa(
+        "v2",
+        "behavior: {scaleUp: {policies: [{type: Pods, value: 2, periodSeconds: 60}]}, scaleDown: \
+         {selectPolicy: Disabled}}",
+    ));
+    let behavior = rule.behavior.expect("stated");
+    assert_eq!(behavior.up.window, Some(SignedDuration::ZERO));
+    assert_eq!(behavior.up.policies.len(), 1);
+    assert_eq!((behavior.down.select, behavior.down.window), (SelectPolicy::Disabled, None));
+    assert!(behavior.down.policies[0].is_percent);
+}
+
+#[test]
+fn what_no_autoscaler_would_take_is_an_error_with_its_line() {
+    let keda = |spec: &str| {
+        format!(
+            "apiVersion: keda.sh/v1alpha1\nkind: ScaledObject\nmetadata: {{name: s}}\n\
+             spec: {{scaleTargetRef: {{name: api}}, {spec}}}"
+        )
+    };
+    let cron = |metadata: &str| keda(&format!("triggers: [{{type: cron, metadata: {metadata}}}]"));
+    for (text, expected) in [
+        (hpa("v2", "minReplicas: 11"), "has `minReplicas` 11, above its `maxReplicas` 10"),
+        (hpa("v2", "minReplicas: 0"), "needs a metric of type Object or External"),
+        (hpa("v2", "minReplica: 2"), "did you mean `minReplicas`?"),
+        (hpa("v2", "metrics: [{type: Resorce}]"), "write Resource"),
+        (
+            cron("{timezone: Asia/Seoul, start: 3 * * * *, end: 10 * * * *, desiredReplicas: '0'}"),
+            "is `0`, which is no number of pods above 0",
+        ),
+        (
+            cron("{timezone: Asia/Seoul, start: 3 * * * *, end: 3 * * * *, desiredReplicas: '5'}"),
+            "begins and ends at the same time",
+        ),
+        (
+            cron("{timezone: Asia/Soul, start: 3 * * * *, end: 9 * * * *, desiredReplicas: '5'}"),
+            "is `Asia/Soul`, which is no time zone",
+        ),
+        (
+            cron("{timezone: UTC, start: '@daily', end: 9 * * * *, desiredReplicas: '5'}"),
+            "is a macro, which KEDA does not know",
+        ),
+        (
+            cron("{timezone: UTC, start: 3 * * * *, end: 9 * * * *, desiredReplicas: 5}"),
+            "quote it: \"5\"",
+        ),
+        (keda("triggers: []"), "names no trigger"),
+        (
+            keda("minReplicaCount: 3, idleReplicaCount: 3, triggers: [{type: x, metadata: {}}]"),
+            "must be less than `minReplicaCount` 3",
+        ),
+    ] {
+        let problems = lines(&read_text(&text));
+        assert!(problems.iter().any(|p| p.contains(expected)), "{expected}\n{problems:#?}");
+    }
+}
+
+#[test]
+fn pauses_of_keda_are_read_from_annotations() {
+    let paused = |annotation: &str| {
+        let text = format!(
+            "apiVersion: keda.sh/v1alpha1\nkind: ScaledObject\nmetadata: {{name: s, annotations: \
+             {{{annotation}}}}}\nspec: {{scaleTargetRef: {{name: api}}, triggers: [{{type: cpu, \
+             metadata: {{value: '60'}}}}]}}"
+        );
+        let scaler = clean(&text).scalers.remove(0);
+        let ScalerRule::EventDriven(rule) = scaler.rule else { panic!("another rule") };
+        rule.paused
+    };
+    for (annotation, expected) in [
+        ("", Paused::No),
+        ("autoscaling.keda.sh/paused: 'false'", Paused::No),
+        ("autoscaling.keda.sh/paused: 'yes'", Paused::AsIs),
+        ("autoscaling.keda.sh/paused-replicas: '7'", Paused::At(7)),
+        ("autoscaling.keda.sh/paused-scale-in: 'true'", Paused::ScaleIn),
+    ] {
+        assert_eq!(paused(annotation), expected, "{annotation}");
+    }
+}
+
+const PROPORTIONAL: &str = "apiVersion: apps/v1
+kind: Deployment
+metadata: {name: dns-autoscaler, namespace: kube-system}
+spec:
+  template:
+    spec:
+      containers:
+      - name: autoscaler
+        image: registry.k8s.io/cpa/cluster-proportional-autoscaler:v1.9.0
+        command: [/cluster-proportional-autoscaler]
+        args:
+        - --namespace=kube-system
+        - --configmap=dns-autoscaler
+        - --target=deployment/coredns
+        - --nodelabels=pool=a
+";
+
+#[test]
+fn a_proportional_autoscaler_takes_its_parameters_from_its_config_map() {
+    let map = |data: &str| {
+        format!(
+            "{PROPORTIONAL}---\napiVersion: v1\nkind: ConfigMap\nmetadata: {{name: dns-autoscaler, \
+             namespace: kube-system}}\ndata:\n  linear: '{data}'\n"
+        )
+    };
+    let desired = clean(&map(r#"{"coresPerReplica": 2.5, "nodesPerReplica": 1, "max": 9}"#));
+    let scaler = &desired.scalers[0];
+    assert_eq!(scaler.targets[0].to_string(), "Deployment coredns");
+    let ScalerRule::Proportional(rule) = &scaler.rule else { panic!("{scaler:?}") };
+    let ProportionalMode::Linear(linear) = &rule.mode else { panic!("{rule:?}") };
+    assert_eq!(linear.cores_per_replica_milli, Some(2_500));
+    assert_eq!((linear.min, linear.max, rule.node_labels.len()), (1, 9, 1));
+    let broken = lines(&read_text(&map(r#"{"coresPerReplica": 0}"#)));
+    assert!(broken[0].contains("`coresPerReplica` is 0, not a number above 0"), "{broken:?}");
+    let lone = clean(PROPORTIONAL);
+    let ScalerRule::Unknown(why) = &lone.scalers[0].rule else { panic!("{lone:?}") };
+    assert!(why.contains("kube-system/dns-autoscaler"), "{why}");
+}
+
+#[test]
+fn buffers_take_their_pods_from_a_template_or_a_workload() {
+    let buffer = |of: &str| {
+        format!(
+            "apiVersion: autoscaling.x-k8s.io/v1beta1\nkind: CapacityBuffer\nmetadata: {{name: b}}\n\
+             spec: {{{of}, replicas: 3}}\n---\napiVersion: v1\nkind: PodTemplate\nmetadata: {{name: \
+             t}}\ntemplate: {{spec: {{containers: [{{name: a}}]}}}}\n---\napiVersion: apps/v1\nkind: \
+             Deployment\nmetadata: {{name: api}}\nspec: {{template: {{spec: {{containers: [{{name: \
+             a}}]}}}}}}\n"
+        )
+    };
+    for of in
+        ["podTemplateRef: {name: t}", "scalableRef: {apiGroup: apps, kind: Deployment, name: api}"]
+    {
+        let desired = clean(&buffer(of));
+        let buffers = desired.workloads.values().filter(|w| matches!(w.scale, Scale::Buffer(_)));
+        assert_eq!(buffers.count(), 1, "{of}");
+    }
+    assert_eq!(clean(&buffer("podTemplateRef: {name: x}")).unresolved.len(), 1);
+    let both = buffer("podTemplateRef: {name: t}, scalableRef: {kind: a, name: b}");
+    let both = lines(&read_text(&both));
+    assert!(both[0].contains("needs one of"), "{both:?}");
+}
