@@ -28,6 +28,7 @@ mod parts;
 mod procure;
 mod rehearse;
 mod rescue;
+mod seek;
 mod settle;
 mod shape;
 mod stand_ins;

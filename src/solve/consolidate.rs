@@ -58,7 +58,7 @@ pub(super) struct Declined {
 /// Returns the layout after every removal and replacement that is worth it.
 pub(super) fn consolidate(stage: &Stage, settings: &Settings) -> Consolidated {
     let mut settled = stage.rescued(stage.settle(&without_leavers(&stage.ground)));
-    settled = with_needed_leavers(stage, settled);
+    settled = stage.let_in(stage.sought(with_needed_leavers(stage, settled)));
     let baseline = settled.layout.price;
     let mut round = Round { stage, settings, declined: BTreeMap::new() };
     for _ in 0..ROUNDS_MAX {

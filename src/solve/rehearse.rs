@@ -228,6 +228,26 @@ impl<'a> Stage<'a> {
         self.settled(layout.clone(), first, offers, unplaced)
     }
 
+    /// Returns the layout with exactly these pods left out, where every run finds the others a
+    /// place.
+    pub(super) fn without(
+        &self,
+        layout: &Layout,
+        unplaced: BTreeMap<usize, u32>,
+    ) -> Option<Settled> {
+        let offers = self.choose_offers(layout);
+        let scene = self.scene(layout, &offers);
+        let mut first = None;
+        for run in runs(planned_pods(self.groups), scene.place_of.len()) {
+            let performance = self.play(&scene, *run, &unplaced);
+            if !performance.left.is_empty() {
+                return None;
+            }
+            first.get_or_insert(performance);
+        }
+        Some(self.settled(layout.clone(), first?, offers, unplaced))
+    }
+
     fn settled(
         &self,
         mut layout: Layout,

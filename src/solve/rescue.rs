@@ -9,7 +9,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::layout::Layout;
-use super::offer::admits;
+use super::offer::{Offer, admits};
 use super::pack::Opened;
 use super::rehearse::{Settled, Stage, Verdict};
 use super::target::Place;
@@ -96,7 +96,7 @@ impl Stage<'_> {
     }
 
     /// Leaves out nodes that were launched for pods which then went elsewhere.
-    fn without_idle(&self, settled: Settled) -> Settled {
+    pub(super) fn without_idle(&self, settled: Settled) -> Settled {
         let mut layout = settled.layout.clone();
         let nodes = layout.packing.opened.iter_mut().zip(&settled.offers);
         nodes.for_each(|(node, offer)| node.offer = Some(*offer));
@@ -162,7 +162,7 @@ impl<'a> Rescue<'a> {
         for (node, offer) in layout.packing.opened.iter_mut().zip(&settled.offers) {
             node.offer = Some(*offer);
         }
-        let (launches, keys) = (settled.offers.len(), topology_keys(stage.groups));
+        let (launches, keys) = (settled.offers.len(), keys_of_rules(stage.groups));
         Self { stage, scheduler, daemons: scene.daemons, layout, launches, keys }
     }
 
@@ -177,8 +177,7 @@ impl<'a> Rescue<'a> {
 
     /// Returns where the nodes of an offer are, as far as rules between pods can tell.
     fn place_of(&self, offer: usize) -> Where<'a> {
-        let node = &self.stage.offers[offer].node;
-        (&node.pool, self.keys.iter().map(|key| node.labels.get(*key)).collect())
+        place_of_offer(&self.stage.offers[offer], &self.keys)
     }
 
     /// Adds a node of the offer, with the pods of its DaemonSets.
@@ -222,10 +221,16 @@ impl<'a> Rescue<'a> {
 }
 
 /// What rules between pods may tell offers apart by: pool, and the labels that make domains.
-type Where<'a> = (&'a PoolName, Vec<Option<&'a LabelValue>>);
+pub(super) type Where<'a> = (&'a PoolName, Vec<Option<&'a LabelValue>>);
+
+/// Returns where the nodes of an offer are, as far as rules over these labels can tell.
+pub(super) fn place_of_offer<'a>(offer: &'a Offer, keys: &BTreeSet<&LabelKey>) -> Where<'a> {
+    let node = &offer.node;
+    (&node.pool, keys.iter().map(|key| node.labels.get(*key)).collect())
+}
 
 /// Returns the labels that make domains for some rule between pods.
-fn topology_keys(groups: &[PodGroup]) -> BTreeSet<&LabelKey> {
+pub(super) fn keys_of_rules(groups: &[PodGroup]) -> BTreeSet<&LabelKey> {
     groups.iter().flat_map(keys_of).collect()
 }
 

@@ -143,7 +143,11 @@ impl<'a> Domains<'a> {
             .filter(|(domain, _)| self.is_open(task, domain))
             .collect();
         if task.is_free() {
-            return vec![(narrowed(&scope, &task.key, free.keys()), planned)];
+            let mut open = known(free.keys());
+            if task.allows_keyless() {
+                open = open.union(&LabelSet::absent());
+            }
+            return vec![(with(&scope, &task.key, &open), planned)];
         }
         let free = self.near(task, free);
         let mut placed = running.clone();
@@ -171,7 +175,9 @@ impl<'a> Domains<'a> {
             .map(|(domain, count)| (narrowed(&scope, &task.key, [&domain]), count))
             .collect();
         if left > 0 {
-            pieces.push((narrowed(&scope, &task.key, []), left));
+            let keyless = task.allows_keyless();
+            let rest = if keyless { LabelSet::absent() } else { known([]) };
+            pieces.push((with(&scope, &task.key, &rest), left));
         }
         pieces
     }
@@ -317,6 +323,12 @@ impl<'a> Task<'a> {
         self.own.iter().all(keeps_away)
     }
 
+    /// Returns whether nodes without the key are open to the pods: they are in no domain, so that
+    /// nothing keeps apart there, and nothing can be near or spread.
+    fn allows_keyless(&self) -> bool {
+        self.own.iter().all(|relation| relation.kind == Kind::Apart)
+    }
+
     /// Returns whether a node that cannot take the pods still counts as a domain.
     fn counts_node(&self, chosen: bool, tolerated: bool) -> bool {
         self.own.iter().any(|relation| match relation.kind {
@@ -371,10 +383,19 @@ fn narrowed<'a>(
     key: &LabelKey,
     values: impl IntoIterator<Item = &'a LabelValue>,
 ) -> Requirements {
+    with(scope, key, &known(values))
+}
+
+/// Returns `scope` with `key` narrowed to `set`.
+fn with(scope: &Requirements, key: &LabelKey, set: &LabelSet) -> Requirements {
     let mut within = scope.clone();
-    let values = ValueSet::of(values.into_iter().map(LabelValue::as_str));
-    within.add(key.clone(), &LabelSet::present(values));
+    within.add(key.clone(), set);
     within
+}
+
+/// Returns the state of a label that has one of these values.
+fn known<'a>(values: impl IntoIterator<Item = &'a LabelValue>) -> LabelSet {
+    LabelSet::present(ValueSet::of(values.into_iter().map(LabelValue::as_str)))
 }
 
 /// Returns whether a node with these labels lies within.

@@ -7,10 +7,12 @@ use std::sync::OnceLock;
 use fleetwright::catalog::{Catalog, Measured, ZoneSetting};
 use fleetwright::demand::DemandMode;
 use fleetwright::engine::{self, Inputs, Scope};
-use fleetwright::fleet::{ClusterIdentity, Observed};
+use fleetwright::fleet::{ClusterIdentity, Node, Observed, tag};
 use fleetwright::manifest::{Desired, Fleet, Tree, TreeFile, read};
 use fleetwright::plan::wire::{Base, BaseWorld, Plan};
+use fleetwright::schedule::ScheduleNode;
 use fleetwright::solve::Settings;
+use fleetwright::units::Resources;
 
 use super::expect::Made;
 use super::line::Line;
@@ -215,6 +217,27 @@ impl Given {
     /// Makes the world what the plan says.
     pub(crate) fn carry_out(&mut self, made: &Made) {
         self.world = world::carried_out(&self.world, &made.plan, &self.desired());
+    }
+
+    /// Returns the nodes that are there, as the scheduler sees them.
+    pub(crate) fn schedule_nodes(&self) -> Vec<ScheduleNode> {
+        let seen = |node: &Node| ScheduleNode {
+            name: node.name.clone(),
+            labels: node.labels.clone(),
+            taints: node.taints.clone(),
+            allocatable: node.allocatable.clone(),
+            unschedulable: node.unschedulable,
+        };
+        self.world.nodes.values().map(seen).collect()
+    }
+
+    /// Returns the capacities of the nodes of ours in `pool`.
+    pub(crate) fn nodes_of(&self, pool: &str) -> Vec<&Resources> {
+        let nodes = self.world.nodes.values().filter(|node| {
+            let instance = node.instance.as_ref().and_then(|id| self.world.instances.get(id));
+            instance.and_then(|i| i.tags.get(tag::POOL)).is_some_and(|name| name == pool)
+        });
+        nodes.map(|node| &node.capacity).collect()
     }
 
     /// Returns zone settings, for messages.

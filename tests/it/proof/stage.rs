@@ -1,19 +1,23 @@
 //! The planned nodes with their pods, under the scheduler's model.
 
 use fleetwright::demand::{Demand, DemandMode, PodGroup};
-use fleetwright::ids::NodeName;
+use fleetwright::ids::{NodeName, PoolName};
 use fleetwright::manifest::Desired;
 use fleetwright::plan::wire::{NodeState, ResourceChange};
 use fleetwright::pod::untolerated;
 use fleetwright::requirement::label;
 use fleetwright::schedule::{ClassIndex, NodeIndex, ScheduleNode, Scheduler};
 use fleetwright::solve::workload_key;
+use fleetwright::units::Resources;
 
 use crate::conformance::{Given, Made, lines, resources};
 
 /// A node after the plan, and the planned pods on it by group.
 pub(super) struct Seat {
     pub(super) node: ScheduleNode,
+    pub(super) pool: Option<PoolName>,
+    pub(super) is_new: bool,
+    pub(super) capacity: Resources,
     /// Pods that ran here before.
     pub(super) staying: Vec<u32>,
     /// Pods that come.
@@ -56,7 +60,8 @@ impl Stage {
     }
 
     fn seat(&self, row: &ResourceChange) -> Option<Seat> {
-        let NodeState { node: name, labels, taints, allocatable, .. } = row.change.after.clone()?;
+        let NodeState { node: name, pool, labels, taints, allocatable, capacity, .. } =
+            row.change.after.clone()?;
         let known = name.as_ref().and_then(|name| self.given.world.nodes.get(name));
         let name = name.unwrap_or_else(|| NodeName::from(row.address.as_str()));
         let mut labels = labels;
@@ -72,12 +77,27 @@ impl Stage {
         let unschedulable = known.is_some_and(|node| node.unschedulable);
         let allocatable = resources(&allocatable);
         let node = ScheduleNode { name, labels, taints, allocatable, unschedulable };
-        Some(Seat { node, staying, coming })
+        let is_new = known.is_none();
+        Some(Seat { node, pool, is_new, capacity: resources(&capacity), staying, coming })
+    }
+
+    /// Returns how many pods of each group the plan leaves out.
+    pub(super) fn left(&self) -> Vec<u32> {
+        let rows = &self.made.plan.capacity.unschedulable;
+        let of = |group: &PodGroup| {
+            rows.iter().filter(|row| row.workload == group.workload).map(|row| row.pods).sum()
+        };
+        self.demand.groups.iter().map(of).collect()
+    }
+
+    /// Returns whether placement knows every rule of the group.
+    pub(super) fn is_supported(&self, group: usize) -> bool {
+        self.demand.groups[group].shape.unsupported.is_empty()
     }
 
     /// Returns a scheduler over `nodes`, whose daemons are there, and no other pod.
-    fn scene(&self, nodes: Vec<ScheduleNode>) -> Scene {
-        let mut scheduler = Scheduler::new(Vec::new(), &self.desired.namespaces, 0);
+    pub(super) fn scene(&self, nodes: Vec<ScheduleNode>, seed: u64) -> Scene {
+        let mut scheduler = Scheduler::new(Vec::new(), &self.desired.namespaces, seed);
         let groups = self.demand.groups.iter();
         let class = |scheduler: &mut Scheduler, group: &PodGroup| {
             scheduler.class(&group.shape, Some(&group.workload))
@@ -95,10 +115,10 @@ impl Stage {
         Scene { scheduler, classes, nodes }
     }
 
-    /// Returns the planned nodes, with the pods that stay.
-    pub(super) fn planned(&self) -> Scene {
-        let nodes = self.seats.iter().map(|seat| seat.node.clone());
-        let mut scene = self.scene(nodes.collect());
+    /// Returns the planned nodes, with the pods that stay, and one node more.
+    pub(super) fn planned(&self, seed: u64, more: Option<&ScheduleNode>) -> Scene {
+        let nodes = self.seats.iter().map(|seat| &seat.node).chain(more);
+        let mut scene = self.scene(nodes.cloned().collect(), seed);
         for (seat, node) in self.seats.iter().zip(scene.nodes.clone()) {
             scene.bind(&seat.staying, node);
         }

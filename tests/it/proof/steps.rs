@@ -16,7 +16,7 @@ impl Stage {
                 }
             }
         }
-        let mut scene = self.planned();
+        let mut scene = self.planned(0, None);
         let coming: Vec<Vec<u32>> = self.seats.iter().map(|seat| seat.coming.clone()).collect();
         if reaches(&mut scene, &coming) {
             return Ok(());
