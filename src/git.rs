@@ -14,6 +14,7 @@
 mod collect;
 mod output;
 mod revision;
+mod shelf;
 mod worktree;
 
 use std::path::{Component, Path, PathBuf};
@@ -25,6 +26,7 @@ use thiserror::Error;
 use crate::manifest::{Skipped, Tree};
 
 pub(crate) use collect::Limits;
+pub use shelf::Shelf;
 
 /// What was read, and where it comes from.
 #[derive(Debug, Clone)]
@@ -33,6 +35,10 @@ pub struct TreeRead {
     pub tree: Tree,
     /// Parts that were left out, with the reason: submodules, links, saved plans and worlds.
     pub skipped: Vec<Skipped>,
+    /// Directories that are repositories of their own: what they hold is not known.
+    pub submodules: Vec<String>,
+    /// Every file, manifest or not.
+    pub shelf: Arc<Shelf>,
     /// Where the files come from.
     pub base: TreeBase,
 }
@@ -46,6 +52,8 @@ pub struct TreeBase {
     pub commit: Option<String>,
     /// SHA-256 over paths and contents of the files read: `sha256:` and 64 hex digits.
     pub tree: String,
+    /// The path below the root of the repository, with `/`; empty for the root itself.
+    pub below: String,
     /// Whether the manifest files below the path differ from those of the commit.
     pub dirty: bool,
 }
@@ -236,7 +244,9 @@ fn without_credentials(url: &str) -> String {
 
 /// Returns whether a file of that name may hold manifests, as `kubectl apply -R` decides it.
 fn is_manifest_name(path: &[u8]) -> bool {
-    [&b".yaml"[..], b".yml", b".json"].iter().any(|suffix| path.ends_with(suffix))
+    let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or(path);
+    let ends = [&b".yaml"[..], b".yml", b".json"].iter().any(|suffix| path.ends_with(suffix));
+    ends || name == b"Kustomization"
 }
 
 /// Says why in words that do not depend on the platform where they need not.
@@ -249,6 +259,11 @@ fn io_reason(error: &std::io::Error) -> String {
     } else {
         error.to_string()
     }
+}
+
+/// Writes a relative path with `/` between its parts; bytes that are not UTF-8 are replaced.
+fn slashed(path: &Path) -> String {
+    path.iter().map(std::ffi::OsStr::to_string_lossy).collect::<Vec<_>>().join("/")
 }
 
 fn skipped(path: &str, reason: &str) -> Skipped {

@@ -24,8 +24,10 @@ pub mod requirement;
 pub mod schedule;
 pub mod sim;
 pub mod solve;
+pub mod sources;
 pub mod storage;
 #[cfg(test)]
 mod story;
 pub mod telemetry;
+pub mod tools;
 pub mod units;

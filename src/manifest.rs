@@ -21,6 +21,7 @@ mod cluster;
 mod collect;
 mod cron;
 mod decode;
+mod delivery;
 mod duration;
 mod eksctl;
 mod fleet;
@@ -30,12 +31,15 @@ mod layout;
 mod limits;
 mod meta;
 mod model;
+mod order;
 mod placeholder;
 mod podspec;
 mod pool;
 mod read;
 mod references;
+mod rendered;
 mod scaling;
+mod sources;
 mod storage;
 mod workload;
 mod yaml;
@@ -46,24 +50,27 @@ pub mod adr_0001 {}
 
 pub use cron::Schedule;
 pub use fleet::{
-    Autoscaled, ClusterSettings, Commitment, CommitmentKind, ConsolidationSettings, DemandSettings,
-    Fleet, GuardSettings, Renderer, Source, TrustedKey, Window, read_fleet,
+    Autoscaled, ClusterSettings, Commitment, CommitmentKind, ConsolidationSettings,
+    DeliverySettings, DemandSettings, Fleet, GuardSettings, Renderer, Source, TrustedKey, Window,
+    is_read, read_fleet,
 };
 pub use model::{
     BufferScaling, Concurrency, CronSchedule, Desired, DisruptionBudget, JobScaling, JobStrategy,
     LimitRangeItem, LimitScope, Problem, QuotaScope, ResourceQuota, RuntimeClass, Scale, Severity,
     Skipped, Tree, TreeFile, Unresolved, VolumeClaim, Workload,
 };
+pub use order::{Home, Layer, Order, Recipe, Release, Rendered, Renderings, SetValue, Values};
 pub use pool::{
     AmiFamily, Budget, Consolidation, Expiry, Generation, KubeletSettings, MinValuesPolicy,
     NodeClass, Overlay, Pool, PoolLimits, PoolRequirement, PriceChange, ReservationTerm, Reserved,
 };
-pub use read::read;
+pub use read::{read, read_rendered};
 pub use scaling::{
     Behavior, ContainerPolicy, CronTrigger, EventDriven, Fallback, Horizontal, Ladder, Linear,
     Metric, MetricSource, MetricTarget, Paused, Proportional, ProportionalMode, ScaleTarget,
     Scaler, ScalerRule, ScalingPolicy, ScalingRules, SelectPolicy, UpdateMode, VerticalScaler,
 };
+pub use sources::{orders, paths_in};
 
 #[cfg(test)]
 mod tests;

@@ -4,8 +4,9 @@
 //! them cannot tell which. Verbs are idempotent where the outside allows it, and say in their
 //! outcome what happened; nothing here waits, retries or decides.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
+use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
@@ -14,6 +15,7 @@ use thiserror::Error;
 use crate::catalog::CapacityType;
 use crate::fleet::{Instance, LiveWorkload, Node, Pod, Scaling};
 use crate::ids::{InstanceId, InstanceTypeName, Labels, NodeName, ReservationId, Uid, ZoneName};
+use crate::manifest::{Order, Rendered};
 use crate::pod::{PodTemplate, Taint};
 use crate::storage::Storage;
 use crate::units::Resources;
@@ -106,7 +108,7 @@ pub struct ClusterObjects {
     /// Pods.
     pub pods: Vec<Pod>,
     /// Templates that the pods refer to.
-    pub templates: BTreeMap<String, std::sync::Arc<PodTemplate>>,
+    pub templates: BTreeMap<String, Arc<PodTemplate>>,
     /// Workloads.
     pub workloads: Vec<LiveWorkload>,
     /// Storage classes, volumes, claims, and what nodes can attach.
@@ -136,6 +138,25 @@ pub trait Cluster {
         node: &NodeName,
         uid: &Uid,
     ) -> impl Future<Output = Result<(), PortError>>;
+}
+
+/// The files of a repository at one revision, manifests or not.
+pub trait Repo {
+    /// Returns the path of every file below the root, ascending.
+    fn paths(&self) -> &BTreeSet<String>;
+    /// Returns what a file holds, or why it cannot be read.
+    ///
+    /// # Errors
+    /// With the reason, which does not repeat the path.
+    fn content(&self, path: &str) -> Result<Arc<[u8]>, String>;
+    /// Returns whether a file differs from that of the commit.
+    fn is_changed(&self, path: &str) -> bool;
+}
+
+/// Tools that make manifests.
+pub trait Tools {
+    /// Renders directories of a repository; one answer for each order, in their order.
+    fn render(&self, repo: &(dyn Repo + Sync), orders: &[Order]) -> Vec<Result<Rendered, String>>;
 }
 
 /// Time.

@@ -166,6 +166,7 @@ fn capacity(observed: &Observed, waves: Vec<Wave>) -> Capacity {
             commit: None,
             tree: String::new(),
             dirty: false,
+            rendered: Vec::new(),
             world: BaseWorld {
                 name: "sim:world".into(),
                 cluster: cluster(),

@@ -767,6 +767,7 @@ fn plan_over(story: &Story, world: &World) -> Plan {
             commit: None,
             tree: "0".repeat(64),
             dirty: false,
+            rendered: Vec::new(),
             world,
             demand: DemandMode::Live,
             preconditions: Vec::new(),

@@ -16,7 +16,7 @@ use crate::apply::{ApplyError, ApplySettings, Bounds, Ports, Receipt, Verdict, a
 use crate::catalog::Catalog;
 use crate::demand::{Asked, ClusterSize, Demand, ShapeContext, shape_of, sized_template};
 use crate::fleet::{ClusterIdentity, Observed};
-use crate::git::{TreeRead, read_revision, read_tree};
+use crate::git::{read_revision, read_tree};
 use crate::ids::{Digest, WorkloadId};
 use crate::manifest::{Desired, Scale, Workload};
 use crate::plan::Plan;
@@ -46,8 +46,7 @@ pub(super) fn carry_out(
     approved: Option<Digest>,
     console: &mut Console,
 ) -> Result<Exit, CliError> {
-    let tree = same_tree(plan)?;
-    let repository = Repository::read(&tree);
+    let repository = same_tree(plan)?;
     let desired = Rc::new(repository.desired.clone());
     let now = plan.capacity.base.world.taken_at;
     let world = open(directory, &genesis(&repository.fleet, now), &desired)?;
@@ -201,18 +200,19 @@ fn declared_storage(desired: &Desired) -> Storage {
 
 /// Reads the tree that the plan was made from: the embedded world also plays the tool that delivers
 /// workloads, and delivers those, not what the files have become since.
-fn same_tree(plan: &Plan) -> Result<TreeRead, CliError> {
+fn same_tree(plan: &Plan) -> Result<Repository, CliError> {
     let base = &plan.capacity.base;
     let path = Path::new(&base.path);
-    let now = read_tree(path)?;
+    let now = Repository::read(&read_tree(path)?);
     if now.base.tree == base.tree {
         return Ok(now);
     }
     let committed = base.commit.as_ref().filter(|_| !base.dirty);
-    if let Some(then) = committed.and_then(|commit| read_revision(path, commit).ok())
-        && then.base.tree == base.tree
-    {
-        return Ok(then);
+    if let Some(then) = committed.and_then(|commit| read_revision(path, commit).ok()) {
+        let then = Repository::read(&then);
+        if then.base.tree == base.tree {
+            return Ok(then);
+        }
     }
     Err(CliError::text(format!("the files in `{}` are not those that were planned", base.path))
         .kind(Exit::Stale)

@@ -40,7 +40,7 @@ pub(super) fn plan(settings: &PlanningSettings, console: &Console) -> Result<Pla
         desired: &repository.desired,
         observed: &observed,
         catalog: &catalog,
-        base: base(settings, &read, &world, &observed, demand),
+        base: base(settings, &repository, &world, &observed, demand),
         at: world::moment(&world, *at, &observed, console),
         demand,
         is_forecast: false,
@@ -66,17 +66,18 @@ pub(super) fn choice(
 
 fn base(
     settings: &PlanningSettings,
-    read: &TreeRead,
+    repository: &Repository,
     world: &WorldChoice,
     observed: &Observed,
     demand: DemandMode,
 ) -> Base {
     Base {
         path: settings.source.path.display().to_string(),
-        repository: read.base.repository.clone(),
-        commit: read.base.commit.clone(),
-        tree: read.base.tree.clone(),
-        dirty: read.base.dirty,
+        repository: repository.base.repository.clone(),
+        commit: repository.base.commit.clone(),
+        tree: repository.base.tree.clone(),
+        dirty: repository.base.dirty,
+        rendered: repository.rendered.clone(),
         world: BaseWorld {
             name: world.to_string(),
             cluster: observed.cluster.clone(),

@@ -1,12 +1,20 @@
 //! A repository as commands use it: its settings, and what it asks for.
 
+use sha2::{Digest, Sha256};
+
 use crate::catalog::ZoneSetting;
 use crate::demand::DemandMode;
 use crate::fleet::ClusterIdentity;
-use crate::git::TreeRead;
-use crate::ids::Region;
-use crate::manifest::{Autoscaled, Desired, Fleet, read, read_fleet};
+use crate::git::{TreeBase, TreeRead};
+use crate::ids::{Origin, Region};
+use crate::manifest::{
+    Autoscaled, Desired, Fleet, Home, Renderings, Unresolved, is_read, read_fleet,
+};
+use crate::plan::wire::RenderedRow;
+use crate::port::Repo;
 use crate::solve::Settings;
+use crate::sources;
+use crate::tools::Toolbox;
 
 /// A repository, read.
 #[derive(Debug)]
@@ -14,6 +22,10 @@ pub(super) struct Repository {
     pub(super) fleet: FleetSettings,
     /// What it asks for; problems of `fleetwright.yaml` are among its own.
     pub(super) desired: Desired,
+    /// Where it comes from, what tools were given of it included.
+    pub(super) base: TreeBase,
+    /// What tools made of it.
+    pub(super) rendered: Vec<RenderedRow>,
 }
 
 /// The settings of a repository.
@@ -31,17 +43,63 @@ pub(super) struct FleetSettings {
 }
 
 impl Repository {
-    /// Reads `fleetwright.yaml` and every manifest of a tree.
+    /// Reads `fleetwright.yaml` and every manifest of a tree, those that tools make included.
     pub(super) fn read(tree: &TreeRead) -> Self {
         let (fleet, problems) = read_fleet(&tree.tree);
-        let mut desired = read(&tree.tree, &fleet);
+        let base = &tree.base;
+        let home = Home { repository: base.repository.clone(), below: base.below.clone() };
+        let toolbox = Toolbox::of_environment();
+        let (mut desired, renderings) =
+            sources::read(&tree.tree, &fleet, home, &*tree.shelf, &toolbox);
         desired.problems.extend(problems);
         desired.problems.sort();
         desired.problems.dedup();
         desired.skipped.extend(tree.skipped.iter().cloned());
         desired.skipped.sort();
-        Self { fleet: FleetSettings::of(fleet), desired }
+        let unknown = tree.submodules.iter().filter(|path| is_read(&fleet, path));
+        desired.unresolved.extend(unknown.map(|path| of_submodule(path)));
+        desired.unresolved.sort();
+        let (base, rendered) = base_with(tree, &renderings);
+        Self { fleet: FleetSettings::of(fleet), desired, base, rendered }
     }
+}
+
+fn of_submodule(path: &str) -> Unresolved {
+    Unresolved {
+        origin: Origin::new(path, 0),
+        object: format!("submodule {path}"),
+        reason: "its files are those of another repository; plan that one by itself, or name the \
+                 paths to read under `spec.sources` in fleetwright.yaml"
+            .to_owned(),
+    }
+}
+
+/// Returns where the tree comes from, with what tools were given of it: files that are no manifests
+/// themselves, such as the templates of a chart, decide as well.
+fn base_with(tree: &TreeRead, renderings: &Renderings) -> (TreeBase, Vec<RenderedRow>) {
+    let mut base = tree.base.clone();
+    let mut rows = Vec::new();
+    for (order, rendered) in &renderings.done {
+        let Ok(rendered) = rendered else { continue };
+        rows.push(RenderedRow {
+            path: order.path.clone(),
+            tool: rendered.tool.clone(),
+            inputs: rendered.inputs.clone(),
+        });
+        base.dirty |= rendered.files.iter().any(|file| tree.shelf.is_changed(file));
+    }
+    rows.sort();
+    if !rows.is_empty() {
+        let mut hash = Sha256::new_with_prefix(&base.tree);
+        for row in &rows {
+            hash.update(&row.inputs);
+        }
+        base.tree = hash
+            .finalize()
+            .iter()
+            .fold("sha256:".to_owned(), |hex, byte| format!("{hex}{byte:02x}"));
+    }
+    (base, rows)
 }
 
 impl FleetSettings {

@@ -16,6 +16,7 @@ fn base(observed: &Observed, name: &str) -> Base {
         commit: Some("4f2c9a1".into()),
         tree: "0".repeat(64),
         dirty: false,
+        rendered: Vec::new(),
         world: BaseWorld {
             name: name.into(),
             cluster: ClusterIdentity::clone(&observed.cluster),

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use sha2::{Digest, Sha256};
 
 use super::output::is_output;
+use super::shelf::{Place, Shelf};
 use super::{GitErrorKind, TreeBase, TreeRead, skipped};
 use crate::manifest::{Skipped, Tree, TreeFile};
 
@@ -35,11 +36,33 @@ pub(super) struct Collector {
     bytes: u64,
     files: Vec<TreeFile>,
     skipped: Vec<Skipped>,
+    submodules: Vec<String>,
+    shelf: Shelf,
 }
 
 impl Collector {
-    pub(super) fn new(limits: Limits) -> Self {
-        Self { limits, entries: 0, others: 0, bytes: 0, files: Vec::new(), skipped: Vec::new() }
+    pub(super) fn new(limits: Limits, shelf: Shelf) -> Self {
+        Self {
+            limits,
+            entries: 0,
+            others: 0,
+            bytes: 0,
+            files: Vec::new(),
+            skipped: Vec::new(),
+            submodules: Vec::new(),
+            shelf,
+        }
+    }
+
+    /// Notes where the content of a file is, should a tool need it.
+    pub(super) fn shelve(&mut self, path: &str, place: Place) {
+        self.shelf.put(path, place);
+    }
+
+    /// Records a directory that is a repository of its own.
+    pub(super) fn submodule(&mut self, path: &str) {
+        self.skip(path, "a Git repository of its own");
+        self.submodules.push(path.to_owned());
     }
 
     /// Counts one file or directory of any name.
@@ -80,7 +103,10 @@ impl Collector {
             self.skip(path, "a plan or world that fleetwright wrote");
             return Ok(());
         }
-        self.files.push(TreeFile { path: path.into(), content: content.map(Arc::from) });
+        let content = content.and_then(|content| {
+            if is_lfs_pointer(&content) { Err(LFS.to_owned()) } else { Ok(Arc::from(content)) }
+        });
+        self.files.push(TreeFile { path: path.into(), content });
         check(u64::try_from(self.files.len()).unwrap_or(u64::MAX), self.limits.files, "manifests")
     }
 
@@ -100,8 +126,26 @@ impl Collector {
         self.files.sort_by(|a, b| a.path.cmp(&b.path));
         self.skipped.sort();
         let base = TreeBase { tree: digest(&self.files), ..base };
-        Ok(TreeRead { tree: Tree { files: self.files }, skipped: self.skipped, base })
+        self.submodules.sort();
+        Ok(TreeRead {
+            tree: Tree { files: self.files },
+            skipped: self.skipped,
+            submodules: self.submodules,
+            shelf: Arc::new(self.shelf),
+            base,
+        })
     }
+}
+
+/// What the first line of a file says whose content Git LFS keeps elsewhere.
+const LFS_MARK: &[u8] = b"version https://git-lfs.github.com/spec/";
+
+/// Why such a file cannot be read.
+pub(super) const LFS: &str = "it is a pointer of Git LFS, and its content is elsewhere: run `git lfs pull`, or keep manifests out of LFS";
+
+/// Returns whether a file only says where Git LFS keeps its content.
+pub(super) fn is_lfs_pointer(content: &[u8]) -> bool {
+    content.starts_with(LFS_MARK)
 }
 
 fn check(amount: u64, limit: u64, what: &'static str) -> Result<(), GitErrorKind> {

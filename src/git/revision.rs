@@ -5,9 +5,10 @@ use std::path::Path;
 use git2::{ErrorCode, ObjectType, Oid, Repository};
 
 use super::collect::Collector;
+use super::shelf::Place;
 use super::{
-    GitError, GitErrorKind, Limits, TreeBase, TreeRead, absolute, is_manifest_name, open,
-    origin_url,
+    GitError, GitErrorKind, Limits, Shelf, TreeBase, TreeRead, absolute, is_manifest_name, open,
+    origin_url, slashed,
 };
 
 /// The mode of a symbolic link in a Git tree.
@@ -27,14 +28,16 @@ pub(super) fn read(path: &Path, revision: &str, limits: Limits) -> Result<TreeRe
     let top = repository.workdir().unwrap_or(repository.path()).canonicalize();
     let prefix = top.ok().and_then(|top| absolute.strip_prefix(top).ok().map(Path::to_owned));
     let prefix = prefix.ok_or_else(|| fail(no_repository()))?;
-    read_prefix(&repository, &prefix, revision, limits).map_err(fail)
+    let again = open(start).map_err(fail)?.ok_or_else(|| fail(no_repository()))?;
+    let shelf = Shelf::of_commit(again, limits);
+    read_prefix(&repository, &prefix, revision, (limits, shelf)).map_err(fail)
 }
 
 fn read_prefix(
     repository: &Repository,
     prefix: &Path,
     revision: &str,
-    limits: Limits,
+    (limits, shelf): (Limits, Shelf),
 ) -> Result<TreeRead, GitErrorKind> {
     let unknown = |error: git2::Error| GitErrorKind::UnknownRevision {
         revision: revision.to_owned(),
@@ -43,7 +46,7 @@ fn read_prefix(
     let object = repository.revparse_single(revision).map_err(unknown)?;
     let commit = object.peel_to_commit().map_err(unknown)?;
     let root = directory(repository, commit.tree_id(), prefix, revision)?;
-    let mut walk = Walk { repository, root, found: Collector::new(limits) };
+    let mut walk = Walk { repository, root, found: Collector::new(limits, shelf) };
     let mut pending = vec![(String::new(), root)];
     while let Some((path, tree)) = pending.pop() {
         walk.directory(&path, tree, &mut pending)?;
@@ -52,6 +55,7 @@ fn read_prefix(
         repository: origin_url(repository),
         commit: Some(commit.id().to_string()),
         tree: String::new(),
+        below: slashed(prefix),
         dirty: false,
     })
 }
@@ -115,23 +119,33 @@ impl Walk<'_> {
             let shown = join(path, &String::from_utf8_lossy(name));
             match entry(&item) {
                 Entry::Directory(id) => pending.push((shown, id)),
-                Entry::Other => self.found.skip(&shown, "a Git repository of its own"),
+                Entry::Other => self.found.submodule(&shown),
                 Entry::Link(id) if !is_manifest_name(name) => {
                     self.found.pass_over();
-                    if let Ok(Entry::Directory(_)) = self.follow(path, id) {
-                        self.found.skip(&shown, "a link to a directory, which is not followed");
+                    match self.follow(path, id) {
+                        Ok(Entry::Directory(_)) => {
+                            let reason = "a link to a directory, which is not followed";
+                            self.found.skip(&shown, reason);
+                        }
+                        found => self.shelve(&shown, &found),
                     }
                 }
-                Entry::File(_) if !is_manifest_name(name) => self.found.pass_over(),
+                Entry::File(id) if !is_manifest_name(name) => {
+                    self.found.pass_over();
+                    self.shelve(&shown, &Ok(Entry::File(id)));
+                }
                 Entry::File(_) | Entry::Link(_) if shown.contains('\u{fffd}') => {
                     self.found.file(&shown, Err("its path is not UTF-8".to_owned()))?;
                 }
                 Entry::File(id) => {
+                    self.shelve(&shown, &Ok(Entry::File(id)));
                     let content = self.blob(id)?;
                     self.found.file(&shown, content)?;
                 }
                 Entry::Link(id) => {
-                    let content = match self.follow(path, id) {
+                    let found = self.follow(path, id);
+                    self.shelve(&shown, &found);
+                    let content = match found {
                         Ok(Entry::File(id)) => self.blob(id)?,
                         Ok(_) => Err("it is not a regular file".to_owned()),
                         Err(reason) => Err(reason),
@@ -141,6 +155,16 @@ impl Walk<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Notes where the content of the file at `path` is.
+    fn shelve(&mut self, path: &str, found: &Result<Entry, String>) {
+        let place = match found {
+            Ok(Entry::File(id)) => Place::Object(*id),
+            Ok(_) => Place::Nowhere("it is not a regular file".to_owned()),
+            Err(reason) => Place::Nowhere(reason.clone()),
+        };
+        self.found.shelve(path, place);
     }
 
     /// Reads a file; what the clone does not hold (a partial clone, say) is unreadable, not empty.

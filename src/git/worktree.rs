@@ -10,7 +10,11 @@ use git2::{Repository, Status, StatusOptions};
 
 use super::collect::Collector;
 use super::output::is_output;
-use super::{GitErrorKind, Limits, TreeBase, TreeRead, io_reason, is_manifest_name, origin_url};
+use super::shelf::Place;
+use super::{
+    GitErrorKind, Limits, Shelf, TreeBase, TreeRead, io_reason, is_manifest_name, origin_url,
+    slashed,
+};
 
 /// The mode of a submodule in Git's index.
 const GITLINK: u32 = 0o160_000;
@@ -22,7 +26,8 @@ pub(super) fn read(
     limits: Limits,
 ) -> Result<TreeRead, GitErrorKind> {
     let git = repository.map(|repository| GitView::of(repository, root)).transpose()?.flatten();
-    let mut walk = Walk { root, git: git.as_ref(), found: Collector::new(limits) };
+    let shelf = Shelf::on_disk(git.as_ref().map(GitView::changed).unwrap_or_default(), limits);
+    let mut walk = Walk { root, git: git.as_ref(), found: Collector::new(limits, shelf) };
     let mut pending = vec![PathBuf::new()];
     while let Some(directory) = pending.pop() {
         walk.directory(&directory, &mut pending)?;
@@ -46,9 +51,11 @@ struct GitView {
 struct Ignores {
     /// Directories of which nothing is committed: they need not be entered.
     directories: BTreeSet<Vec<u8>>,
-    /// The manifests that are committed, or would be. A list of what is ignored would not do: libgit2
+    /// The files that are committed, or would be. A list of what is ignored would not do: libgit2
     /// leaves files out of it that stand beside committed ones in an ignored directory.
-    manifests: BTreeSet<Vec<u8>>,
+    files: BTreeSet<Vec<u8>>,
+    /// The files that differ from the commit.
+    changed: BTreeSet<Vec<u8>>,
 }
 
 impl GitView {
@@ -74,6 +81,7 @@ impl GitView {
             repository: origin_url(repository),
             dirty: differs || commit.is_none(),
             commit,
+            below: slashed(&prefix),
             tree: String::new(),
         };
         let submodules = submodules(repository).map_err(broken)?;
@@ -86,10 +94,22 @@ impl GitView {
         ignores.is_some_and(|ignores| ignores.directories.contains(bytes(path.as_os_str())))
     }
 
-    fn ignores_manifest(&self, relative: &Path) -> bool {
+    fn ignores_file(&self, relative: &Path) -> bool {
         let path = self.prefix.join(relative);
         let ignores = self.ignores.as_ref();
-        ignores.is_some_and(|ignores| !ignores.manifests.contains(bytes(path.as_os_str())))
+        ignores.is_some_and(|ignores| !ignores.files.contains(bytes(path.as_os_str())))
+    }
+
+    /// Returns the files that differ from the commit, below the directory.
+    fn changed(&self) -> BTreeSet<String> {
+        let changed = self.ignores.iter().flat_map(|ignores| &ignores.changed);
+        let prefix = slashed(&self.prefix);
+        let below = |path: &Vec<u8>| {
+            let path = String::from_utf8_lossy(path);
+            let rest = path.strip_prefix(prefix.as_str())?;
+            Some(rest.trim_start_matches('/').to_owned())
+        };
+        changed.filter_map(below).collect()
     }
 
     fn is_submodule(&self, relative: &Path) -> bool {
@@ -120,16 +140,17 @@ fn status(repository: &Repository, prefix: &Path) -> Result<(Ignores, bool), git
         options.pathspec(prefix).disable_pathspec_match(true);
     }
     let committed = repository.index()?.iter().map(|entry| entry.path).collect::<BTreeSet<_>>();
-    let mut ignores = Ignores { directories: BTreeSet::new(), manifests: committed };
-    ignores.manifests.retain(|path| is_manifest_name(path));
+    let mut ignores =
+        Ignores { directories: BTreeSet::new(), files: committed, changed: BTreeSet::new() };
     let mut differs = false;
     for entry in repository.statuses(Some(&mut options))?.iter() {
         let path = entry.path_bytes();
         if entry.status().contains(Status::IGNORED) {
             ignores.directories.extend(path.strip_suffix(b"/").map(<[u8]>::to_vec));
-        } else if is_manifest_name(path) && entry.status() != Status::CURRENT {
-            ignores.manifests.insert(path.to_vec());
-            differs |= !is_output_on_disk(repository, path);
+        } else if entry.status() != Status::CURRENT {
+            ignores.files.insert(path.to_vec());
+            ignores.changed.insert(path.to_vec());
+            differs |= is_manifest_name(path) && !is_output_on_disk(repository, path);
         }
     }
     Ok((ignores, differs))
@@ -204,7 +225,7 @@ impl Walk<'_> {
             }
             let nested = self.root.join(&path).join(".git").symlink_metadata().is_ok();
             if nested || self.git.is_some_and(|git| git.is_submodule(&path)) {
-                self.found.skip(&shown, "a Git repository of its own");
+                self.found.submodule(&shown);
             } else {
                 pending.push(path);
             }
@@ -215,21 +236,38 @@ impl Walk<'_> {
             self.found.pass_over();
             if is_link && self.root.join(&path).is_dir() {
                 self.found.skip(&shown, "a link to a directory, which is not followed");
+            } else if path.to_str().is_some()
+                && !self.git.is_some_and(|git| git.ignores_file(&path))
+            {
+                let place = self.place(&path, is_link);
+                self.found.shelve(&shown, place);
             }
             return Ok(());
         }
-        if self.git.is_some_and(|git| git.ignores_manifest(&path)) {
+        if self.git.is_some_and(|git| git.ignores_file(&path)) {
             return Ok(());
         }
         if path.to_str().is_none() {
             return self.found.file(&shown, Err("its path is not UTF-8".to_owned()));
         }
-        let content = if is_link { self.linked(&path) } else { Ok(self.root.join(&path)) };
+        let place = self.place(&path, is_link);
+        self.found.shelve(&shown, place.clone());
+        let content = match place {
+            Place::Disk(file) => Ok(file),
+            Place::Nowhere(reason) => Err(reason),
+            Place::Object(_) => Err("it is not on disk".to_owned()),
+        };
         let content = match content {
             Ok(file) => self.content(&file)?,
             Err(reason) => Err(reason),
         };
         self.found.file(&shown, content)
+    }
+
+    /// Returns where the content of the file `path` is.
+    fn place(&self, path: &Path, is_link: bool) -> Place {
+        let file = if is_link { self.linked(path) } else { Ok(self.root.join(path)) };
+        file.map_or_else(Place::Nowhere, Place::Disk)
     }
 
     /// Returns the file that the link `path` leads to, which must be below the root.
@@ -260,9 +298,4 @@ impl Walk<'_> {
         let read = File::open(file).and_then(|file| file.take(limit).read_to_end(&mut content));
         Ok(read.map(|_| content).map_err(|error| io_reason(&error)))
     }
-}
-
-/// Writes a relative path with `/` between its parts; bytes that are not UTF-8 are replaced.
-fn slashed(path: &Path) -> String {
-    path.iter().map(OsStr::to_string_lossy).collect::<Vec<_>>().join("/")
 }

@@ -73,6 +73,9 @@ impl Object {
 pub(super) enum Class {
     /// An object that is read.
     Object(Object),
+    /// An object that delivers others, with the reason why its pods are not known unless it is
+    /// followed.
+    Delivers(Deliverer, &'static str),
     /// Further objects, under `items`.
     List,
     /// A source of workloads whose size is not known, with the reason.
@@ -84,6 +87,37 @@ pub(super) enum Class {
     /// An object of ours in a version that no API server serves, with what to write.
     Unserved { message: String, hint: String },
 }
+
+/// Objects that deliver others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Deliverer {
+    /// Of Argo CD.
+    Application,
+    /// Of Argo CD.
+    ApplicationSet,
+    /// Of Flux.
+    Kustomization,
+    /// Of Flux.
+    HelmRelease,
+}
+
+/// The objects that deliver others.
+const DELIVERERS: [(&str, &str, Deliverer, &str); 4] = [
+    ("argoproj.io", "Application", Deliverer::Application, "Argo CD renders it elsewhere"),
+    ("argoproj.io", "ApplicationSet", Deliverer::ApplicationSet, "Argo CD renders it elsewhere"),
+    (
+        "helm.toolkit.fluxcd.io",
+        "HelmRelease",
+        Deliverer::HelmRelease,
+        "Flux renders its chart elsewhere",
+    ),
+    (
+        "kustomize.toolkit.fluxcd.io",
+        "Kustomization",
+        Deliverer::Kustomization,
+        "Flux renders it elsewhere",
+    ),
+];
 
 /// A kind, the group it belongs to, and the versions that are or were served.
 struct Served {
@@ -172,11 +206,7 @@ fn generation(version: &str) -> Generation {
 }
 
 /// Objects whose pods are made elsewhere, so that their size is not known here.
-const UNRESOLVED: [(&str, &str, &str); 6] = [
-    ("argoproj.io", "Application", "Argo CD renders it elsewhere"),
-    ("argoproj.io", "ApplicationSet", "Argo CD renders it elsewhere"),
-    ("helm.toolkit.fluxcd.io", "HelmRelease", "Flux renders its chart elsewhere"),
-    ("kustomize.toolkit.fluxcd.io", "Kustomization", "Flux renders it elsewhere"),
+const UNRESOLVED: [(&str, &str, &str); 2] = [
     ("helm.cattle.io", "HelmChart", "its chart is rendered elsewhere"),
     ("serving.knative.dev", "Service", "Knative decides how many pods there are"),
 ];
@@ -227,6 +257,10 @@ fn classify_kubernetes(root: &Node<'_>, group: &str, version: &str, kind: &str) 
     let built_in = BUILT_IN.contains(&group) || group.ends_with(".k8s.io");
     if let Some(served) = of_kind().next().filter(|_| built_in) {
         return unserved(kind, &api_version(group, version), served);
+    }
+    let delivers = |(of, name, ..): &&(&str, &str, Deliverer, &str)| *of == group && *name == kind;
+    if let Some((_, _, deliverer, reason)) = DELIVERERS.iter().find(delivers) {
+        return Class::Delivers(*deliverer, reason);
     }
     let known = |(of, name, _): &&(&str, &str, &str)| *of == group && *name == kind;
     if let Some((_, _, reason)) = UNRESOLVED.iter().find(known) {

@@ -35,8 +35,8 @@ pub(super) struct Collected {
     scalers: BTreeMap<String, Scaler>,
     /// Vertical scalers, by object.
     verticals: BTreeMap<String, VerticalScaler>,
-    /// Where each object was defined, by sort and name.
-    places: BTreeMap<&'static str, BTreeMap<String, Origin>>,
+    /// Where each object was defined and by whom, by sort and name.
+    places: BTreeMap<&'static str, BTreeMap<String, String>>,
 }
 
 /// The name of an object among its sort.
@@ -71,7 +71,8 @@ impl Collected {
         let Named { sort, name, scope, origin } = named;
         let places = self.places.entry(sort).or_default();
         let Some(first) = places.get(&name).cloned() else {
-            places.insert(name, origin);
+            let by = scope.by.map(|by| format!(", by {by}")).unwrap_or_default();
+            places.insert(name, format!("{origin}{by}"));
             of(self).insert(key, value);
             return;
         };
@@ -80,7 +81,10 @@ impl Collected {
             scope.note(
                 Severity::Error,
                 origin.line,
-                format!("is defined differently at {first}"),
+                format!(
+                    "{}is defined differently at {first}",
+                    scope.by.map(|by| format!("as {by} has it, ")).unwrap_or_default()
+                ),
                 Some(hint.to_owned()),
             );
         }

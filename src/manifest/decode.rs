@@ -50,8 +50,37 @@ pub(super) struct Scope<'a> {
     /// Name of the object in messages, such as `Deployment web/api`.
     pub(super) object: String,
     pub(super) vars: &'a Vars,
+    /// Where the object was written, where that is not the text that is read.
+    pub(super) written: Option<&'a Origin>,
+    /// Who delivers the object, where that is more than the tree itself.
+    pub(super) by: Option<&'a str>,
+    /// The namespaces that whoever delivers the object gives it.
+    pub(super) namespaces: Namespaces<'a>,
     /// The fields found wrong so far.
     pub(super) failed: RefCell<Vec<String>>,
+}
+
+/// The namespace of objects that name none, unless whoever delivers them says otherwise.
+pub(super) const DEFAULT_NAMESPACE: &str = "default";
+
+/// The namespaces of objects that nobody in particular delivers.
+pub(super) const PLAIN: Namespaces<'static> =
+    Namespaces { default: DEFAULT_NAMESPACE, target: None };
+
+/// The namespaces that whoever delivers objects gives them.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Namespaces<'a> {
+    /// That of objects that name none.
+    pub(super) default: &'a str,
+    /// That of every object, whatever it names.
+    pub(super) target: Option<&'a str>,
+}
+
+impl Namespaces<'_> {
+    /// Returns the namespace of an object that names `own`.
+    pub(super) fn of<'n>(&'n self, own: Option<&'n str>) -> &'n str {
+        self.target.or(own).unwrap_or(self.default)
+    }
 }
 
 impl Scope<'_> {
@@ -62,7 +91,10 @@ impl Scope<'_> {
 
     /// Returns the place `line` of the object's file.
     pub(super) fn origin(&self, line: u32) -> Origin {
-        Origin { file: Arc::clone(self.file), line }
+        match self.written {
+            Some(written) => written.clone(),
+            None => Origin { file: Arc::clone(self.file), line },
+        }
     }
 
     /// Notes a problem of the object at `line`.

@@ -34,6 +34,8 @@ pub struct Fleet {
     pub cluster: ClusterSettings,
     /// Where manifests are read; empty means everywhere below the root.
     pub sources: Vec<Source>,
+    /// Which objects of Argo CD and Flux are followed.
+    pub delivery: DeliverySettings,
     /// How demand is computed.
     pub demand: DemandSettings,
     /// The world to compare with, as `--world` writes it.
@@ -83,9 +85,28 @@ pub struct Source {
     pub path: String,
     /// What makes manifests of it; `None` where it holds plain manifests.
     pub render: Option<Renderer>,
-    /// Values files of a Helm chart, as written.
+    /// Name of the Helm release; the directory's unless stated.
+    pub release: Option<String>,
+    /// The namespace of objects that name none, and that of a Helm release.
+    pub namespace: Option<String>,
+    /// Values files of a Helm chart, as paths below the root.
     pub values: Vec<String>,
     /// Values of `${…}` placeholders.
+    pub vars: BTreeMap<String, String>,
+}
+
+/// What tells the repository and the cluster that Argo CD and Flux speak of from others.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct DeliverySettings {
+    /// Further URLs of this repository, beside that of its remote `origin`.
+    pub repositories: Vec<String>,
+    /// Revisions that are what is read; empty means `HEAD`, `main` and `master`.
+    pub revisions: Vec<String>,
+    /// Further names and servers of this cluster, as destinations of Argo CD write them.
+    pub clusters: Vec<String>,
+    /// Names and servers of other clusters.
+    pub other_clusters: Vec<String>,
+    /// Values of placeholders that deliverers take from elsewhere.
     pub vars: BTreeMap<String, String>,
 }
 
@@ -168,6 +189,7 @@ impl Default for Fleet {
                 zones: BTreeMap::new(),
             },
             sources: Vec::new(),
+            delivery: DeliverySettings::default(),
             demand: DemandSettings::default(),
             world: "empty".to_owned(),
             policies: Vec::new(),
@@ -197,6 +219,16 @@ pub(super) fn normal_path(base: &str, path: &str) -> Option<String> {
         }
     }
     Some(parts.join("/"))
+}
+
+/// Returns whether files at `path` are read as they are: whether a source without a renderer, or the
+/// whole tree in the absence of sources, holds them.
+#[must_use]
+pub fn is_read(fleet: &Fleet, path: &str) -> bool {
+    let holds = |source: &Source| {
+        source.render.is_none() && (is_below(path, &source.path) || is_below(&source.path, path))
+    };
+    fleet.sources.is_empty() || fleet.sources.iter().any(holds)
 }
 
 /// Returns whether the file `path` is `root` or below it; the empty root holds every file.

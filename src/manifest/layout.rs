@@ -36,6 +36,8 @@ pub(super) struct Layout {
     charts: BTreeMap<String, Arc<str>>,
     /// Kustomizations, by path.
     pub(super) kustomizations: BTreeMap<Arc<str>, Kustomization>,
+    /// Directories that kustomizations are built on.
+    bases: BTreeSet<String>,
     /// Files that are patches, with the kustomization that applies them.
     patches: BTreeMap<String, Arc<str>>,
 }
@@ -95,6 +97,8 @@ impl Layout {
             match &*entry.key {
                 "resources" | "bases" | "components" => {
                     let items = texts(&entry.value);
+                    let inside = items.iter().filter_map(|item| normal_path(base, item));
+                    self.bases.extend(inside);
                     read.remote |= items.iter().any(|item| is_remote(item));
                     if &*entry.key != "resources" || !items.iter().all(|item| is_file(item)) {
                         read.changes.push(entry.key.to_string());
@@ -116,6 +120,16 @@ impl Layout {
             }
         }
         self.kustomizations.insert(Arc::clone(&file.path), read);
+    }
+
+    /// Returns whether the directory `path` is a chart that makes objects.
+    pub(super) fn is_chart(&self, path: &str) -> bool {
+        self.charts.contains_key(path)
+    }
+
+    /// Returns whether a kustomization elsewhere is built on the directory of the one at `path`.
+    pub(super) fn is_base(&self, path: &str) -> bool {
+        self.bases.contains(directory(path))
     }
 
     /// Returns the charts that make objects by themselves: those inside another chart are part of it.

@@ -2,13 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use super::decode::{Map, shorten};
+use super::decode::{Map, Namespaces, shorten};
 use super::labels::{Of, labels};
 use super::yaml::Node;
 use crate::ids::{Labels, Namespace, Origin};
-
-/// The namespace of objects that name none.
-const DEFAULT_NAMESPACE: &str = "default";
 
 /// What `metadata` says.
 #[derive(Debug)]
@@ -29,7 +26,7 @@ pub(super) enum Place {
 }
 
 /// Returns the name of an object for messages, as far as it can be told before reading it.
-pub(super) fn shown(kind: &str, root: &Node<'_>, place: Place) -> String {
+pub(super) fn shown(kind: &str, root: &Node<'_>, place: Place, lives_in: Namespaces<'_>) -> String {
     let metadata = root.get("metadata");
     let part = |key| metadata.and_then(|m| m.get(key)).and_then(Node::text);
     let name = part("name").or_else(|| part("generateName")).unwrap_or("(no name)");
@@ -38,13 +35,14 @@ pub(super) fn shown(kind: &str, root: &Node<'_>, place: Place) -> String {
         Place::Cluster => format!("{kind} {name}"),
         Place::Namespaced => {
             let namespace = part("namespace").filter(|text| !text.is_empty());
-            format!("{kind} {}/{name}", shorten(namespace.unwrap_or(DEFAULT_NAMESPACE)))
+            format!("{kind} {}/{name}", shorten(lives_in.of(namespace)))
         }
     }
 }
 
 /// Reads `metadata`; `None` where the object has no name, which is then noted.
 pub(super) fn meta(root: &Map<'_>) -> Option<Meta> {
+    let scope = root.field.scope;
     let origin = root.field.origin();
     let field = root.need("metadata")?;
     let map = field.map()?;
@@ -56,7 +54,9 @@ pub(super) fn meta(root: &Map<'_>) -> Option<Meta> {
         (Some(name), _) => name.filled()?.into_owned(),
         // The API server makes such a name up. This one is the same on every run, and no other
         // object of the repository can have it.
-        (None, Some(prefix)) => format!("{}{}:{}", prefix.filled()?, origin.file, origin.line),
+        (None, Some(prefix)) => {
+            format!("{}{}:{}", prefix.filled()?, scope.file, root.field.node.line)
+        }
         (None, None) => {
             field.error("has neither `name` nor `generateName`", None);
             return None;
@@ -70,7 +70,7 @@ pub(super) fn meta(root: &Map<'_>) -> Option<Meta> {
     };
     Some(Meta {
         name,
-        namespace: Namespace::from(&*namespace.unwrap_or(DEFAULT_NAMESPACE.into())),
+        namespace: Namespace::from(scope.namespaces.of(namespace.as_deref())),
         labels: map.get("labels").map(|f| labels(&f, Of::Object)).unwrap_or_default(),
         annotations: map.get("annotations").map(plain).unwrap_or_default(),
         origin,

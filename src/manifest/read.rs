@@ -1,4 +1,4 @@
-//! The walk over the files of a tree.
+//! The walk over the files of a tree, and over what tools made of some of them.
 
 use std::borrow::Cow;
 use std::cell::RefCell;
@@ -6,33 +6,50 @@ use std::sync::Arc;
 
 use super::classify::{Class, Object, classify};
 use super::collect::Collected;
-use super::decode::{Field, Map, Report, Scope};
+use super::decode::{Field, Map, Namespaces, PLAIN, Report, Scope};
 use super::fleet::{FILE, Fleet, is_below, is_fleet};
-use super::layout::{Layout, directory, is_kustomization};
+use super::layout::{Layout, is_kustomization};
 use super::meta::{Meta, Place, meta, shown};
 use super::model::{Desired, Problem, Severity, Tree, TreeFile};
+use super::order::Renderings;
 use super::placeholder::{self, Vars};
+use super::rendered::Places;
+use super::sources::{Ground, Sources, Visit};
 use super::yaml::{self, Document, Fault, Loaded, Node, Value};
 use super::{cluster, eksctl, karpenter, limits, references, scaling, storage, workload};
 use crate::ids::Origin;
 
-/// Reads every manifest of `tree` that the sources of `fleet` name.
+/// Reads every manifest of `tree` that the sources of `fleet` name, without any tool.
 ///
 /// The result holds each object once, with everything found wrong on the way, and does not depend
 /// on the order of files.
 #[must_use]
 pub fn read(tree: &Tree, fleet: &Fleet) -> Desired {
+    read_rendered(tree, fleet, &Renderings::default())
+}
+
+/// Reads every manifest of `tree` that the sources of `fleet` name, with what tools made of some.
+///
+/// What an order stands for whose result `renderings` does not hold is unresolved.
+#[must_use]
+pub fn read_rendered(tree: &Tree, fleet: &Fleet, renderings: &Renderings) -> Desired {
+    let tree = &*sorted(tree);
     let report = Report::default();
     let layout = Layout::of(tree);
     let areas = areas(fleet);
-    let into = Collected::of(fleet.stated_cluster());
-    let mut reader = Reader { report: &report, layout: &layout, areas: &areas, into };
-    let mut files: Vec<&TreeFile> = tree.files.iter().collect();
-    files.sort_by(|a, b| a.path.cmp(&b.path));
-    for file in files {
-        reader.file(file);
-    }
-    reader.unrendered(fleet);
+    let ground = Ground::new(tree, fleet, &layout, &areas, renderings);
+    let sources = Sources::of(&ground);
+    let mut reader = Reader {
+        report: &report,
+        layout: &layout,
+        sources: &sources,
+        into: Collected::of(fleet.stated_cluster()),
+    };
+    sources.units(&ground, &mut |visit| match visit {
+        Visit::Unit(unit) => reader.unit(unit),
+        Visit::LeftOut(file, reason) => reader.skip(file, 0, reason),
+    });
+    sources.report(&ground, &mut reader.into);
     scaling::join(&mut reader.into, &report);
     scaling::fill(&mut reader.into);
     let mut desired = reader.into.into_desired();
@@ -46,15 +63,33 @@ pub fn read(tree: &Tree, fleet: &Fleet) -> Desired {
     desired
 }
 
-/// A part of the tree, and what placeholders in its files stand for.
-struct Area {
-    path: String,
-    rendered: bool,
-    vars: Vars,
+/// Returns the tree with its files ascending, as it is promised to be.
+pub(super) fn sorted(tree: &Tree) -> Cow<'_, Tree> {
+    if tree.files.is_sorted_by(|a, b| a.path <= b.path) {
+        return Cow::Borrowed(tree);
+    }
+    let mut tree = tree.clone();
+    tree.files.sort_by(|a, b| a.path.cmp(&b.path));
+    Cow::Owned(tree)
+}
+
+/// A part of the tree, and how its files are read.
+#[derive(Debug)]
+pub(super) struct Area {
+    pub(super) path: String,
+    pub(super) rendered: bool,
+    pub(super) vars: Vars,
+    pub(super) namespace: Option<String>,
+}
+
+/// Returns the innermost area that holds `path`: a directory may have variables of its own.
+pub(super) fn area<'a>(areas: &'a [Area], path: &str) -> Option<&'a Area> {
+    let inside = areas.iter().filter(|area| is_below(path, &area.path));
+    inside.max_by_key(|area| area.path.len())
 }
 
 /// Returns the parts to read: those that the fleet names, else the whole.
-fn areas(fleet: &Fleet) -> Vec<Area> {
+pub(super) fn areas(fleet: &Fleet) -> Vec<Area> {
     let cluster = &fleet.cluster;
     let of_cluster: Vars = [
         ("CLUSTER_NAME", cluster.name.as_str()),
@@ -64,25 +99,27 @@ fn areas(fleet: &Fleet) -> Vec<Area> {
     .map(|(name, value)| (name.to_owned(), value.to_owned()))
     .into();
     if fleet.sources.is_empty() {
-        return vec![Area { path: String::new(), rendered: false, vars: of_cluster }];
+        let path = String::new();
+        return vec![Area { path, rendered: false, vars: of_cluster, namespace: None }];
     }
     let area = |source: &super::fleet::Source| {
         let mut vars = of_cluster.clone();
         vars.extend(source.vars.clone());
-        Area { path: source.path.clone(), rendered: source.render.is_some(), vars }
+        let (path, namespace) = (source.path.clone(), source.namespace.clone());
+        Area { path, rendered: source.render.is_some(), vars, namespace }
     };
     fleet.sources.iter().map(area).collect()
 }
 
 /// The form of a file, by its name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Form {
+pub(super) enum Form {
     Yaml,
     Json,
 }
 
 impl Form {
-    fn of(path: &str) -> Option<Self> {
+    pub(super) fn of(path: &str) -> Option<Self> {
         let ends = |ending: &str| {
             let start = path.len().saturating_sub(ending.len());
             path.get(start..).is_some_and(|end| end.eq_ignore_ascii_case(ending))
@@ -94,58 +131,70 @@ impl Form {
     }
 }
 
-/// A file being read.
-#[derive(Clone, Copy)]
-struct Source<'a> {
-    file: &'a TreeFile,
-    form: Form,
-    vars: &'a Vars,
-    /// Whether it holds `{{`.
-    templated: bool,
-    /// Whether it holds `${`.
-    placeholders: bool,
+/// A text to read, and what whoever delivers it says about its objects.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Unit<'a> {
+    pub(super) file: &'a TreeFile,
+    pub(super) form: Form,
+    pub(super) vars: &'a Vars,
+    pub(super) namespaces: Namespaces<'a>,
+    /// Who delivers it, where that is more than the tree itself.
+    pub(super) by: Option<&'a str>,
+    /// Where its objects were written, where a tool made it.
+    pub(super) places: Option<&'a Places<'a>>,
 }
 
-/// Most directories of kustomizations that a warning names.
-const OVERLAYS_SHOWN: usize = 3;
-
-/// Returns a directory as it is shown: the root has no name of its own.
-fn or_root(directory: &str) -> &str {
-    if directory.is_empty() { "." } else { directory }
+/// Parses a text as leniently as the tools of Kubernetes do, and hands its documents on.
+pub(super) fn with_documents<R>(
+    form: Form,
+    text: &str,
+    vars: &Vars,
+    take: impl FnOnce(Loaded<'_>) -> R,
+) -> R {
+    let loaded = yaml::load(text);
+    if loaded.fault.is_none() {
+        return take(loaded);
+    }
+    // What stops the parser may be a placeholder where YAML allows none, as in `[${ZONE}]`, an
+    // escape that only JSON knows, or indentation that only YAML 1.2 minds.
+    let replaced = match form {
+        Form::Json => yaml::join_surrogates(text),
+        Form::Yaml => match placeholder::replace(text, vars).text {
+            Cow::Owned(replaced) => Some(replaced),
+            Cow::Borrowed(_) => None,
+        },
+    };
+    let (text, loaded) = match &replaced {
+        Some(replaced) => (replaced.as_str(), yaml::load(replaced)),
+        None => (text, loaded),
+    };
+    let loose = loaded.fault.as_ref().and_then(|_| yaml::loosen(text));
+    match loose.as_deref().map(yaml::load) {
+        Some(loose) if loose.fault.is_none() => take(loose),
+        Some(_) | None => take(loaded),
+    }
 }
 
 struct Reader<'a> {
     report: &'a Report,
     layout: &'a Layout,
-    areas: &'a [Area],
+    sources: &'a Sources,
     into: Collected,
 }
 
-impl<'a> Reader<'a> {
-    /// Returns the innermost area that holds `path`: a directory may have variables of its own.
-    fn area(&self, path: &str) -> Option<&'a Area> {
-        let inside = self.areas.iter().filter(|area| is_below(path, &area.path));
-        inside.max_by_key(|area| area.path.len())
-    }
-
-    fn file(&mut self, file: &TreeFile) {
-        if &*file.path == FILE {
-            return;
-        }
-        let Some(area) = self.area(&file.path) else { return };
+impl Reader<'_> {
+    fn unit(&mut self, unit: Unit<'_>) {
+        let file = unit.file;
         let bytes = match &file.content {
             Ok(bytes) => bytes,
             Err(why) => {
-                let fault =
-                    Fault { line: 0, message: format!("cannot be read: {why}"), hint: None };
-                return self.fault(file, fault);
+                let message = format!("cannot be read: {why}");
+                return self.fault(file, Fault { line: 0, message, hint: None });
             }
         };
-        let Some(form) = Form::of(&file.path) else { return };
-        if area.rendered {
-            return self.skip(file, 0, "part of a source that is rendered");
-        }
-        if let Some(reason) = self.layout.excludes(&file.path) {
+        if unit.places.is_none()
+            && let Some(reason) = self.layout.excludes(&file.path)
+        {
             return self.skip(file, 0, reason);
         }
         let text = match yaml::decode(bytes) {
@@ -156,93 +205,72 @@ impl<'a> Reader<'a> {
                 return self.fault(file, fault);
             }
         };
-        if form == Form::Json && !text.contains("\"apiVersion\"") {
+        if unit.form == Form::Json && !text.contains("\"apiVersion\"") {
             return self.skip(file, 0, "JSON without apiVersion");
         }
-        let source = Source {
-            file,
-            form,
-            vars: &area.vars,
-            templated: text.contains("{{"),
-            placeholders: text.contains("${"),
-        };
-        self.text(source, &text);
+        with_documents(unit.form, &text, unit.vars, |loaded| self.documents(unit, &text, loaded));
     }
 
-    fn text(&mut self, source: Source<'_>, text: &str) {
-        let loaded = yaml::load(text);
-        if loaded.fault.is_none() {
-            return self.documents(source, loaded);
-        }
-        // What stops the parser may be a placeholder where YAML allows none, as in `[${ZONE}]`, an
-        // escape that only JSON knows, or indentation that only YAML 1.2 minds.
-        let replaced = match source.form {
-            Form::Json => yaml::join_surrogates(text),
-            Form::Yaml => match placeholder::replace(text, source.vars).text {
-                Cow::Owned(replaced) => Some(replaced),
-                Cow::Borrowed(_) => None,
-            },
-        };
-        let (text, loaded) = match &replaced {
-            Some(replaced) => (replaced.as_str(), yaml::load(replaced)),
-            None => (text, loaded),
-        };
-        let loose = loaded.fault.as_ref().and_then(|_| yaml::loosen(text));
-        match loose.as_deref().map(yaml::load) {
-            Some(loose) if loose.fault.is_none() => self.documents(source, loose),
-            Some(_) | None => self.documents(source, loaded),
-        }
-    }
-
-    fn documents(&mut self, source: Source<'_>, loaded: Loaded<'_>) {
+    fn documents(&mut self, unit: Unit<'_>, text: &str, loaded: Loaded<'_>) {
         if let Some(mut fault) = loaded.fault {
-            if source.templated {
-                return self.skip(source.file, fault.line, "templated");
+            if unit.places.is_none() && text.contains("{{") {
+                return self.skip(unit.file, fault.line, "templated");
             }
-            if source.form == Form::Json {
+            if unit.form == Form::Json {
                 fault.message = fault.message.replacen("is not YAML", "is not JSON", 1);
             }
-            if fault.hint.is_none() && source.placeholders {
+            if fault.hint.is_none() && text.contains("${") {
                 let hint = "quote a ${…} inside [ ] or { }, or give it a value under `vars`";
                 fault.hint = Some(hint.to_owned());
             }
-            self.fault(source.file, fault);
+            self.fault(unit.file, fault);
         }
         for document in loaded.documents {
-            self.document(source, &document);
+            self.document(unit, &document);
         }
     }
 
-    fn document(&mut self, source: Source<'_>, document: &Document<'_>) {
+    fn document(&mut self, unit: Unit<'_>, document: &Document<'_>) {
         let Document { root, faults } = document;
         if is_fleet(root) {
-            return self.skip(source.file, root.line, "settings of another directory");
+            return self.skip(unit.file, root.line, "settings of another directory");
         }
-        if is_kustomization(&source.file.path) && !root.is_null() {
-            return self.skip(source.file, root.line, "kustomization");
+        if unit.places.is_none() && is_kustomization(&unit.file.path) && !root.is_null() {
+            return self.skip(unit.file, root.line, "kustomization");
         }
         let class = classify(root);
         if !matches!(class, Class::Skipped(_)) {
             // Also in kinds that are no input: two objects without `---` between them parse as one
             // with keys given twice, and the first of them would be gone.
             for fault in faults {
-                self.fault(source.file, fault.clone());
+                self.fault(unit.file, fault.clone());
             }
         }
-        self.classified(source, root, class);
+        self.classified(unit, root, class);
     }
 
-    fn classified(&mut self, source: Source<'_>, root: &Node<'_>, class: Class) {
-        let origin = Origin { file: source.file.path.clone(), line: root.line };
+    fn classified(&mut self, unit: Unit<'_>, root: &Node<'_>, class: Class) {
+        let origin = unit.origin(root);
         let kind = root.get("kind").and_then(Node::text).unwrap_or_default();
+        let object = |place| shown(kind, root, place, unit.namespaces);
+        if unit.places.is_some_and(|places| places.is_hook(root)) {
+            return self.into.skip(origin, "hook of a Helm chart");
+        }
         match class {
             Class::Skipped(reason) | Class::Foreign(reason) => self.into.skip(origin, reason),
             Class::Unresolved(reason) => {
-                let object = shown(kind, root, Place::Namespaced);
-                self.into.unresolved(origin, object, reason);
+                self.into.unresolved(origin, object(Place::Namespaced), reason);
+            }
+            Class::Delivers(_, reason) => {
+                let object = object(Place::Namespaced);
+                if self.sources.follows(&object) {
+                    self.into.skip(origin, format!("kind {kind}, followed"));
+                } else {
+                    self.into.unresolved(origin, object, reason);
+                }
             }
             Class::Unserved { message, hint } => {
-                let object = shown(kind, root, Place::Namespaced);
+                let object = object(Place::Namespaced);
                 let (severity, hint) = (Severity::Error, Some(hint));
                 self.report.add(Problem { origin, severity, object, message, hint });
             }
@@ -251,92 +279,31 @@ impl<'a> Reader<'a> {
                     return self.into.skip(origin, "list without items");
                 };
                 for item in items {
-                    self.classified(source, item, classify(item));
+                    self.classified(unit, item, classify(item));
                 }
             }
-            Class::Object(object) => {
-                let scope = Scope {
-                    report: self.report,
-                    file: &source.file.path,
-                    object: shown(kind, root, object.place()),
-                    vars: source.vars,
-                    failed: RefCell::default(),
-                };
-                let root = Field::root(&scope, root);
-                if let Some(map) = root.map()
-                    && let Some(meta) = meta(&map)
-                {
-                    read_object(object, meta, &map, &mut self.into);
-                }
-            }
+            Class::Object(of) => self.object(of, unit, root, &origin),
         }
     }
 
-    /// Notes what plain files do not show: sources and charts that need a tool, and kustomizations.
-    fn unrendered(&mut self, fleet: &Fleet) {
-        for source in &fleet.sources {
-            if let Some(render) = source.render {
-                let reason = format!("render: {} is not built yet", render.as_str());
-                let object = format!("source {}", or_root(&source.path));
-                self.into.unresolved(source.origin.clone(), object, reason);
-            }
-        }
-        for (chart, path) in self.layout.charts() {
-            if self.is_plain(path) {
-                let origin = Origin { file: Arc::clone(path), line: 0 };
-                let object = format!("Helm chart {}", or_root(chart));
-                let reason =
-                    "rendering charts is not built yet; plan the output of `helm template`";
-                self.into.unresolved(origin, object, reason);
-            }
-        }
-        let mut overlays = Vec::new();
-        for (path, kustomization) in &self.layout.kustomizations {
-            if !self.is_plain(path) {
-                continue;
-            }
-            if kustomization.remote {
-                let origin = Origin { file: path.clone(), line: 0 };
-                let object = format!("Kustomization {}", or_root(directory(path)));
-                let reason = "takes charts or resources from elsewhere";
-                self.into.unresolved(origin, object, reason);
-            }
-            if fleet.sources.is_empty() && !kustomization.changes.is_empty() {
-                overlays.push(path);
-            }
-        }
-        self.overlays(&overlays);
-    }
-
-    /// Returns whether the file at `path` is read as it is.
-    fn is_plain(&self, path: &str) -> bool {
-        self.area(path).is_some_and(|area| !area.rendered)
-    }
-
-    /// Warns, once for all, of kustomizations that change what plain files say.
-    fn overlays(&self, paths: &[&Arc<str>]) {
-        let Some(first) = paths.first() else { return };
-        let shown: Vec<&str> =
-            paths.iter().take(OVERLAYS_SHOWN).map(|path| or_root(directory(path))).collect();
-        let more = match paths.len().saturating_sub(OVERLAYS_SHOWN) {
-            0 => String::new(),
-            n => format!(" and {n} more"),
+    fn object(&mut self, of: Object, unit: Unit<'_>, root: &Node<'_>, origin: &Origin) {
+        let kind = root.get("kind").and_then(Node::text).unwrap_or_default();
+        let scope = Scope {
+            report: self.report,
+            file: &unit.file.path,
+            object: shown(kind, root, of.place(), unit.namespaces),
+            vars: unit.vars,
+            written: unit.places.is_some().then_some(origin),
+            by: unit.by,
+            namespaces: unit.namespaces,
+            failed: RefCell::default(),
         };
-        let count = match paths.len() {
-            1 => "1 kustomization changes".to_owned(),
-            n => format!("{n} kustomizations change"),
-        };
-        self.report.add(Problem {
-            origin: Origin { file: Arc::clone(first), line: 0 },
-            severity: Severity::Warning,
-            object: String::new(),
-            message: format!(
-                "overlays are not rendered yet: plain files are read without what {count}, in \
-                 {}{more}",
-                shown.join(", ")
-            ),
-            hint: Some("plan the output of `kustomize build`".to_owned()),
-        });
+        let root = Field::root(&scope, root);
+        if let Some(map) = root.map()
+            && let Some(meta) = meta(&map)
+        {
+            read_object(of, meta, &map, &mut self.into);
+        }
     }
 
     fn fault(&self, file: &TreeFile, fault: Fault) {
@@ -352,6 +319,26 @@ impl<'a> Reader<'a> {
     fn skip(&mut self, file: &TreeFile, line: u32, reason: impl Into<String>) {
         self.into.skip(Origin { file: file.path.clone(), line }, reason);
     }
+}
+
+impl<'a> Unit<'a> {
+    /// Returns the unit that the file is by itself.
+    pub(super) fn plain(file: &'a TreeFile, form: Form, vars: &'a Vars) -> Self {
+        Self { file, form, vars, namespaces: PLAIN, by: None, places: None }
+    }
+
+    /// Returns where the object at `root` was written.
+    pub(super) fn origin(&self, root: &Node<'_>) -> Origin {
+        match self.places {
+            Some(places) => places.written(root),
+            None => Origin { file: Arc::clone(&self.file.path), line: root.line },
+        }
+    }
+}
+
+/// Returns whether the file at `path` is that of the settings.
+pub(super) fn is_settings(path: &str) -> bool {
+    path == FILE
 }
 
 fn read_object(object: Object, meta: Meta, root: &Map<'_>, into: &mut Collected) {

@@ -1,6 +1,7 @@
 //! Small trees, each for one rule.
 
 mod cluster;
+mod delivery;
 mod files;
 mod pods;
 mod pools;

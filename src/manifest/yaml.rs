@@ -5,11 +5,13 @@
 //! than [`DEPTH_MAX`], and what it builds is bounded by [`NODES_MAX`], however often aliases
 //! repeat. Why it is built on parser events instead of a deserializer: ADR 0001.
 
+mod json;
 mod load;
 mod loosen;
 mod scalar;
 mod text;
 
+pub(super) use json::to_json;
 pub(super) use load::load;
 pub(super) use loosen::loosen;
 pub(super) use scalar::{Scalar, resolve};

@@ -239,6 +239,7 @@ impl<'a> Decisions<'a> {
             commit: _,
             tree: _,
             dirty: _,
+            rendered: _,
             world,
             demand: _,
             preconditions,

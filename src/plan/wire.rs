@@ -407,6 +407,9 @@ pub struct Base {
     /// Whether the work tree differs from the commit.
     #[serde(default)]
     pub dirty: bool,
+    /// What tools made of the files, by the path that was rendered.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub rendered: Vec<RenderedRow>,
     /// The world.
     pub world: BaseWorld,
     /// Which of a workload's counts the plan is made for.
@@ -416,6 +419,17 @@ pub struct Base {
     /// Where guarding settings and policies were read, where that is another revision.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub guard: Option<Guard>,
+}
+
+/// A directory that a tool made manifests of.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+pub struct RenderedRow {
+    /// The directory below the path that was planned; empty for that path itself.
+    pub path: String,
+    /// The tool and its version.
+    pub tool: String,
+    /// SHA-256 over settings and files that it was made from.
+    pub inputs: String,
 }
 
 /// The world a plan was made over.

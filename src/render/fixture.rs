@@ -42,6 +42,7 @@ pub(crate) fn nothing() -> Plan {
         commit: Some("4f2c9a1d5e6b7c8d9e0f1a2b3c4d5e6f7a8b9c0d".into()),
         tree: format!("sha256:{}", "7".repeat(64)),
         dirty: false,
+        rendered: Vec::new(),
         world,
         demand: DemandMode::Live,
         preconditions: Vec::new(),

@@ -203,6 +203,7 @@ fn run(
         commit: None,
         tree: files.base.tree.clone(),
         dirty: false,
+        rendered: Vec::new(),
         world: BaseWorld {
             name: "empty".to_owned(),
             cluster,

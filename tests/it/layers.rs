@@ -50,7 +50,8 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ),
     ("engine", &["catalog", "demand", "fleet", "ids", "manifest", "plan", "solve"]),
     ("render", &["catalog", "ids", "manifest", "plan", "requirement", "units"]),
-    ("port", &["catalog", "fleet", "ids", "pod", "storage", "units"]),
+    ("port", &["catalog", "fleet", "ids", "manifest", "pod", "storage", "units"]),
+    ("sources", &["ids", "manifest", "port"]),
     ("observe", &["fleet", "ids", "port"]),
     (
         "apply",
@@ -67,7 +68,8 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
             "units",
         ],
     ),
-    ("git", &["ids", "manifest"]),
+    ("git", &["ids", "manifest", "port"]),
+    ("tools", &["manifest", "port"]),
     (
         "sim",
         &[

@@ -4,14 +4,16 @@ use std::borrow::Cow;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::super::decode::{Field, Map, Report, Scope, shorten};
+use super::super::decode::{Field, Map, PLAIN, Report, Scope, shorten};
 use super::super::karpenter::milli_percent;
 use super::super::model::{Problem, Severity, Tree};
 use super::super::placeholder::Vars;
 use super::super::pool::MinValuesPolicy;
 use super::super::yaml::{self, Node};
 use super::guard;
-use super::{Autoscaled, ClusterSettings, Fleet, Renderer, Source, is_below, normal_path};
+use super::{
+    Autoscaled, ClusterSettings, DeliverySettings, Fleet, Renderer, Source, is_below, normal_path,
+};
 
 use crate::fargate::Rates;
 use crate::ids::{Origin, Region, ZoneId, ZoneName};
@@ -38,6 +40,9 @@ pub fn read_fleet(tree: &Tree) -> (Fleet, Vec<Problem>) {
             file: &file.path,
             object,
             vars: &vars,
+            written: None,
+            by: None,
+            namespaces: PLAIN,
             failed: RefCell::default(),
         };
         match &file.content {
@@ -109,6 +114,9 @@ fn read_spec(spec: &Map<'_>, fleet: &mut Fleet) {
     }
     if let Some(sources) = spec.get("sources") {
         fleet.sources = sources.items().filter_map(|item| source(&item)).collect();
+    }
+    if let Some(map) = spec.get("delivery").as_ref().and_then(Field::map) {
+        fleet.delivery = read_delivery(&map);
     }
     if let Some(map) = spec.get("demand").as_ref().and_then(Field::map) {
         let counts = [
@@ -213,12 +221,76 @@ fn source(field: &Field<'_>) -> Option<Source> {
     } else if let Some(values) = values.as_ref().filter(|_| stated.is_none()) {
         values.error("need `render: helm`", None);
     }
-    let values = values.map(|f| f.texts()).unwrap_or_default();
+    let base = read_path.clone().unwrap_or_default();
+    let values = values.map(|f| values_files(&f, &base)).unwrap_or_default();
     let vars = map.get("vars").map(|f| read_vars(&f)).unwrap_or_default();
+    let release = map.get("release");
+    if let Some(release) = release.as_ref().filter(|_| render != Some(Renderer::Helm)) {
+        release.error("is of use to `render: helm` alone", None);
+    }
+    let release = release.and_then(|f| name(&f));
+    let namespace = map.get("namespace").and_then(|f| name(&f));
     map.finish(Severity::Error);
     // A renderer that is not known still keeps the files from being read as plain manifests.
     let render = render.or(stated.map(|_| Renderer::Kustomize));
-    Some(Source { origin: field.origin(), path: read_path?, render, values, vars })
+    Some(Source {
+        origin: field.origin(),
+        path: read_path?,
+        render,
+        release,
+        namespace,
+        values,
+        vars,
+    })
+}
+
+/// Reads the values files of a chart, which are seen from the chart's directory.
+fn values_files(field: &Field<'_>, chart: &str) -> Vec<String> {
+    let inside = |item: Field<'_>| {
+        let text = item.filled()?;
+        let normal = normal_path(chart, &text);
+        if normal.is_none() {
+            item.error(
+                format_args!("is `{}`, which leads out of the repository", shorten(&text)),
+                "write a path seen from the directory of the chart".to_owned(),
+            );
+        }
+        normal
+    };
+    field.items().filter_map(inside).collect()
+}
+
+/// Reads a name as Kubernetes has them for namespaces and Helm for releases.
+fn name(field: &Field<'_>) -> Option<String> {
+    let text = field.filled()?;
+    let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+    let edges = |c: char| c == '-';
+    if text.len() > 63
+        || !text.chars().all(plain)
+        || text.starts_with(edges)
+        || text.ends_with(edges)
+    {
+        field.error(
+            format_args!("is `{}`, not a name", shorten(&text)),
+            "write lowercase letters, digits and `-`".to_owned(),
+        );
+        return None;
+    }
+    Some(text.into_owned())
+}
+
+/// Reads what tells deliverers (Argo CD, Flux) of this repository and cluster from others.
+fn read_delivery(map: &Map<'_>) -> DeliverySettings {
+    let texts = |key| map.get(key).map(|field| field.texts()).unwrap_or_default();
+    let settings = DeliverySettings {
+        repositories: texts("repositories"),
+        revisions: texts("revisions"),
+        clusters: texts("clusters"),
+        other_clusters: texts("otherClusters"),
+        vars: map.get("vars").map(|field| read_vars(&field)).unwrap_or_default(),
+    };
+    map.finish(Severity::Error);
+    settings
 }
 
 fn read_vars(field: &Field<'_>) -> BTreeMap<String, String> {

@@ -37,7 +37,9 @@ fn every_setting_is_read() {
         "  cluster: {name: prod, region: eu-west-1, zones: [eu-west-1b, eu-west-1a]}
   sources:
   - path: ./apps/
-  - {path: charts/shop, render: helm, values: [v.yaml], vars: {TEAM: shop, COUNT: 3}}
+  - {path: charts/shop, render: helm, values: [v.yaml, ../eu.yaml], vars: {TEAM: shop, COUNT: 3},
+     release: web, namespace: shop}
+  delivery: {repositories: [a], revisions: [b], clusters: [c], otherClusters: [d], vars: {E: f}}
   demand: {autoscaled: ceiling, lead: 1h30m}
   world: sim:world
   policies: [apps]
@@ -53,8 +55,13 @@ fn every_setting_is_read() {
     let chart = &fleet.sources[1];
     assert_eq!(
         (chart.render, &chart.values[..]),
-        (Some(Renderer::Helm), &["v.yaml".to_owned()][..])
+        (Some(Renderer::Helm), &["charts/shop/v.yaml".to_owned(), "charts/eu.yaml".to_owned()][..])
     );
+    assert_eq!((chart.release.as_deref(), chart.namespace.as_deref()), (Some("web"), Some("shop")));
+    let DeliverySettings { repositories, revisions, clusters, other_clusters, vars } =
+        &fleet.delivery;
+    assert_eq!([&repositories[0], &revisions[0], &clusters[0]], ["a", "b", "c"]);
+    assert_eq!((other_clusters[0].as_str(), vars["E"].as_str()), ("d", "f"));
     assert_eq!((chart.vars["TEAM"].as_str(), chart.vars["COUNT"].as_str()), ("shop", "3"));
     assert_eq!(chart.origin.line, 8);
     assert_eq!(fleet.demand.autoscaled, Autoscaled::Ceiling);
@@ -184,6 +191,10 @@ const INVALID: &[&str] = &[
     "  consolidation: {restartCost: '-1'}\n",
     "  consolidation: {restartCost: '$1'}\n",
     "  consolidation: {restartCost: '0.0000001'}\n",
+    "  sources: [{path: apps, release: x}]\n",
+    "  sources: [{path: apps, render: helm, release: X}]\n",
+    "  sources: [{path: apps, namespace: -x}]\n",
+    "  delivery: {repos: []}\n",
     "  consolidation: {minimumSaving: 5}\n",
     "  consolidation: {minimumSaving: 101%}\n",
     "  consolidation: {more: 1}\n",

@@ -58,7 +58,7 @@ fn what_makes_pods_elsewhere_is_unresolved_never_nothing() {
         let found = unresolved(&desired);
         assert_eq!(found.len(), 1, "{text}");
         assert!(found[0].starts_with(&format!("a.yaml:1: {kind} n/x: ")), "{}", found[0]);
-        assert!(desired.workloads.is_empty() && desired.skipped.is_empty());
+        assert!(desired.workloads.is_empty());
     }
 }
 
@@ -165,7 +165,7 @@ fn helm_charts_are_not_read_as_plain_files() {
 }
 
 #[test]
-fn kustomizations_are_named_once_and_their_patches_left_out() {
+fn what_no_source_renders_is_asked_about_and_its_patches_are_no_workloads() {
     let overlay = "apiVersion: kustomize.config.k8s.io/v1beta1
 kind: Kustomization
 resources: [../base]
@@ -174,19 +174,22 @@ patchesStrategicMerge: [patch.yaml, 'kind: Pod']
 ";
     let patch = "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec: {priority: 3}";
     let files = [
-        ("base/kustomization.yaml", "resources: [pod.yaml]\nimages: []"),
+        ("base/kustomization.yaml", "resources: [pod.yaml]\nnamePrefix: x-"),
         ("base/pod.yaml", POD),
         ("prod/kustomization.yaml", overlay),
         ("prod/more.yaml", "- {op: add}"),
         ("prod/patch.yaml", patch),
     ];
     let desired = read_files(&files);
+    assert_eq!(lines(&desired), [""; 0]);
     assert_eq!(
-        lines(&desired),
+        unresolved(&desired),
         [
-            "warning prod/kustomization.yaml: overlays are not rendered yet: plain files are read without \
-          what 1 kustomization changes, in prod; plan the output of `kustomize build`"
-        ]
+            "prod/kustomization.yaml: Kustomization prod: no source renders it; add `- { path: prod, \
+          render: kustomize }` to `spec.sources` in fleetwright.yaml, beside the paths to read as \
+          they are"
+        ],
+        "a base is part of what is built on it"
     );
     assert_eq!(
         reasons(&desired),
@@ -197,20 +200,15 @@ patchesStrategicMerge: [patch.yaml, 'kind: Pod']
             "prod/patch.yaml: patch of prod/kustomization.yaml",
         ]
     );
-    assert_eq!(desired.workloads.len(), 1);
+    assert_eq!(desired.workloads.len(), 1, "files that may be plain are read as such");
+    let plain = read_files(&[("kustomization.yaml", "resources: [pod.yaml]"), ("pod.yaml", POD)]);
+    assert_eq!((unresolved(&plain).len(), plain.workloads.len()), (0, 1), "nothing is changed");
     let remote = read_files(&[("kustomization.yaml", "resources: ['https://example.com/a.yaml']")]);
     assert_eq!(unresolved(&remote).len(), 1);
-    let change = "namePrefix: x-";
     let paths =
         ["kustomization.yaml", "a/kustomization.yaml", "b/c/Kustomization", "d/kustomization.yml"];
-    let many = read_files(&paths.map(|path| (path, change)));
-    assert_eq!(
-        lines(&many),
-        [
-            "warning a/kustomization.yaml: overlays are not rendered yet: plain files are read without \
-          what 4 kustomizations change, in a, b/c, d and 1 more; plan the output of `kustomize build`"
-        ]
-    );
+    let many = read_files(&paths.map(|path| (path, "namePrefix: x-")));
+    assert_eq!(unresolved(&many).len(), 4);
 }
 
 #[test]
@@ -221,18 +219,20 @@ fn a_chart_that_makes_objects_is_unresolved_once() {
         ("charts/shop/charts/db/Chart.yaml", chart),
         ("lib/Chart.yaml", "apiVersion: v2\nname: lib\ntype: library"),
     ]);
-    let reason = "rendering charts is not built yet; plan the output of `helm template`";
+    let reason = |path: &str| {
+        format!(
+            "no source renders it; add `- {{ path: {path}, render: helm }}` to `spec.sources` in \
+             fleetwright.yaml, beside the paths to read as they are"
+        )
+    };
     assert_eq!(
         unresolved(&desired),
-        [format!("charts/shop/Chart.yaml: Helm chart charts/shop: {reason}")]
+        [format!("charts/shop/Chart.yaml: Helm chart charts/shop: {}", reason("charts/shop"))]
     );
     let root = read_files(&[("Chart.yaml", chart), ("charts/db/Chart.yaml", chart)]);
-    assert_eq!(unresolved(&root), [format!("Chart.yaml: Helm chart .: {reason}")]);
+    assert_eq!(unresolved(&root), [format!("Chart.yaml: Helm chart .: {}", reason("."))]);
     let rendered = with_sources("[{path: ., render: helm}]", &[("Chart.yaml", chart)]);
-    assert_eq!(
-        unresolved(&rendered),
-        ["fleetwright.yaml:5: source .: render: helm is not built yet"]
-    );
+    assert_eq!(unresolved(&rendered), ["fleetwright.yaml:5: source .: helm was not run on it"]);
 }
 
 /// Reads files with a fleet of these sources, which must be right.
@@ -262,7 +262,7 @@ fn only_what_is_below_a_source_is_read() {
     assert_eq!((desired.workloads.len(), lines(&desired).len()), (1, 0));
     assert_eq!(
         unresolved(&desired),
-        ["fleetwright.yaml:5: source charts/shop: render: helm is not built yet"]
+        ["fleetwright.yaml:5: source charts/shop: helm was not run on it"]
     );
     assert_eq!(reasons(&desired), ["charts/shop/values.yaml: part of a source that is rendered"]);
 }

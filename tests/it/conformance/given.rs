@@ -185,6 +185,7 @@ impl Given {
                 commit: None,
                 tree: "0".repeat(64),
                 dirty: false,
+                rendered: Vec::new(),
                 world,
                 demand: DemandMode::Live,
                 preconditions: Vec::new(),

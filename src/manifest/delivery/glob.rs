@@ -1,0 +1,109 @@
+//! Patterns over paths: `*` and `?` within a name, `**` over directories, `{a,b}` for either.
+
+/// Most alternatives that one pattern may stand for.
+const ALTERNATIVES_MAX: usize = 64;
+
+/// Returns whether `path` fits `pattern`.
+pub(in super::super) fn matches(pattern: &str, path: &str) -> bool {
+    let names: Vec<&str> = path.split('/').collect();
+    let fits = |pattern: String| {
+        let parts: Vec<&str> = pattern.split('/').collect();
+        fits_path(&parts, &names)
+    };
+    alternatives(pattern).into_iter().any(fits)
+}
+
+/// Returns the patterns that `{a,b}` stands for.
+fn alternatives(pattern: &str) -> Vec<String> {
+    let mut done = Vec::new();
+    let mut open = vec![pattern.to_owned()];
+    while let Some(text) = open.pop() {
+        let group = text.find('{').and_then(|from| Some((from, from + text[from..].find('}')?)));
+        match group {
+            Some((from, to)) if done.len() + open.len() < ALTERNATIVES_MAX => {
+                let each = text[from + 1..to].split(',');
+                open.extend(each.map(|word| format!("{}{word}{}", &text[..from], &text[to + 1..])));
+            }
+            Some(_) | None => done.push(text),
+        }
+    }
+    done
+}
+
+fn fits_path(parts: &[&str], names: &[&str]) -> bool {
+    // `ways[n]` says whether the parts so far fit the first n names.
+    let mut ways = vec![false; names.len() + 1];
+    ways[0] = true;
+    for part in parts {
+        let mut next = vec![false; names.len() + 1];
+        if *part == "**" {
+            let mut any = false;
+            for (way, next) in ways.iter().zip(&mut next) {
+                any |= *way;
+                *next = any;
+            }
+        } else {
+            for (at, name) in names.iter().enumerate() {
+                next[at + 1] = ways[at] && fits_name(part.as_bytes(), name.as_bytes());
+            }
+        }
+        ways = next;
+    }
+    ways[names.len()]
+}
+
+fn fits_name(pattern: &[u8], name: &[u8]) -> bool {
+    let (mut p, mut n) = (0, 0);
+    let mut star: Option<(usize, usize)> = None;
+    while n < name.len() {
+        match pattern.get(p) {
+            Some(b'*') => {
+                star = Some((p, n));
+                p += 1;
+            }
+            Some(byte) if *byte == b'?' || *byte == name[n] => {
+                p += 1;
+                n += 1;
+            }
+            Some(_) | None => {
+                let Some((at, from)) = star else { return false };
+                star = Some((at, from + 1));
+                p = at + 1;
+                n = from + 1;
+            }
+        }
+    }
+    pattern[p..].iter().all(|byte| *byte == b'*')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stars_stay_within_a_name_and_two_of_them_do_not() {
+        for (pattern, path, expected) in [
+            ("apps/*", "apps/shop", true),
+            ("apps/*", "apps/shop/prod", false),
+            ("apps/**", "apps/shop/prod", true),
+            ("**/prod", "apps/shop/prod", true),
+            ("apps/*/prod", "apps/shop/prod", true),
+            ("*.yaml", "a.yaml", true),
+            ("*.yaml", "a.yml", false),
+            ("{*.yaml,*.yml}", "a.yml", true),
+            ("a?c", "abc", true),
+            ("a?c", "ac", false),
+            ("*a*b", "xxaxxb", true),
+            ("", "", true),
+        ] {
+            assert_eq!(matches(pattern, path), expected, "{pattern} {path}");
+        }
+    }
+
+    #[test]
+    fn hostile_patterns_end() {
+        let pattern = "{a,b}".repeat(40);
+        assert!(!matches(&pattern, "x"));
+        assert!(!matches(&"*a".repeat(2_000), &"a".repeat(1_000)));
+    }
+}

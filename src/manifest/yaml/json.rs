@@ -1,0 +1,49 @@
+//! A tree → JSON, as Kubernetes tools turn YAML into it.
+
+use serde_json::{Map, Number, Value as Json};
+
+use super::{Node, Scalar, Value, resolve};
+
+/// Returns `node` as JSON. Tags are left out; numbers that JSON cannot hold become texts.
+pub(in super::super) fn to_json(node: &Node<'_>) -> Json {
+    match &node.value {
+        Value::Quoted(text) => Json::from(&**text),
+        Value::Plain(text) => match resolve(text) {
+            Scalar::Null => Json::Null,
+            Scalar::Bool(value) => Json::from(value),
+            Scalar::Int(int) => Json::from(int),
+            Scalar::Number(number) => {
+                let parsed: Option<Number> = number.replace('_', "").parse().ok();
+                parsed.map_or_else(|| Json::from(number), Json::Number)
+            }
+            Scalar::Text(text) => Json::from(text),
+        },
+        Value::Seq(items) => items.iter().map(to_json).collect(),
+        Value::Map(entries) => {
+            let pair = |entry: &super::Entry<'_>| (entry.key.to_string(), to_json(&entry.value));
+            Json::Object(entries.iter().map(pair).collect::<Map<_, _>>())
+        }
+        Value::Tagged(_, node) => to_json(node),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::load;
+    use super::*;
+
+    #[test]
+    fn yaml_becomes_the_json_that_kubernetes_tools_make_of_it() {
+        for (yaml, json) in [
+            (
+                "{a: 1, b: yes, c: '1', d: [x, ~, 1.5]}",
+                r#"{"a":1,"b":true,"c":"1","d":["x",null,1.5]}"#,
+            ),
+            ("!tag {a: 010}", r#"{"a":8}"#),
+            ("a: |\n  x\n  y\n", r#"{"a":"x\ny\n"}"#),
+        ] {
+            let loaded = load(yaml);
+            assert_eq!(to_json(&loaded.documents[0].root).to_string(), json, "{yaml}");
+        }
+    }
+}
