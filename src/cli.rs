@@ -8,10 +8,13 @@
 //! see [`Exit`].
 
 mod apply;
+mod approval;
 mod args;
 mod catalog;
 mod completions;
 mod console;
+mod diff;
+mod drift;
 mod embedded;
 mod error;
 mod exit;
@@ -20,6 +23,7 @@ mod files;
 mod observe;
 mod plan;
 mod planning;
+mod policy;
 mod progress;
 mod repository;
 mod settings;
@@ -85,6 +89,10 @@ fn start(common: Common, task: Task, console: &mut Console) -> Result<Exit, CliE
         Task::Plan(settings) => plan::run(&settings, console),
         Task::Show(settings) => show::run(&settings, console),
         Task::Apply(settings) => apply::run(&settings, console),
+        Task::Diff(settings) => diff::run(&settings, console),
+        Task::Drift(settings) => drift::run(&settings, console),
+        Task::Approve(settings) => approval::run(&settings, console),
+        Task::PolicyTest(settings) => policy::test(&settings, console),
         Task::Observe(settings) => observe::run(&settings, console),
         Task::Validate(settings) => validate::run(&settings, console),
         Task::CatalogList(settings) => catalog::list(&settings, console),

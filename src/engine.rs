@@ -24,7 +24,9 @@ use crate::demand::{Demand, DemandMode};
 use crate::fleet::Observed;
 use crate::ids::{Address, NodeName};
 use crate::manifest::{Desired, Problem, Severity};
-use crate::plan::wire::{Action, Base, Diagnostic, Plan, ResourceChange, ResourceKind};
+use crate::plan::wire::{
+    Action, Base, Diagnostic, DisruptionBudgetRow, Plan, ResourceChange, ResourceKind,
+};
 use crate::plan::{Facts, Parts, Source, check, diff, digest, plan_id};
 use crate::solve::{Input, Settings, Solution, measure, solve};
 
@@ -167,7 +169,7 @@ fn has_errors(problems: &[Problem]) -> bool {
 fn put_together(inputs: &Inputs, demand: &Demand, solution: &Solution) -> Plan {
     let scope = &inputs.scope;
     let left_out = |address: &Address| !scope.allows(address);
-    diff(Parts {
+    let mut plan = diff(Parts {
         observed: inputs.observed,
         demand,
         solution,
@@ -182,7 +184,20 @@ fn put_together(inputs: &Inputs, demand: &Demand, solution: &Solution) -> Plan {
         left_out: &left_out,
         diagnostics: diagnostics(inputs, demand, solution),
         rates: inputs.desired.fargate_rates,
-    })
+    });
+    plan.capacity.disruption_budgets = disruption_budgets(inputs.desired);
+    plan
+}
+
+fn disruption_budgets(desired: &Desired) -> Vec<DisruptionBudgetRow> {
+    let row = |budget: &crate::manifest::DisruptionBudget| DisruptionBudgetRow {
+        namespace: budget.namespace.to_string(),
+        name: budget.name.clone(),
+        origin: budget.origin.clone(),
+        min_available: budget.min_available.clone(),
+        max_unavailable: budget.max_unavailable.clone(),
+    };
+    desired.disruption_budgets.iter().map(row).collect()
 }
 
 /// Nodes that the plan would remove although they are outside the scope.

@@ -12,6 +12,7 @@
 //! Plans and worlds that this program wrote are no input, wherever they lie.
 
 mod collect;
+mod named;
 mod output;
 mod revision;
 mod shelf;
@@ -26,6 +27,7 @@ use thiserror::Error;
 use crate::manifest::{Skipped, Tree};
 
 pub(crate) use collect::Limits;
+pub use named::{NamedFile, read_named};
 pub use shelf::Shelf;
 
 /// What was read, and where it comes from.

@@ -18,6 +18,7 @@ pub mod manifest;
 pub mod observe;
 pub mod plan;
 pub mod pod;
+pub mod policy;
 pub mod port;
 pub mod render;
 pub mod requirement;

@@ -4,12 +4,14 @@
 //! module knows targets and worlds, and nothing of how the solver works or how anything is carried
 //! out. Invariants: equal decisions have equal digests; rows are sorted; nothing here reads a clock.
 
+mod approval;
 mod breakdown;
 pub mod canonical;
 pub mod check;
 mod compare;
 mod diff;
 mod digest;
+mod drift;
 #[cfg(test)]
 mod fixture;
 mod saved;
@@ -20,11 +22,13 @@ pub mod wire;
 #[doc = include_str!("adr/0004-rows.md")]
 pub mod adr_0004 {}
 
+pub use approval::{Approval, ApprovalError, Approvals, approve, verify_approvals};
 pub use breakdown::breakdown;
 pub use check::{Facts, Violation, check};
 pub use compare::{Difference, DifferenceRow, Side, compare, difference};
 pub use diff::{Parts, diff};
 pub use digest::{Source, change_id, client_token, digest, plan_id};
+pub use drift::{drift, has_drift};
 pub use saved::{PLAN_BYTES_MAX, ReadPlanError, ReadPlanErrorKind, read_plan};
 pub use schema::plan_schema;
 pub use wire::Plan;

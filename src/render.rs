@@ -14,6 +14,7 @@
 mod amount;
 mod catalog;
 mod detail;
+mod difference;
 mod explain;
 mod fargate;
 mod findings;
@@ -36,6 +37,7 @@ pub use catalog::{
     OfferingRow, TypeRow, allocatable_text, allocation_json, allocation_text, types_json,
     types_text,
 };
+pub use difference::{difference_text, drift_text};
 pub use explain::{ExplainError, Explanation, NodeExplanation, PodExplanation, explain};
 pub use github::github;
 pub use html::html;

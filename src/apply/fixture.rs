@@ -88,6 +88,7 @@ fn new_node(zone: &str) -> NodeState {
         instance_id: None,
         node: None,
         node_uid: None,
+        launched_at: None,
     }
 }
 
@@ -195,6 +196,7 @@ fn capacity(observed: &Observed, waves: Vec<Wave>) -> Capacity {
         alternatives: Vec::new(),
         explain: Vec::new(),
         diagnostics: Vec::new(),
+        disruption_budgets: Vec::new(),
         comparison: None,
     }
 }

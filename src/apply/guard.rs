@@ -11,7 +11,7 @@ use super::work::{LaunchWork, Reader, RetireWork, WaveWork};
 use crate::fleet::{ClusterIdentity, Completeness, Instance, InstanceState, Observed, tag};
 use crate::ids::{Address, ChangeId, Digest, InstanceId, PoolName, Uid};
 use crate::plan::Plan;
-use crate::plan::wire::{Condition, Precondition};
+use crate::plan::wire::{Check, Condition, Precondition};
 
 /// Why a plan was not applied; nothing was written.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -121,7 +121,8 @@ fn check_applyable(plan: &Plan) -> Result<(), ApplyError> {
     if plan.applyable && !plan.errored {
         return Ok(());
     }
-    let failed = plan.checks.iter().filter(|check| check.status == "fail");
+    let is_fatal = |check: &&Check| matches!(check.status.as_str(), "fail" | "error");
+    let failed = plan.checks.iter().filter(is_fatal);
     let denied: Vec<String> =
         failed.map(|check| format!("{}: {}", check.name, check.problems.join(", "))).collect();
     if !plan.errored && !denied.is_empty() {

@@ -1,11 +1,18 @@
 //! `apply`: carry a plan out, once it is approved.
 
+use std::path::{Path, PathBuf};
+
 use super::error::CliError;
-use super::settings::{ApplySettings, Subject, View};
+use super::policy::Judge;
+use super::settings::{ApplySettings, PlanningSettings, Subject, View};
+use super::settings::{GuardChoice, SourceSettings};
 use super::world::WorldChoice;
-use super::{Console, Exit, embedded, files, plan, planning};
-use crate::plan::Plan;
-use crate::render::{Verbosity, is_errored_by_rules};
+use super::{Console, Exit, approval, embedded, files, plan, planning};
+use crate::engine::Scope;
+use crate::manifest::GuardSettings;
+use crate::plan::{Plan, difference, verify_approvals};
+use crate::policy;
+use crate::render::{Verbosity, difference_text, is_errored_by_rules};
 
 /// What a person must answer; anything else is a no.
 const YES: &str = "yes";
@@ -27,10 +34,12 @@ pub(super) fn carry_out(
 ) -> Result<Exit, CliError> {
     let world = world_of(plan, settings)?;
     hold_to_digest(plan, settings)?;
+    let (plan, guard) = &guarded(plan, settings)?;
     plan::show(plan, View::Text(Verbosity::Full), console)?;
     if planning::has_changes(plan) {
         refuse_unapplyable(plan)?;
-        approve(plan, settings, console)?;
+        hold_to_window(guard, &world, plan, console)?;
+        approve(plan, guard, settings, console)?;
     } else if plan.errored {
         return Err(has_errors(plan));
     } else if !matches!(world, WorldChoice::Sim(_)) {
@@ -41,10 +50,58 @@ pub(super) fn carry_out(
     match world {
         WorldChoice::Sim(directory) => {
             let approved = settings.approved_digest.clone();
-            embedded::carry_out(plan, &directory, approved, console)
+            let end = embedded::carry_out(plan, &directory, approved, console);
+            if end.as_ref().is_err_and(|error| error.kind == Exit::Stale) {
+                show_what_would_be_planned_now(plan, &directory, console);
+            }
+            end
         }
         WorldChoice::Empty | WorldChoice::Live | WorldChoice::File(_) => Err(not_built(&world)),
     }
+}
+
+/// Judges a saved plan again, by the policies that guard now: what a file says of its own checks is
+/// not part of what was approved. Returns the settings that guard it, too.
+fn guarded(plan: &Plan, settings: &ApplySettings) -> Result<(Plan, GuardSettings), CliError> {
+    let path = PathBuf::from(&plan.capacity.base.path);
+    let source = SourceSettings { path, revision: None };
+    let Ok(read) = planning::read(&source) else {
+        // The tree is not here; then nothing of it can guard, unless somebody asked for it.
+        return if settings.guard == GuardChoice::default() {
+            Ok((plan.clone(), GuardSettings::default()))
+        } else {
+            planning::read(&source).map(|_| (plan.clone(), GuardSettings::default()))
+        };
+    };
+    let judge = Judge::read(&source, &read, &settings.guard)?;
+    let mut judged = plan.clone();
+    judge.judge(&mut judged);
+    // A plan that was denied when it was made stays denied.
+    if policy::is_denied(plan) {
+        judged.checks.clone_from(&plan.checks);
+    }
+    Ok((judged, judge.fleet.guard))
+}
+
+/// Refuses to begin outside the windows in which changes are allowed.
+fn hold_to_window(
+    guard: &GuardSettings,
+    world: &WorldChoice,
+    plan: &Plan,
+    console: &Console,
+) -> Result<(), CliError> {
+    // An embedded world has a time of its own.
+    let now = match world {
+        WorldChoice::Sim(_) => plan.timestamp,
+        WorldChoice::Empty | WorldChoice::Live | WorldChoice::File(_) => console.now(),
+    };
+    if guard.is_open(now) {
+        return Ok(());
+    }
+    let next = guard.next_opening(now).map_or_else(|| "never".to_owned(), |at| at.to_string());
+    Err(CliError::text(format!("it is {now}, outside the windows of spec.apply.windows"))
+        .kind(Exit::OutsideWindow)
+        .hint(format!("the next one opens {next}; apply the plan then, while it holds")))
 }
 
 /// Returns the world that the plan was made over, which must be the one the caller means.
@@ -87,6 +144,26 @@ fn refuse_unapplyable(plan: &Plan) -> Result<(), CliError> {
     Ok(())
 }
 
+/// Shows the plan that would be made now beside the approved one: advice, which decides nothing.
+fn show_what_would_be_planned_now(plan: &Plan, world: &Path, console: &mut Console) {
+    let settings = PlanningSettings {
+        source: SourceSettings { path: plan.capacity.base.path.clone().into(), revision: None },
+        world: Some(WorldChoice::Sim(world.to_owned())),
+        at: None,
+        demand: Some(plan.capacity.base.demand),
+        scope: Scope::default(),
+        compare: None,
+        guard: GuardChoice::default(),
+    };
+    if let Ok(now) = planning::plan(&settings, console) {
+        let found = difference(plan, &now);
+        let text = difference_text(&found, &console.message_style());
+        console.say_raw(&format!(
+            "\nThe approved plan, and the one that would be made now:\n\n{text}\n"
+        ));
+    }
+}
+
 fn not_built(world: &WorldChoice) -> CliError {
     CliError::text(format!("applying to world `{world}` is not built yet"))
         .hint("plan and apply over an embedded world: --world sim:DIRECTORY")
@@ -104,7 +181,18 @@ fn has_errors(plan: &Plan) -> CliError {
 }
 
 /// Has the plan approved: by its digest, by the option, or by somebody at the terminal.
-fn approve(plan: &Plan, settings: &ApplySettings, console: &mut Console) -> Result<(), CliError> {
+fn approve(
+    plan: &Plan,
+    guard: &GuardSettings,
+    settings: &ApplySettings,
+    console: &mut Console,
+) -> Result<(), CliError> {
+    // Where keys are listed, nothing but their signatures approves.
+    if !guard.keys.is_empty() || !settings.approvals.is_empty() {
+        let approvals = approval::gather(&settings.approvals)?;
+        return verify_approvals(plan, &approvals, &guard.keys, guard.approvals)
+            .map_err(approval::refused);
+    }
     if settings.auto_approve || settings.approved_digest.is_some() {
         return Ok(());
     }
@@ -127,15 +215,23 @@ mod tests {
 
     fn settings() -> ApplySettings {
         let subject = Subject::Saved { plan: "p.json".into(), world: None };
-        ApplySettings { subject, auto_approve: false, approved_digest: None }
+        ApplySettings {
+            subject,
+            auto_approve: false,
+            approved_digest: None,
+            approvals: Vec::new(),
+            guard: crate::cli::settings::GuardChoice::default(),
+        }
     }
 
     fn approved(plan: &Plan, settings: &ApplySettings, input: Option<&str>) -> Ran {
-        with_console(input, |console| match approve(plan, settings, console) {
-            Ok(()) => Exit::Done,
-            Err(error) => {
-                error.write(console);
-                error.kind
+        with_console(input, |console| {
+            match approve(plan, &GuardSettings::default(), settings, console) {
+                Ok(()) => Exit::Done,
+                Err(error) => {
+                    error.write(console);
+                    error.kind
+                }
             }
         })
     }

@@ -46,12 +46,21 @@ pub(super) enum CommandArgs {
     Plan(PlanArgs),
     /// Show a saved plan again
     Show(ShowArgs),
+    /// Show what differs between two saved plans
+    Diff(DiffArgs),
+    /// Show what moved outside Git; nothing it shows can be applied
+    Drift(DriftArgs),
+    /// Approve a saved plan, in a file that `apply` reads
+    Approve(ApproveArgs),
     /// Carry a plan out; without a saved one: plan, show, ask
     Apply(ApplyArgs),
     /// Save what runs as a world file
     Observe(ObserveArgs),
     /// Read everything and report every problem, with file and line
     Validate(ValidateArgs),
+    /// Work with policies
+    #[command(subcommand)]
+    Policy(PolicyArgs),
     /// Look at instance types, what their nodes offer to pods, and prices
     #[command(subcommand)]
     Catalog(CatalogArgs),
@@ -97,6 +106,27 @@ pub(super) struct PlanningArgs {
     /// Replace the node at this address even if nothing else asks for it (repeatable)
     #[arg(long, value_name = "ADDRESS")]
     pub(super) replace: Vec<String>,
+    /// Plan this commit too, over the same world, and tell what the planned files cause from what
+    /// was pending anyway
+    #[arg(long, value_name = "REV")]
+    pub(super) compare: Option<String>,
+    #[command(flatten)]
+    pub(super) guard: GuardArgs,
+}
+
+/// What a plan is judged by.
+#[derive(Debug, Args)]
+pub(super) struct GuardArgs {
+    /// Judge by the Rego below this directory (repeatable), beside spec.policies of fleetwright.yaml
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub(super) policy: Vec<PathBuf>,
+    /// Data for policies, as JSON (repeatable)
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(super) policy_data: Vec<PathBuf>,
+    /// Read spec.policies and spec.apply from this commit, not from the files that are planned: in a
+    /// pull request its base [default: the commit of --compare]
+    #[arg(long, value_name = "REV")]
+    pub(super) guard_ref: Option<String>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -179,6 +209,69 @@ pub(super) struct PlanArgs {
 }
 
 #[derive(Debug, Args)]
+pub(super) struct DiffArgs {
+    /// A saved plan
+    #[arg(value_hint = ValueHint::FilePath)]
+    pub(super) a: PathBuf,
+    /// Another saved plan
+    #[arg(value_hint = ValueHint::FilePath)]
+    pub(super) b: PathBuf,
+    #[command(flatten)]
+    pub(super) format: FormatArgs,
+    /// End with 2 where the plans do not decide the same
+    #[arg(long)]
+    pub(super) detailed_exitcode: bool,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct DriftArgs {
+    /// Directory or Git work tree of manifests
+    #[arg(default_value = ".", value_hint = ValueHint::DirPath)]
+    pub(super) path: PathBuf,
+    #[command(flatten)]
+    pub(super) planning: PlanningArgs,
+    #[command(flatten)]
+    pub(super) format: FormatArgs,
+    /// End with 2 where anything moved
+    #[arg(long)]
+    pub(super) detailed_exitcode: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Example:
+  openssl genpkey -algorithm ed25519 -out alice.pem       a key; its public half goes to spec.apply.keys
+  fleetwright approve p.json --by alice --key alice.pem --out approvals.json
+  fleetwright apply p.json --approval approvals.json")]
+pub(super) struct ApproveArgs {
+    /// A plan that `plan --out` saved
+    #[arg(value_hint = ValueHint::FilePath)]
+    pub(super) plan: PathBuf,
+    /// Who approves
+    #[arg(long, value_name = "NAME")]
+    pub(super) by: String,
+    /// Sign with this Ed25519 private key (PEM, PKCS #8)
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(super) key: Option<PathBuf>,
+    /// Add the approval to this file, which is made when absent
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(super) out: PathBuf,
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum PolicyArgs {
+    /// Run the tests of policies: rules named test_…
+    Test(PolicyTestArgs),
+}
+
+#[derive(Debug, Args)]
+pub(super) struct PolicyTestArgs {
+    /// Directories of Rego
+    #[arg(default_value = "policies", value_hint = ValueHint::DirPath)]
+    pub(super) directories: Vec<PathBuf>,
+}
+
+#[derive(Debug, Args)]
 pub(super) struct ShowArgs {
     /// A plan that `plan --out` saved; - reads stdin
     #[arg(value_hint = ValueHint::FilePath)]
@@ -202,6 +295,9 @@ pub(super) struct ApplyArgs {
     /// Do not ask
     #[arg(long)]
     pub(super) auto_approve: bool,
+    /// Approvals that `fleetwright approve` wrote (repeatable)
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(super) approval: Vec<PathBuf>,
     /// Apply the plan only if it has this digest, which is then taken as approved
     #[arg(long, value_name = "DIGEST")]
     pub(super) approved_digest: Option<String>,

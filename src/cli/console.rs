@@ -117,6 +117,11 @@ impl Console {
         TextStyle { color: self.colors.out, width: self.width, verbosity }
     }
 
+    /// Returns how a view is written to stderr.
+    pub(super) fn message_style(&self) -> TextStyle {
+        TextStyle { color: self.colors.err, width: self.width, verbosity: Verbosity::Full }
+    }
+
     /// Writes a result to stdout.
     ///
     /// A reader that has gone (`| head`) is no error: what is left to do is done all the same.

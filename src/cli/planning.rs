@@ -1,17 +1,21 @@
 //! From settings to a plan: read the tree, look at the world, ask the engine.
 
 use super::error::CliError;
+use super::policy::Judge;
 use super::repository::Repository;
 use super::settings::{PlanningSettings, SourceSettings};
 use super::world::{self, WorldChoice};
 use super::{Console, Exit};
+use jiff::Timestamp;
+
 use crate::catalog::Catalog;
 use crate::demand::DemandMode;
 use crate::engine::{self, Inputs};
 use crate::fleet::Observed;
 use crate::git::{TreeRead, read_revision, read_tree};
-use crate::plan::Plan;
-use crate::plan::wire::{Base, BaseWorld};
+use crate::plan::wire::{Base, BaseWorld, Comparison};
+use crate::plan::{Plan, breakdown, compare};
+use crate::policy;
 
 /// Reads the files that the settings name.
 pub(super) fn read(source: &SourceSettings) -> Result<TreeRead, CliError> {
@@ -25,30 +29,67 @@ pub(super) fn read(source: &SourceSettings) -> Result<TreeRead, CliError> {
     Ok(read)
 }
 
-/// Makes a plan.
+/// Makes a plan, judged by policies, and compared where that is asked for.
 pub(super) fn plan(settings: &PlanningSettings, console: &Console) -> Result<Plan, CliError> {
-    let PlanningSettings { source, world: _, at, demand, scope } = settings;
-    let read = read(source)?;
+    let read = read(&settings.source)?;
     let repository = Repository::read(&read);
     let world = choice(settings.world.as_ref(), &settings.source, &repository)?;
-    let observed = world::observe(&world, &repository, *at, console)?;
-    let fleet = &repository.fleet;
-    let region = if fleet.is_declared { fleet.region.clone() } else { observed.region() };
-    let catalog = Catalog::load(&region, &fleet.zones)?;
-    let demand = demand.unwrap_or(fleet.demand);
-    let plan = engine::plan(&Inputs {
-        desired: &repository.desired,
-        observed: &observed,
-        catalog: &catalog,
-        base: base(settings, &repository, &world, &observed, demand),
-        at: world::moment(&world, *at, &observed, console),
-        demand,
-        is_forecast: false,
-        scope: scope.clone(),
-        settings: fleet.solve,
-    });
+    let observed = world::observe(&world, &repository, settings.at, console)?;
+    let ground =
+        Ground { at: world::moment(&world, settings.at, &observed, console), world, observed };
+    let mut plan = ground.plan(settings, &repository)?;
+    if let Some(revision) = &settings.compare {
+        plan.capacity.comparison = Some(ground.compare(settings, revision, &plan)?);
+    }
+    let judge = Judge::read(&settings.source, &read, &settings.guard)?;
+    plan.capacity.base.guard.clone_from(&judge.guard);
+    judge.judge(&mut plan);
     tracing::info!(plan_id = %plan.capacity.plan_id, rows = plan.resource_changes.len(), "planned");
     Ok(plan)
+}
+
+/// What every revision is planned over.
+struct Ground {
+    world: WorldChoice,
+    observed: Observed,
+    at: Timestamp,
+}
+
+impl Ground {
+    fn plan(&self, settings: &PlanningSettings, repository: &Repository) -> Result<Plan, CliError> {
+        let Self { world, observed, at } = self;
+        let fleet = &repository.fleet;
+        let region = if fleet.is_declared { fleet.region.clone() } else { observed.region() };
+        let catalog = Catalog::load(&region, &fleet.zones)?;
+        let demand = settings.demand.unwrap_or(fleet.demand);
+        let mut plan = engine::plan(&Inputs {
+            desired: &repository.desired,
+            observed,
+            catalog: &catalog,
+            base: base(settings, repository, world, observed, demand),
+            at: *at,
+            demand,
+            is_forecast: false,
+            scope: settings.scope.clone(),
+            settings: fleet.solve,
+        });
+        plan.capacity.cost.breakdown = breakdown(&plan, &fleet.commitments);
+        Ok(plan)
+    }
+
+    /// Plans `revision` over the same world, and returns what `plan` causes against it.
+    fn compare(
+        &self,
+        settings: &PlanningSettings,
+        revision: &str,
+        plan: &Plan,
+    ) -> Result<Comparison, CliError> {
+        let source =
+            SourceSettings { revision: Some(revision.to_owned()), ..settings.source.clone() };
+        let read = read(&source)?;
+        let other = self.plan(settings, &Repository::read(&read))?;
+        Ok(compare(plan, &other, revision))
+    }
 }
 
 /// Returns the world that was asked for, else that of `fleetwright.yaml`.
@@ -111,7 +152,7 @@ pub(super) fn exit(plan: &Plan, detailed: bool) -> Exit {
 
 /// Returns whether a policy denies the plan.
 pub(super) fn is_denied(plan: &Plan) -> bool {
-    plan.checks.iter().any(|check| check.status == "fail")
+    policy::is_denied(plan)
 }
 
 #[cfg(test)]

@@ -8,7 +8,8 @@ use crate::fleet::ClusterIdentity;
 use crate::git::{TreeBase, TreeRead};
 use crate::ids::{Origin, Region};
 use crate::manifest::{
-    Autoscaled, Desired, Fleet, Home, Renderings, Unresolved, is_read, read_fleet,
+    Autoscaled, Commitment, Desired, Fleet, GuardSettings, Home, Renderings, Unresolved, is_read,
+    read_fleet,
 };
 use crate::plan::wire::RenderedRow;
 use crate::port::Repo;
@@ -40,6 +41,10 @@ pub(super) struct FleetSettings {
     /// As `--world` writes it.
     pub(super) world: String,
     pub(super) solve: Settings,
+    /// Directories of policies, below the root.
+    pub(super) policies: Vec<String>,
+    pub(super) commitments: Vec<Commitment>,
+    pub(super) guard: GuardSettings,
 }
 
 impl Repository {
@@ -103,6 +108,11 @@ fn base_with(tree: &TreeRead, renderings: &Renderings) -> (TreeBase, Vec<Rendere
 }
 
 impl FleetSettings {
+    /// Reads `fleetwright.yaml` of a tree alone.
+    pub(super) fn read(tree: &TreeRead) -> Self {
+        Self::of(read_fleet(&tree.tree).0)
+    }
+
     fn of(fleet: Fleet) -> Self {
         let zones = fleet.cluster.zones.into_iter();
         let consolidation = fleet.consolidation;
@@ -118,6 +128,9 @@ impl FleetSettings {
                 Autoscaled::Ceiling => DemandMode::Ceiling,
             },
             world: fleet.world,
+            policies: fleet.policies,
+            commitments: fleet.commitments,
+            guard: fleet.guard,
             solve: Settings {
                 horizon_hours: hours,
                 restart_cost: consolidation.restart_cost,

@@ -5,9 +5,10 @@ use std::path::PathBuf;
 use jiff::Timestamp;
 
 use super::args::{
-    ApplyArgs, CatalogArgs, CatalogExplainArgs, CatalogListArgs, CommandArgs, DemandArg,
-    ExplainArgs, FamilyArg, FormatArg, GlobalArgs, ObserveArgs, PlanArgs, PlanFormatArg,
-    PlanningArgs, RegionArgs, ShowArgs, SortArg, SourceArgs, Typed, ValidateArgs, ViewArgs,
+    ApplyArgs, ApproveArgs, CatalogArgs, CatalogExplainArgs, CatalogListArgs, CommandArgs,
+    DemandArg, DiffArgs, DriftArgs, ExplainArgs, FamilyArg, FormatArg, GlobalArgs, GuardArgs,
+    ObserveArgs, PlanArgs, PlanFormatArg, PlanningArgs, PolicyArgs, PolicyTestArgs, RegionArgs,
+    ShowArgs, SortArg, SourceArgs, Typed, ValidateArgs, ViewArgs,
 };
 use super::error::CliError;
 use super::world::WorldChoice;
@@ -34,6 +35,10 @@ pub(super) enum Task {
     Plan(PlanSettings),
     Show(ShowSettings),
     Apply(ApplySettings),
+    Diff(DiffSettings),
+    Drift(DriftSettings),
+    Approve(ApproveSettings),
+    PolicyTest(PolicyTestSettings),
     Observe(ObserveSettings),
     Validate(ValidateSettings),
     CatalogList(CatalogListSettings),
@@ -61,6 +66,48 @@ pub(super) struct PlanningSettings {
     /// `None`: what `fleetwright.yaml` says.
     pub(super) demand: Option<DemandMode>,
     pub(super) scope: Scope,
+    /// The commit to compare with.
+    pub(super) compare: Option<String>,
+    pub(super) guard: GuardChoice,
+}
+
+/// What a plan is judged by.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(super) struct GuardChoice {
+    /// Directories of policies, beside those that `fleetwright.yaml` names.
+    pub(super) policies: Vec<PathBuf>,
+    /// Data for policies.
+    pub(super) data: Vec<PathBuf>,
+    /// The commit whose settings and policies guard.
+    pub(super) revision: Option<String>,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct DiffSettings {
+    pub(super) a: PathBuf,
+    pub(super) b: PathBuf,
+    pub(super) format: Format,
+    pub(super) detailed_exitcode: bool,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct DriftSettings {
+    pub(super) planning: PlanningSettings,
+    pub(super) format: Format,
+    pub(super) detailed_exitcode: bool,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct ApproveSettings {
+    pub(super) plan: PathBuf,
+    pub(super) by: String,
+    pub(super) key: Option<PathBuf>,
+    pub(super) out: PathBuf,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct PolicyTestSettings {
+    pub(super) directories: Vec<PathBuf>,
 }
 
 /// How a result is written.
@@ -100,6 +147,8 @@ pub(super) struct ApplySettings {
     pub(super) subject: Subject,
     pub(super) auto_approve: bool,
     pub(super) approved_digest: Option<Digest>,
+    pub(super) approvals: Vec<PathBuf>,
+    pub(super) guard: GuardChoice,
 }
 
 /// What is applied.
@@ -112,7 +161,7 @@ pub(super) enum Subject {
         world: Option<WorldChoice>,
     },
     /// A plan that is made first.
-    Fresh(PlanningSettings),
+    Fresh(Box<PlanningSettings>),
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -170,7 +219,7 @@ pub(super) struct ExplainSettings {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum PlanSource {
     Saved(PathBuf),
-    Fresh(PlanningSettings),
+    Fresh(Box<PlanningSettings>),
 }
 
 /// Returns what was typed as settings.
@@ -191,6 +240,21 @@ pub(super) fn meaning(typed: Typed) -> Result<(Common, Task), CliError> {
             Task::Show(ShowSettings { plan, view: view(&typed)? })
         }
         CommandArgs::Apply(args) => Task::Apply(apply(args)?),
+        CommandArgs::Diff(DiffArgs { a, b, format, detailed_exitcode }) => {
+            let format = of_format(format.format);
+            Task::Diff(DiffSettings { a, b, format, detailed_exitcode })
+        }
+        CommandArgs::Drift(args) => {
+            let DriftArgs { path, planning: typed, format, detailed_exitcode } = args;
+            let (planning, format) = (planning(path, typed)?, of_format(format.format));
+            Task::Drift(DriftSettings { planning, format, detailed_exitcode })
+        }
+        CommandArgs::Approve(ApproveArgs { plan, by, key, out }) => {
+            Task::Approve(ApproveSettings { plan, by, key, out })
+        }
+        CommandArgs::Policy(PolicyArgs::Test(PolicyTestArgs { directories })) => {
+            Task::PolicyTest(PolicyTestSettings { directories })
+        }
         CommandArgs::Observe(args) => Task::Observe(observe(args)?),
         CommandArgs::Validate(ValidateArgs { path, source, format }) => {
             let source = of_source(path, source);
@@ -215,7 +279,8 @@ fn plan(args: PlanArgs) -> Result<PlanSettings, CliError> {
 }
 
 fn planning(path: PathBuf, args: PlanningArgs) -> Result<PlanningSettings, CliError> {
-    let PlanningArgs { source, world, at, demand, target, exclude, replace } = args;
+    let PlanningArgs { source, world, at, demand, target, exclude, replace, compare, guard } = args;
+    let guard = of_guard(guard, compare.as_deref());
     Ok(PlanningSettings {
         source: of_source(path, source),
         world: world.as_deref().map(WorldChoice::parse).transpose()?,
@@ -230,7 +295,16 @@ fn planning(path: PathBuf, args: PlanningArgs) -> Result<PlanningSettings, CliEr
             exclude: addresses(exclude)?,
             replace: addresses(replace)?,
         },
+        compare,
+        guard,
     })
+}
+
+/// What guards a change is read from what it is compared with, unless somebody says otherwise.
+fn of_guard(args: GuardArgs, compare: Option<&str>) -> GuardChoice {
+    let GuardArgs { policy, policy_data, guard_ref } = args;
+    let revision = guard_ref.or_else(|| compare.map(str::to_owned));
+    GuardChoice { policies: policy, data: policy_data, revision }
 }
 
 fn of_source(path: PathBuf, SourceArgs { revision }: SourceArgs) -> SourceSettings {
@@ -312,25 +386,28 @@ fn address(text: &str) -> Result<String, CliError> {
 }
 
 fn apply(args: ApplyArgs) -> Result<ApplySettings, CliError> {
-    let ApplyArgs { subject, planning: typed, auto_approve, approved_digest } = args;
+    let ApplyArgs { subject, planning: typed, auto_approve, approval, approved_digest } = args;
     let approved_digest = approved_digest.as_deref().map(digest).transpose()?;
     // A directory is planned; anything else, missing or not, was meant as a saved plan.
-    let subject = if subject.is_dir() {
-        Subject::Fresh(planning(subject, typed)?)
+    let (guard, subject) = if subject.is_dir() {
+        let planning = planning(subject, typed)?;
+        (planning.guard.clone(), Subject::Fresh(Box::new(planning)))
     } else {
         let world = typed.world.as_deref().map(WorldChoice::parse).transpose()?;
         refuse_planning(&typed)?;
-        Subject::Saved { plan: subject, world }
+        (of_guard(typed.guard, None), Subject::Saved { plan: subject, world })
     };
-    Ok(ApplySettings { subject, auto_approve, approved_digest })
+    Ok(ApplySettings { subject, auto_approve, approved_digest, approvals: approval, guard })
 }
 
 /// Refuses options that a saved plan has long decided: to ignore one would apply something else
 /// than what the caller asked for.
 fn refuse_planning(args: &PlanningArgs) -> Result<(), CliError> {
-    let PlanningArgs { source, world: _, at, demand, target, exclude, replace } = args;
+    let PlanningArgs { source, world: _, at, demand, target, exclude, replace, compare, guard: _ } =
+        args;
     let given = [
         (source.revision.is_some(), "--ref"),
+        (compare.is_some(), "--compare"),
         (at.is_some(), "--at"),
         (demand.is_some(), "--demand"),
         (!target.is_empty(), "--target"),
@@ -401,7 +478,7 @@ fn region(args: RegionArgs) -> Result<RegionSettings, CliError> {
 fn explain(args: ExplainArgs) -> Result<ExplainSettings, CliError> {
     let ExplainArgs { what, path, plan, planning: typed, format } = args;
     let plan = match plan {
-        None => PlanSource::Fresh(planning(path, typed)?),
+        None => PlanSource::Fresh(Box::new(planning(path, typed)?)),
         Some(plan) => {
             if typed.world.is_some() {
                 return Err(no_effect("--world"));

@@ -109,6 +109,8 @@ fn planning(path: &str) -> PlanningSettings {
         at: None,
         demand: None,
         scope: Scope::default(),
+        compare: None,
+        guard: super::settings::GuardChoice::default(),
     }
 }
 
@@ -162,8 +164,20 @@ fn what_is_not_built_is_not_listed() {
     let mut names: Vec<String> =
         Typed::command().get_subcommands().map(|c| c.get_name().to_owned()).collect();
     names.sort();
-    let built =
-        ["apply", "catalog", "completions", "explain", "observe", "plan", "show", "validate"];
+    let built = [
+        "apply",
+        "approve",
+        "catalog",
+        "completions",
+        "diff",
+        "drift",
+        "explain",
+        "observe",
+        "plan",
+        "policy",
+        "show",
+        "validate",
+    ];
     assert_eq!(names, built);
     let live = ran(&["plan", "--help"]).out;
     assert!(!live.contains("live|"), "the live world is not built");
@@ -218,6 +232,7 @@ fn what_was_typed_means_what_it_says() {
                 exclude: vec!["autoscaling_group.old".into()],
                 replace: vec!["ec2_instance.web[\"1\"]".into()],
             },
+            ..planning(".")
         },
         out: Some("p.json".into()),
         view: text(Verbosity::Summary),
@@ -293,7 +308,7 @@ fn apply_takes_a_directory_to_plan_or_a_plan_that_is_decided() {
         Err(error) => Err(shown(&error)),
     };
     let fresh = PlanningSettings { demand: Some(DemandMode::Floor), ..planning(path) };
-    assert_eq!(subject(&["apply", path, "--demand", "floor"]), Ok(Subject::Fresh(fresh)));
+    assert_eq!(subject(&["apply", path, "--demand", "floor"]), Ok(Subject::Fresh(Box::new(fresh))));
     let world = Some(WorldChoice::Sim("w".into()));
     let saved = Subject::Saved { plan: "p.json".into(), world };
     assert_eq!(subject(&["apply", "p.json", "--world", "sim:w"]), Ok(saved));

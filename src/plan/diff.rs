@@ -115,6 +115,7 @@ pub fn diff(parts: Parts) -> Plan {
             alternatives: rows.alternatives,
             explain: rows.explain,
             diagnostics,
+            disruption_budgets: Vec::new(),
             comparison: None,
         },
         resource_changes: rows.changes,

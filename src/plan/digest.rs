@@ -232,6 +232,7 @@ impl<'a> Decisions<'a> {
             diagnostics: _,
             // What another revision would do decides nothing about this one.
             comparison: _,
+            disruption_budgets: _,
         } = capacity;
         let Base {
             path: _,
@@ -301,6 +302,8 @@ impl<'a> Before<'a> {
             // Nodes may be named again; the UID is the identity.
             node: _,
             node_uid,
+            // Follows from the instance.
+            launched_at: _,
         } = state;
         Self { instance_id, node_uid, pool, instance_type, zone, capacity_type: *capacity_type }
     }
@@ -329,6 +332,7 @@ impl<'a> After<'a> {
             instance_id: _,
             node: _,
             node_uid: _,
+            launched_at: _,
         } = state;
         Self {
             pool,

@@ -379,6 +379,7 @@ fn node_state(key: &str, kind: &str) -> NodeState {
         instance_id: None,
         node: None,
         node_uid: None,
+        launched_at: None,
     }
 }
 
@@ -627,6 +628,7 @@ fn capacity() -> Capacity {
         alternatives: alternatives(),
         explain: explain(),
         diagnostics: Vec::new(),
+        disruption_budgets: Vec::new(),
         comparison: None,
     }
 }

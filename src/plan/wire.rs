@@ -28,6 +28,7 @@ use crate::units::{MicroUsd, Resources};
 /// The version of the plan format that this program writes.
 ///
 /// 1.1 added: `capacity.comparison`, `capacity.base.guard`, `capacity.cost.breakdown`,
+/// `capacity.disruption_budgets`, `launched_at` of nodes,
 /// `capacity.explain[].pods_before`, and `severity`, `findings` and `exceptions` of checks.
 pub const FORMAT_VERSION: &str = "1.1";
 
@@ -187,6 +188,9 @@ pub struct NodeState {
     /// Node UID, where known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node_uid: Option<Uid>,
+    /// When the instance was launched, where it is there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub launched_at: Option<Timestamp>,
 }
 
 /// Resources with the unit in the key.
@@ -332,9 +336,29 @@ pub struct Capacity {
     /// Problems of the inputs, and what a reader should know.
     #[serde(default)]
     pub diagnostics: Vec<Diagnostic>,
+    /// Disruption budgets that the repository declares.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub disruption_budgets: Vec<DisruptionBudgetRow>,
     /// What this revision changes against another one, apart from what was pending anyway.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub comparison: Option<Comparison>,
+}
+
+/// A disruption budget of the repository.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct DisruptionBudgetRow {
+    /// Namespace.
+    pub namespace: String,
+    /// Name.
+    pub name: String,
+    /// File and line.
+    pub origin: Origin,
+    /// Pods that must stay, as written.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub min_available: Option<String>,
+    /// Pods that may go, as written.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_unavailable: Option<String>,
 }
 
 /// What one revision changes against another, both planned over the same world.

@@ -182,6 +182,7 @@ fn fields(state: &NodeState) -> Fields {
         instance_id,
         node,
         node_uid,
+        launched_at,
     } = state;
     let mut listed: Vec<(String, String)> = Vec::new();
     let mut add = |name: &str, value: Option<String>| {
@@ -207,6 +208,7 @@ fn fields(state: &NodeState) -> Fields {
     add("instance_id", text(instance_id.as_ref()));
     add("node", text(node.as_ref()));
     add("node_uid", text(node_uid.as_ref()));
+    add("launched_at", text(launched_at.as_ref()));
     let well_known = labels.keys().filter(|key| is_well_known(key.as_str())).count();
     Fields { listed, well_known: u32::try_from(well_known).unwrap_or(u32::MAX) }
 }

@@ -86,6 +86,7 @@ fn capacity(base: Base) -> Capacity {
         alternatives: Vec::new(),
         explain: Vec::new(),
         diagnostics: Vec::new(),
+        disruption_budgets: Vec::new(),
         comparison: None,
     }
 }
@@ -147,6 +148,7 @@ fn node(pool: &str, key: &str, instance_type: &str, size: i64) -> NodeState {
         instance_id: None,
         node: None,
         node_uid: None,
+        launched_at: None,
     }
 }
 

@@ -181,8 +181,12 @@ pub(super) fn standing(plan: &Plan) -> Vec<String> {
     if !plan.complete {
         lines.push("This plan covers a part only (--target or --exclude).".to_owned());
     }
-    let denied: Vec<&str> =
-        plan.checks.iter().filter(|c| c.status == "fail").map(|c| c.name.as_str()).collect();
+    let denied: Vec<&str> = plan
+        .checks
+        .iter()
+        .filter(|c| matches!(c.status.as_str(), "fail" | "error"))
+        .map(|c| c.name.as_str())
+        .collect();
     if !denied.is_empty() {
         lines.push(format!("Denied by policy: {}", denied.join(", ")));
     } else if !plan.applyable && !plan.errored && has_changes(plan) {

@@ -50,6 +50,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ),
     ("engine", &["catalog", "demand", "fleet", "ids", "manifest", "plan", "solve"]),
     ("render", &["catalog", "ids", "manifest", "plan", "requirement", "units"]),
+    ("policy", &["ids", "plan"]),
     ("port", &["catalog", "fleet", "ids", "manifest", "pod", "storage", "units"]),
     ("sources", &["ids", "manifest", "port"]),
     ("observe", &["fleet", "ids", "port"]),
@@ -94,7 +95,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
 const WIRES: [&str; 3] = ["cli", "lib", "main"];
 
 /// Modules that decide: no files, no clock, no network, no threads, no logging, no unordered maps.
-const PURE: [&str; 15] = [
+const PURE: [&str; 16] = [
     "ids",
     "units",
     "requirement",
@@ -109,6 +110,7 @@ const PURE: [&str; 15] = [
     "solve",
     "plan",
     "engine",
+    "policy",
     "render",
 ];
 

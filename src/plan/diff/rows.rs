@@ -343,6 +343,7 @@ impl<'a> Naming<'a> {
             instance_id: instance.map(|i| i.id.clone()),
             node: node.map(|node| node.name.clone()),
             node_uid: node.map(|node| node.uid.clone()),
+            launched_at: instance.map(|i| i.launched_at),
         }
     }
 
@@ -423,6 +424,7 @@ fn after(node: &NewNode) -> NodeState {
         instance_id: None,
         node: None,
         node_uid: None,
+        launched_at: None,
     }
 }
 

@@ -1,0 +1,25 @@
+# Families and regions that may be used.
+package guardrails.allowed
+
+import rego.v1
+
+family(row) := split(row.change.after.instance_type, ".")[0]
+
+comes(row) if "create" in row.change.actions
+
+deny_family contains {"msg": msg, "address": row.address} if {
+	allowed := data.fleetwright.families
+	count(allowed) > 0
+	some row in input.resource_changes
+	comes(row)
+	not family(row) in allowed
+	msg := sprintf("%s launches %s; allowed families are %s", [row.address, row.change.after.instance_type, concat(", ", allowed)])
+}
+
+deny_region contains msg if {
+	allowed := data.fleetwright.regions
+	count(allowed) > 0
+	region := input.capacity.base.world.cluster.region
+	not region in allowed
+	msg := sprintf("the cluster is in %s; allowed regions are %s", [region, concat(", ", allowed)])
+}

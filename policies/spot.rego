@@ -1,0 +1,15 @@
+# How much of the fleet may be spot.
+package guardrails.spot
+
+import rego.v1
+
+after := [row.change.after | some row in input.resource_changes; row.change.after != null]
+
+spot := [state | some state in after; state.capacity_type == "spot"]
+
+deny_share contains msg if {
+	limit := data.fleetwright.spot_percent_max
+	count(after) > 0
+	count(spot) * 100 > count(after) * limit
+	msg := sprintf("%d of %d nodes would be spot, at most %d %% may be", [count(spot), count(after), limit])
+}

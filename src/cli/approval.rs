@@ -1,0 +1,71 @@
+//! `approve`: an approval of a saved plan, as data; and what `apply` makes of such files.
+
+use std::path::Path;
+
+use super::error::CliError;
+use super::settings::ApproveSettings;
+use super::{Console, Exit, files};
+use crate::plan::{Approval, ApprovalError, Approvals, approve, canonical};
+
+/// Most bytes of a key, and of a file of approvals.
+const FILE_BYTES_MAX: u64 = 1 << 20;
+
+pub(super) fn run(settings: &ApproveSettings, console: &mut Console) -> Result<Exit, CliError> {
+    let plan = files::saved_plan(&settings.plan, console)?;
+    let key = settings.key.as_deref().map(text_of).transpose()?;
+    let approval =
+        approve(&plan, &settings.by, console.now(), key.as_deref()).map_err(|error| {
+            CliError::new(error).hint("make one: openssl genpkey -algorithm ed25519 -out key.pem")
+        })?;
+    let mut all = if settings.out.exists() { read(&settings.out)? } else { Approvals::default() };
+    all.approvals.push(approval);
+    files::write(&settings.out, &canonical::pretty(&all).map_err(CliError::new)?)?;
+    let signed = if key.is_some() { ", signed" } else { "" };
+    let (digest, out) = (&plan.capacity.digest, settings.out.display());
+    console.say(&format!("Approved {digest}{signed}, in {out}."));
+    Ok(Exit::Done)
+}
+
+/// Returns the approvals of all files.
+pub(super) fn gather(files: &[std::path::PathBuf]) -> Result<Vec<Approval>, CliError> {
+    let mut all = Vec::new();
+    for file in files {
+        all.extend(read(file)?.approvals);
+    }
+    Ok(all)
+}
+
+fn read(path: &Path) -> Result<Approvals, CliError> {
+    let text = text_of(path)?;
+    serde_json::from_str(&text).map_err(|error| {
+        CliError::new(error)
+            .context(format!("cannot read approvals `{}`", path.display()))
+            .hint("name a file that `fleetwright approve --out FILE` wrote")
+    })
+}
+
+fn text_of(path: &Path) -> Result<String, CliError> {
+    let bytes = files::read(path, FILE_BYTES_MAX)?;
+    String::from_utf8(bytes).map_err(|_| {
+        // The content may be a key: no part of it is repeated.
+        CliError::text(format!("`{}` is no text", path.display()))
+    })
+}
+
+/// Returns the error of approvals that are not enough, as `apply` ends with it.
+pub(super) fn refused(error: ApprovalError) -> CliError {
+    let (kind, hint) = match &error {
+        ApprovalError::Missing { .. } => (
+            Exit::NotApproved,
+            "have it approved: fleetwright approve PLAN --by NAME --key FILE --out FILE, then apply \
+             with --approval FILE",
+        ),
+        ApprovalError::OtherPlan { .. } => {
+            (Exit::Stale, "review this plan and have it approved; an approval covers no other")
+        }
+        ApprovalError::PrivateKey | ApprovalError::PublicKey(_) => {
+            (Exit::Failed, "write it as `openssl pkey -in key.pem -pubout` prints it")
+        }
+    };
+    CliError::new(error).kind(kind).hint(hint)
+}

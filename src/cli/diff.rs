@@ -1,0 +1,20 @@
+//! `diff`: what differs between two saved plans.
+
+use super::error::CliError;
+use super::settings::{DiffSettings, Format};
+use super::{Console, Exit, files};
+use crate::plan::{canonical, difference};
+use crate::render::{Verbosity, difference_text};
+
+pub(super) fn run(settings: &DiffSettings, console: &mut Console) -> Result<Exit, CliError> {
+    let a = files::saved_plan(&settings.a, console)?;
+    let b = files::saved_plan(&settings.b, console)?;
+    let found = difference(&a, &b);
+    let text = match settings.format {
+        Format::Text => difference_text(&found, &console.style(Verbosity::Full)),
+        Format::Json => canonical::pretty(&found).map_err(CliError::new)?,
+    };
+    console.print(&text)?;
+    let changed = settings.detailed_exitcode && !found.same_decisions;
+    Ok(if changed { Exit::Changes } else { Exit::Done })
+}

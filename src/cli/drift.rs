@@ -1,0 +1,22 @@
+//! `drift`: what moved outside Git.
+
+use super::error::CliError;
+use super::settings::{DriftSettings, Format};
+use super::{Console, Exit, planning};
+use crate::plan::{drift, has_drift};
+use crate::render::{Verbosity, drift_text};
+
+pub(super) fn run(settings: &DriftSettings, console: &mut Console) -> Result<Exit, CliError> {
+    let plan = planning::plan(&settings.planning, console)?;
+    let report = drift(&plan);
+    let text = match settings.format {
+        Format::Text => drift_text(&report, &console.style(Verbosity::Full)),
+        Format::Json => report.to_json(),
+    };
+    console.print(&text)?;
+    if plan.errored {
+        return Ok(Exit::Failed);
+    }
+    let moved = settings.detailed_exitcode && has_drift(&report);
+    Ok(if moved { Exit::Changes } else { Exit::Done })
+}

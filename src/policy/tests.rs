@@ -1,0 +1,116 @@
+use super::*;
+use crate::render::fixture::{nothing, plan};
+
+fn bundle(texts: &[&str]) -> Bundle {
+    let file = |(n, text): (usize, &&str)| PolicyFile {
+        path: format!("p{n}.rego"),
+        text: (*text).to_owned(),
+    };
+    Bundle { files: texts.iter().enumerate().map(file).collect(), data: Vec::new() }
+}
+
+fn judged(text: &str) -> Vec<Check> {
+    evaluate(&plan(), &bundle(&[text]), Limits::default())
+}
+
+fn one(text: &str) -> Check {
+    let mut checks = judged(text);
+    assert_eq!(checks.len(), 1, "{checks:?}");
+    checks.remove(0)
+}
+
+#[test]
+fn rego_written_for_terraform_works_unchanged_in_either_version() {
+    let old = "package main\n\ndeny[msg] {\n  r := input.resource_changes[_]\n  r.change.actions[_] == \"delete\"\n  \
+               msg := sprintf(\"%v is deleted\", [r.address])\n}\n";
+    let new = "package main\n\nimport rego.v1\n\ndeny contains msg if {\n  some r in input.resource_changes\n  \
+               \"delete\" in r.change.actions\n  msg := sprintf(\"%v is deleted\", [r.address])\n}\n";
+    for text in [old, new] {
+        let check = one(text);
+        assert_eq!((check.status.as_str(), check.problems.len()), ("fail", 4), "{check:?}");
+        assert_eq!(check.problems[0], "ec2_instance.batch[\"0\"] is deleted");
+    }
+}
+
+#[test]
+fn names_give_the_severity_and_objects_their_message_place_and_rest() {
+    let check = one(
+        "package a.b\nimport rego.v1\nwarn_place contains {\"msg\": \"m\", \"address\": \"x.y\", \
+         \"_loc\": {\"file\": \"a.yaml\", \"line\": 7}, \"owner\": \"web\"} if { true }\n",
+    );
+    assert_eq!((check.name.as_str(), check.status.as_str()), ("a.b.warn_place", "warn"));
+    let finding = &check.findings[0];
+    assert_eq!(finding.origin, Some(Origin::new("a.yaml", 7)));
+    assert_eq!(finding.address.as_ref().map(crate::ids::Address::as_str), Some("x.y"));
+    assert_eq!(finding.metadata.get("owner").map(String::as_str), Some("web"));
+    let violation =
+        one("package m\nimport rego.v1\nviolation contains {\"msg\": \"v\"} if { true }\n");
+    assert_eq!(
+        (violation.status.as_str(), violation.severity.as_deref()),
+        ("fail", Some("violation"))
+    );
+    assert_eq!(one("package m\nimport rego.v1\ndeny contains \"x\" if { false }\n").status, "pass");
+}
+
+#[test]
+fn an_exception_takes_a_rule_out_by_its_suffix_and_is_told() {
+    let check = one(
+        "package main\ndeny_spot[msg] {\n  msg := \"spot\"\n}\nexception[rules] {\n  rules := [\"spot\"]\n}\n",
+    );
+    assert_eq!(
+        (check.status.as_str(), check.exceptions.as_slice()),
+        ("pass", &["spot".to_owned()][..])
+    );
+}
+
+#[test]
+fn what_cannot_be_judged_denies() {
+    for (text, says) in [
+        ("package main\ndeny[msg] {", "p0.rego"),
+        (
+            "package main\nimport rego.v1\ndeny contains msg if { msg := http.send({\"url\": \"x\"}).body }\n",
+            "http",
+        ),
+        (
+            "package main\nimport rego.v1\ndeny contains msg if { msg := sprintf(\"%d\", [time.now_ns()]) }\n",
+            "time",
+        ),
+    ] {
+        let mut denied = plan();
+        attach(&mut denied, judged(text));
+        assert!(is_denied(&denied) && !denied.applyable, "{text}: {:?}", denied.checks);
+        let said = format!("{:?}", denied.checks);
+        assert!(said.contains(says), "{said}");
+    }
+}
+
+#[test]
+fn a_policy_that_does_not_end_is_ended() {
+    let text = "package main\nimport rego.v1\ndeny contains msg if {\n  some a in numbers.range(1, 3000)\n  \
+                some b in numbers.range(1, 3000)\n  some c in numbers.range(1, 3000)\n  a + b + c == -1\n  msg := \"x\"\n}\n";
+    let limits = Limits { time: Duration::from_millis(50), ..Limits::default() };
+    let checks = evaluate(&nothing(), &bundle(&[text]), limits);
+    assert_eq!(checks[0].status, "error", "{checks:?}");
+    assert!(checks[0].problems[0].contains("time limit"), "{checks:?}");
+}
+
+#[test]
+fn a_rule_with_thousands_of_findings_keeps_a_hundred_and_counts_the_rest() {
+    let check = one(
+        "package main\nimport rego.v1\ndeny contains n if { some i in numbers.range(1, 5000); n := sprintf(\"%d\", [i]) }\n",
+    );
+    assert_eq!(check.findings.len(), FINDINGS_MAX + 1);
+    assert_eq!(check.findings[FINDINGS_MAX].message, "4900 more findings of this rule");
+}
+
+#[test]
+fn data_is_what_limits_are_read_from() {
+    let text = "package main\nimport rego.v1\ndeny contains \"over\" if { data.limits.nodes < count(input.resource_changes) }\n";
+    let with = |json: &str| {
+        let data = vec![PolicyFile { path: "data.json".into(), text: json.into() }];
+        evaluate(&plan(), &Bundle { data, ..bundle(&[text]) }, Limits::default()).remove(0).status
+    };
+    assert_eq!(with("{\"limits\": {\"nodes\": 2}}"), "fail");
+    assert_eq!(with("{\"limits\": {\"nodes\": 200}}"), "pass");
+    assert_eq!(with("{"), "error");
+}
