@@ -20,6 +20,7 @@ mod error;
 mod exit;
 mod explain;
 mod files;
+mod forecast;
 mod observe;
 mod plan;
 mod planning;
@@ -97,6 +98,7 @@ fn start(common: Common, task: Task, console: &mut Console) -> Result<Exit, CliE
         Task::Validate(settings) => validate::run(&settings, console),
         Task::CatalogList(settings) => catalog::list(&settings, console),
         Task::CatalogExplain(settings) => catalog::explain(&settings, console),
+        Task::Forecast(settings) => forecast::run(&settings, console),
         Task::Explain(settings) => explain::run(&settings, console),
         Task::Completions(shell) => completions::run(shell, &mut Typed::command(), console),
     }

@@ -15,6 +15,7 @@ mod fargate;
 mod horizontal;
 mod jobs;
 mod live;
+mod moments;
 mod mount;
 mod parts;
 mod proportional;
@@ -24,6 +25,7 @@ mod vertical;
 
 pub use claims::Claims;
 pub use fargate::{FargatePods, Misfit, fargate_size};
+pub use moments::{Tick, moments};
 pub use mount::{Cause, Mount, Sharing, Wait};
 pub use proportional::{ClusterSize, SizedNode};
 pub use requests::to_resources;

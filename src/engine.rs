@@ -10,22 +10,27 @@
 //! inputs give the same bytes. What it does not decide: what to read, how to show it, whether it
 //! may be applied by whom.
 
+mod forecast;
 mod modes;
 mod size;
 #[cfg(test)]
 mod tests;
+
+pub use forecast::forecast;
 
 use std::collections::BTreeSet;
 
 use jiff::Timestamp;
 
 use crate::catalog::Catalog;
-use crate::demand::{Demand, DemandMode};
+use crate::demand::{Decider, Demand, DemandMode, PodGroup};
 use crate::fleet::Observed;
 use crate::ids::{Address, NodeName};
+use crate::lint::lints;
 use crate::manifest::{Desired, Problem, Severity};
 use crate::plan::wire::{
     Action, Base, Diagnostic, DisruptionBudgetRow, Plan, ResourceChange, ResourceKind,
+    UnschedulableRow,
 };
 use crate::plan::{Facts, Parts, Source, check, diff, digest, plan_id};
 use crate::solve::{Input, Settings, Solution, measure, solve};
@@ -301,20 +306,62 @@ fn diagnostics(inputs: &Inputs, demand: &Demand, solution: &Solution) -> Vec<Dia
     let mut found = inputs.catalog.unknown_types(inputs.desired);
     found.extend(inputs.catalog.overlay_conflicts(inputs.desired));
     found.extend(inputs.catalog.unpriced_licences(inputs.desired));
+    found.extend(lints(inputs.desired, demand, inputs.catalog));
     let problems = inputs.desired.problems.iter().chain(&demand.problems).chain(&found);
     let mut list: Vec<Diagnostic> = problems.map(problem).collect();
     list.extend(inputs.catalog.warnings.iter().map(|text| note("note", text)));
+    list.extend(strangers(demand));
     list.extend(solution.refusals.iter().map(|text| note("warning", text)));
     list.sort();
     list.dedup();
     list
 }
 
+/// Returns a note for each workload that runs and is no longer declared, and one for all that the
+/// repository never declared.
+fn strangers(demand: &Demand) -> Vec<Diagnostic> {
+    let note = |object: String, message: String| Diagnostic {
+        severity: "note".to_owned(),
+        origin: None,
+        object,
+        message,
+        hint: None,
+    };
+    let going = |group: &PodGroup| {
+        let pods: u32 = group.running.values().sum();
+        let message =
+            format!("is no longer in the repository: its {pods} pods are going, and get no room");
+        note(format!("{} {}", group.workload.kind, group.workload), message)
+    };
+    let removed = demand.groups.iter().filter(|group| group.decided_by == Decider::Removed);
+    let mut notes: Vec<Diagnostic> = removed.map(going).collect();
+    let alone = demand.groups.iter().filter(|group| group.decided_by == Decider::World);
+    let (count, pods) = alone.fold((0_u32, 0_u32), |(count, pods), group| {
+        (count + 1, pods.saturating_add(group.counts.planned))
+    });
+    if count > 0 {
+        let message = format!(
+            "{count} workloads run that the repository does not declare: their {pods} pods keep \
+             their room"
+        );
+        notes.push(note(String::new(), message));
+    }
+    notes
+}
+
 /// Adds identity, and the verdict of the independent judge: a plan that fails it is never applied.
 fn finish(inputs: &Inputs, demand: &Demand, mut plan: Plan) -> Plan {
     plan.capacity.diagnostics.extend(unmatched(inputs, &plan));
+    let (modes, found) = modes::rows(inputs, demand, &plan);
+    plan.capacity.modes = modes;
+    plan.capacity.diagnostics.extend(found);
+    let oversized = oversized(demand, &plan);
+    if !oversized.is_empty() {
+        plan.errored = true;
+        plan.applyable = false;
+        plan.capacity.diagnostics.extend(oversized);
+    }
     plan.capacity.diagnostics.sort();
-    plan.capacity.modes = modes::rows(inputs, demand, &plan);
     identify(&mut plan);
     let facts = Facts {
         desired: inputs.desired,
@@ -339,6 +386,26 @@ fn finish(inputs: &Inputs, demand: &Demand, mut plan: Plan) -> Plan {
         identify(&mut plan);
     }
     plan
+}
+
+/// Returns an error for each workload that a vertical autoscaler makes larger than any node: its pods
+/// would be evicted, and never come back.
+fn oversized(demand: &Demand, plan: &Plan) -> Vec<Diagnostic> {
+    let error = |row: &UnschedulableRow| {
+        let sizing = demand.sizings.get(&row.workload).filter(|sizing| sizing.applied)?;
+        let largest = row.reasons.iter().find(|found| found.reason == "too-small")?;
+        Some(Diagnostic {
+            severity: "error".to_owned(),
+            origin: Some(sizing.origin.clone()),
+            object: sizing.autoscaler.clone(),
+            message: format!(
+                "makes the pods of {} larger than any node they may run on ({}): {}",
+                row.workload, sizing.because, largest.detail
+            ),
+            hint: Some("bound it with maxAllowed, or let a pool have larger types".to_owned()),
+        })
+    };
+    plan.capacity.unschedulable.iter().filter_map(error).collect()
 }
 
 fn identify(plan: &mut Plan) {

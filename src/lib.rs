@@ -14,6 +14,7 @@ pub mod fargate;
 pub mod fleet;
 pub mod git;
 pub mod ids;
+pub mod lint;
 pub mod manifest;
 pub mod observe;
 pub mod plan;

@@ -14,6 +14,7 @@ mod digest;
 mod drift;
 #[cfg(test)]
 mod fixture;
+pub mod forecast;
 mod saved;
 mod schema;
 pub mod wire;

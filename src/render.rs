@@ -20,6 +20,7 @@ mod fargate;
 mod findings;
 #[cfg(test)]
 pub(crate) mod fixture;
+mod forecast;
 mod github;
 mod head;
 mod html;
@@ -39,6 +40,7 @@ pub use catalog::{
 };
 pub use difference::{difference_text, drift_text};
 pub use explain::{ExplainError, Explanation, NodeExplanation, PodExplanation, explain};
+pub use forecast::forecast_text;
 pub use github::github;
 pub use html::html;
 pub use markdown::{MARKDOWN_CHARS_MAX, MarkdownStyle, markdown};

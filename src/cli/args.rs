@@ -64,6 +64,8 @@ pub(super) enum CommandArgs {
     /// Look at instance types, what their nodes offer to pods, and prices
     #[command(subcommand)]
     Catalog(CatalogArgs),
+    /// List the moments at which the needed fleet changes by the clock, with nodes and dollars
+    Forecast(ForecastArgs),
     /// Say why a pod or a node of a plan is as it is
     Explain(ExplainArgs),
     /// Print completions for a shell
@@ -328,6 +330,35 @@ pub(super) struct ValidateArgs {
     pub(super) path: PathBuf,
     #[command(flatten)]
     pub(super) source: SourceArgs,
+    #[command(flatten)]
+    pub(super) format: FormatArgs,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  fleetwright forecast clusters/prod                          the coming week
+  fleetwright forecast --from 2026-11-23T00:00:00Z --to 2026-11-24T00:00:00Z --format json")]
+pub(super) struct ForecastArgs {
+    /// Directory or Git work tree of manifests
+    #[arg(default_value = ".", value_hint = ValueHint::DirPath)]
+    pub(super) path: PathBuf,
+    #[command(flatten)]
+    pub(super) source: SourceArgs,
+    /// What runs: `empty` (nothing), a world FILE that `observe` wrote, or `sim:DIR` [default:
+    /// spec.world of fleetwright.yaml, else empty]
+    #[arg(long, value_name = "empty|FILE|sim:DIR")]
+    pub(super) world: Option<String>,
+    /// When to begin (RFC 3339) [default: now; in sim:DIR the time of that world]
+    #[arg(long, value_name = "TIME")]
+    pub(super) from: Option<String>,
+    /// When to end [default: seven days later]
+    #[arg(long, value_name = "TIME")]
+    pub(super) to: Option<String>,
+    /// Which count of autoscaled workloads to look at [default: spec.demand.autoscaled of
+    /// fleetwright.yaml, else live]
+    #[arg(long, value_enum, value_name = "COUNT")]
+    pub(super) demand: Option<DemandArg>,
     #[command(flatten)]
     pub(super) format: FormatArgs,
 }

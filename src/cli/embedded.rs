@@ -159,8 +159,10 @@ fn delivery(desired: &Desired, observed: &Observed) -> Delivery {
         ..Asked::default()
     };
     let demand = Demand::asked(desired, observed, &asked);
-    let live: BTreeMap<&WorkloadId, u32> =
+    let mut live: BTreeMap<&WorkloadId, u32> =
         demand.groups.iter().map(|group| (&group.workload, group.counts.live)).collect();
+    // Pods that need no node are pods all the same.
+    live.extend(demand.fargate.iter().map(|taken| (&taken.workload, taken.counts.live)));
     let replicas = |workload: &Workload| match &workload.scale {
         // Jobs that are done stay counted, as their controllers count them.
         Scale::Job { pods, suspended: false } => *pods,

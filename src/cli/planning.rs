@@ -66,7 +66,7 @@ impl Ground {
             desired: &repository.desired,
             observed,
             catalog: &catalog,
-            base: base(settings, repository, world, observed, demand),
+            base: base_of(&settings.source, repository, world, observed, demand),
             at: *at,
             demand,
             is_forecast: false,
@@ -105,15 +105,16 @@ pub(super) fn choice(
     }
 }
 
-fn base(
-    settings: &PlanningSettings,
+/// Returns what a plan of this tree over this world is made from.
+pub(super) fn base_of(
+    source: &SourceSettings,
     repository: &Repository,
     world: &WorldChoice,
     observed: &Observed,
     demand: DemandMode,
 ) -> Base {
     Base {
-        path: settings.source.path.display().to_string(),
+        path: source.path.display().to_string(),
         repository: repository.base.repository.clone(),
         commit: repository.base.commit.clone(),
         tree: repository.base.tree.clone(),

@@ -6,9 +6,9 @@ use jiff::Timestamp;
 
 use super::args::{
     ApplyArgs, ApproveArgs, CatalogArgs, CatalogExplainArgs, CatalogListArgs, CommandArgs,
-    DemandArg, DiffArgs, DriftArgs, ExplainArgs, FamilyArg, FormatArg, GlobalArgs, GuardArgs,
-    ObserveArgs, PlanArgs, PlanFormatArg, PlanningArgs, PolicyArgs, PolicyTestArgs, RegionArgs,
-    ShowArgs, SortArg, SourceArgs, Typed, ValidateArgs, ViewArgs,
+    DemandArg, DiffArgs, DriftArgs, ExplainArgs, FamilyArg, ForecastArgs, FormatArg, GlobalArgs,
+    GuardArgs, ObserveArgs, PlanArgs, PlanFormatArg, PlanningArgs, PolicyArgs, PolicyTestArgs,
+    RegionArgs, ShowArgs, SortArg, SourceArgs, Typed, ValidateArgs, ViewArgs,
 };
 use super::error::CliError;
 use super::world::WorldChoice;
@@ -43,6 +43,7 @@ pub(super) enum Task {
     Validate(ValidateSettings),
     CatalogList(CatalogListSettings),
     CatalogExplain(CatalogExplainSettings),
+    Forecast(ForecastSettings),
     Explain(ExplainSettings),
     Completions(clap_complete::Shell),
 }
@@ -209,6 +210,18 @@ pub(super) struct CatalogExplainSettings {
 }
 
 #[derive(Debug, PartialEq, Eq)]
+pub(super) struct ForecastSettings {
+    pub(super) source: SourceSettings,
+    pub(super) world: Option<WorldChoice>,
+    /// `None`: now, or the world's own time.
+    pub(super) from: Option<Timestamp>,
+    /// `None`: a week later.
+    pub(super) to: Option<Timestamp>,
+    pub(super) demand: Option<DemandMode>,
+    pub(super) format: Format,
+}
+
+#[derive(Debug, PartialEq, Eq)]
 pub(super) struct ExplainSettings {
     pub(super) what: String,
     pub(super) plan: PlanSource,
@@ -266,6 +279,7 @@ pub(super) fn meaning(typed: Typed) -> Result<(Common, Task), CliError> {
             let (name, region) = (name.into(), region(typed)?);
             Task::CatalogExplain(CatalogExplainSettings { name, region })
         }
+        CommandArgs::Forecast(args) => Task::Forecast(forecast(args)?),
         CommandArgs::Explain(args) => Task::Explain(explain(args)?),
         CommandArgs::Completions(args) => Task::Completions(args.shell),
     };
@@ -285,11 +299,7 @@ fn planning(path: PathBuf, args: PlanningArgs) -> Result<PlanningSettings, CliEr
         source: of_source(path, source),
         world: world.as_deref().map(WorldChoice::parse).transpose()?,
         at: at.as_deref().map(moment).transpose()?,
-        demand: demand.map(|demand| match demand {
-            DemandArg::Floor => DemandMode::Floor,
-            DemandArg::Live => DemandMode::Live,
-            DemandArg::Ceiling => DemandMode::Ceiling,
-        }),
+        demand: demand.map(mode),
         scope: Scope {
             target: addresses(target)?,
             exclude: addresses(exclude)?,
@@ -305,6 +315,26 @@ fn of_guard(args: GuardArgs, compare: Option<&str>) -> GuardChoice {
     let GuardArgs { policy, policy_data, guard_ref } = args;
     let revision = guard_ref.or_else(|| compare.map(str::to_owned));
     GuardChoice { policies: policy, data: policy_data, revision }
+}
+
+fn mode(demand: DemandArg) -> DemandMode {
+    match demand {
+        DemandArg::Floor => DemandMode::Floor,
+        DemandArg::Live => DemandMode::Live,
+        DemandArg::Ceiling => DemandMode::Ceiling,
+    }
+}
+
+fn forecast(args: ForecastArgs) -> Result<ForecastSettings, CliError> {
+    let ForecastArgs { path, source, world, from, to, demand, format } = args;
+    Ok(ForecastSettings {
+        source: of_source(path, source),
+        world: world.as_deref().map(WorldChoice::parse).transpose()?,
+        from: from.as_deref().map(moment).transpose()?,
+        to: to.as_deref().map(moment).transpose()?,
+        demand: demand.map(mode),
+        format: of_format(format.format),
+    })
 }
 
 fn of_source(path: PathBuf, SourceArgs { revision }: SourceArgs) -> SourceSettings {

@@ -172,6 +172,7 @@ fn what_is_not_built_is_not_listed() {
         "diff",
         "drift",
         "explain",
+        "forecast",
         "observe",
         "plan",
         "policy",

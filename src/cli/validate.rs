@@ -10,6 +10,7 @@ use crate::catalog::{Catalog, CatalogError};
 use crate::demand::Demand;
 use crate::fleet::Observed;
 use crate::ids::Origin;
+use crate::lint::{lints, requests};
 use crate::manifest::{Problem, Severity, Unresolved};
 use crate::plan::canonical;
 use crate::render::{Tally, Verbosity, problems_json, problems_text};
@@ -61,9 +62,12 @@ fn problems(repository: &Repository) -> Vec<Problem> {
     problems.extend(unsaid.map(of_unresolved));
     // Some problems show only once the parts are put together, as every plan does.
     let nothing = Observed::empty(fleet.identity(), Timestamp::UNIX_EPOCH);
-    problems.extend(Demand::build(desired, &nothing, fleet.demand).problems);
+    let demand = Demand::build(desired, &nothing, fleet.demand);
+    problems.extend(demand.problems.iter().cloned());
+    problems.extend(requests(desired));
     match Catalog::load(&fleet.region, &fleet.zones) {
         Ok(catalog) => {
+            problems.extend(lints(desired, &demand, &catalog));
             problems.extend(catalog.unknown_types(desired));
             problems.extend(catalog.overlay_conflicts(desired));
             problems.extend(catalog.unpriced_licences(desired));

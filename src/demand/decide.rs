@@ -216,7 +216,9 @@ fn of_horizontal(
     let bounds = (rule.min, rule.max);
     let step = seen.and_then(|seen| horizontal::next(rule, seen));
     let Some(live) = known.max(seen.map(|s| s.current_replicas.max(s.desired_replicas))) else {
-        let live = initial(workload, None).clamp(rule.min, rule.max);
+        // A number that its autoscaler would never leave is not what it starts from.
+        let stated = initial(workload, None);
+        let live = if (rule.min..=rule.max).contains(&stated) { stated } else { rule.min };
         let because = "nothing live is known of it".to_owned();
         return Span { floor: rule.min, live, ceiling: rule.max, because, next: None };
     };

@@ -142,3 +142,44 @@ fn shown(amounts: &Amounts) -> String {
         (Some(cpu), Some(memory)) => format!("{}/{}", MilliCpu(cpu), Bytes(memory)),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pod::ContainerResources;
+
+    fn amounts(cpu: i64) -> Amounts {
+        [("cpu".into(), cpu)].into()
+    }
+
+    /// What becomes of a container with this request and limit of CPU where 300m are recommended.
+    fn resized(request: Option<i64>, limit: Option<i64>, policy: &ContainerPolicy) -> [i64; 2] {
+        let of = |cpu: Option<i64>| cpu.map(amounts).unwrap_or_default();
+        let resources = ContainerResources { requests: of(request), limits: of(limit) };
+        let mut container = Container { name: "app".into(), resources, ..Container::default() };
+        let found = Recommendation { target: amounts(300), ..Recommendation::default() };
+        resize(&mut container, &found, policy);
+        let get = |amounts: &Amounts| amounts.values().next().copied().unwrap_or(-1);
+        [get(&container.resources.requests), get(&container.resources.limits)]
+    }
+
+    #[test]
+    fn limits_keep_their_ratio_or_bound_the_request() {
+        let both = ContainerPolicy::default();
+        let requests = ContainerPolicy { controls_limits: false, ..ContainerPolicy::default() };
+        let most = ContainerPolicy { max: amounts(250), ..ContainerPolicy::default() };
+        let least = ContainerPolicy { min: amounts(900), ..ContainerPolicy::default() };
+        let memory = ContainerPolicy { controls_cpu: false, ..ContainerPolicy::default() };
+        for (rule, request, limit, policy, expected) in [
+            ("case 20: twice the request stays twice", Some(100), Some(200), &both, [300, 600]),
+            ("case 20: the limit bounds", Some(100), Some(200), &requests, [200, 200]),
+            ("no limit stays none", Some(100), None, &both, [300, -1]),
+            ("a limit alone is the request", None, Some(200), &both, [300, 300]),
+            ("at most what is allowed", Some(100), Some(200), &most, [250, 500]),
+            ("at least what is allowed", Some(100), None, &least, [900, -1]),
+            ("a resource that is not its own", Some(100), None, &memory, [100, -1]),
+        ] {
+            assert_eq!(resized(request, limit, policy), expected, "{rule}");
+        }
+    }
+}

@@ -2,27 +2,56 @@
 
 use super::{Inputs, Scope, input, put_together, size};
 use crate::demand::{Demand, DemandMode, PodGroup};
-use crate::plan::wire::{ModeRow, Plan};
+use crate::plan::wire::{Decider, Diagnostic, ModeRow, Plan, UnschedulableRow};
 use crate::solve::solve;
 
 const MODES: [DemandMode; 3] = [DemandMode::Floor, DemandMode::Live, DemandMode::Ceiling];
 
-/// Returns one row for each mode; none where no workload's number is left open.
-pub(super) fn rows(inputs: &Inputs, demand: &Demand, plan: &Plan) -> Vec<ModeRow> {
+/// Returns one row for each mode, and a warning for each autoscaler whose most has no place; none
+/// where no workload's number is left open.
+pub(super) fn rows(
+    inputs: &Inputs,
+    demand: &Demand,
+    plan: &Plan,
+) -> (Vec<ModeRow>, Vec<Diagnostic>) {
     let is_open = |group: &PodGroup| group.counts.floor != group.counts.ceiling;
     if !demand.groups.iter().any(is_open) {
-        return Vec::new();
+        return (Vec::new(), Vec::new());
     }
     let mut rows: Vec<ModeRow> = Vec::new();
+    let mut found = Vec::new();
     for mode in MODES {
-        let row = if is_same(demand, inputs.demand, mode) && !inputs.scope.is_limited() {
-            row(mode, plan)
-        } else {
-            row(mode, &planned(inputs, mode))
-        };
-        rows.push(row);
+        if is_same(demand, inputs.demand, mode) && !inputs.scope.is_limited() {
+            rows.push(row(mode, plan));
+            continue;
+        }
+        let other = planned(inputs, mode);
+        rows.push(row(mode, &other));
+        if mode == DemandMode::Ceiling {
+            found = beyond(demand, &other);
+        }
     }
-    rows
+    (rows, found)
+}
+
+/// Returns a warning for each autoscaler that may ask for more pods than there is room for.
+fn beyond(demand: &Demand, most: &Plan) -> Vec<Diagnostic> {
+    let warning = |row: &UnschedulableRow| {
+        let group = demand.groups.iter().find(|group| group.workload == row.workload)?;
+        let Decider::Autoscaler { autoscaler, origin, .. } = &group.decided_by else { return None };
+        let ceiling = group.counts.ceiling;
+        let placed = ceiling.saturating_sub(row.pods);
+        let reasons: Vec<&str> = row.reasons.iter().map(|r| r.detail.as_str()).collect();
+        let why = reasons.first().map(|why| format!(" ({why})")).unwrap_or_default();
+        Some(Diagnostic {
+            severity: "warning".to_owned(),
+            origin: Some(origin.clone()),
+            object: autoscaler.clone(),
+            message: format!("may ask for {ceiling} pods, of which {placed} have a place{why}"),
+            hint: row.nearest.clone(),
+        })
+    };
+    most.capacity.unschedulable.iter().filter_map(warning).collect()
 }
 
 /// Returns whether both modes plan for the same pods.

@@ -19,6 +19,13 @@
 //! node NAME TYPE ZONE KEY=VALUE…  a node that runs
 //! reservation ID TYPE ZONE COUNT  a capacity reservation with so many machines left
 //! manifest                        indented below it any manifest
+//! at TIME                         when it is planned
+//! lead MINUTES                    how long before it is needed capacity is to be there (10)
+//! mode floor|live|ceiling         which count of autoscaled workloads is planned for
+//! runs NAME COUNT                 the workload is set to so many pods
+//! hpa NAME CURRENT METRIC=VALUE…  what an HPA last saw: `50%` of the request, or so much a pod
+//! recommends NAME CONTAINER cpu=… what a vertical autoscaler last recommended
+//! queue NAME JOBS                 how many jobs a ScaledJob is asked for
 //! carry out                       make the world what was planned, with every pod where it goes
 //! ```
 //!
@@ -55,14 +62,20 @@
 //! fargate NAME COUNT CPU MEMORY   so many need no node, each a machine of so much
 //! keep NODE for TEXT              the node stays, and why
 //! cost <= COUNT TYPE + …          what the fleet costs
+//! counts NAME FLOOR LIVE CEILING  how many pods there may be, are, and may be at most
+//! next NAME COUNT                 the count that its autoscaler goes to next, or `none`
+//! asks NAME cpu=… memory=…        what each of its pods asks for
+//! decided NAME by TEXT            who decides how many there are, and why
 //! problem TEXT                    what is said about the inputs
 //! ```
 //!
 //! After each plan the world is made what it says, and planned again: nothing may be left to do.
 
+mod counts;
 mod expect;
 mod given;
 mod line;
+mod live;
 mod page;
 mod rules;
 mod world;

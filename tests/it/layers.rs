@@ -48,7 +48,11 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
             "units",
         ],
     ),
-    ("engine", &["catalog", "demand", "fleet", "ids", "manifest", "plan", "solve"]),
+    ("lint", &["catalog", "demand", "ids", "manifest", "pod", "requirement", "units"]),
+    (
+        "engine",
+        &["catalog", "demand", "fleet", "ids", "lint", "manifest", "plan", "solve", "units"],
+    ),
     ("render", &["catalog", "ids", "manifest", "plan", "requirement", "units"]),
     ("policy", &["ids", "plan"]),
     ("port", &["catalog", "fleet", "ids", "manifest", "pod", "storage", "units"]),
@@ -95,7 +99,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
 const WIRES: [&str; 3] = ["cli", "lib", "main"];
 
 /// Modules that decide: no files, no clock, no network, no threads, no logging, no unordered maps.
-const PURE: [&str; 16] = [
+const PURE: [&str; 17] = [
     "ids",
     "units",
     "requirement",
@@ -109,6 +113,7 @@ const PURE: [&str; 16] = [
     "schedule",
     "solve",
     "plan",
+    "lint",
     "engine",
     "policy",
     "render",

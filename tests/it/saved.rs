@@ -12,12 +12,16 @@ use crate::golden;
 const NEW_WORLD: [&str; 4] = ["--world", "sim:world", "--at", "2026-09-01T10:00:00Z"];
 
 /// Examples, and what each is planned over; the quickstart has a world, with a time, of its own.
-const EXAMPLES: [(&str, &[&str]); 5] = [
+const EXAMPLES: [(&str, &[&str]); 9] = [
+    ("cpa", &NEW_WORLD),
     ("eks-workshop", &NEW_WORLD),
     ("fargate", &NEW_WORLD),
+    ("hpa", &[]),
+    ("keda-cron", &NEW_WORLD),
     ("provisioner", &NEW_WORLD),
     ("quickstart", &[]),
     ("teams", &NEW_WORLD),
+    ("vpa", &[]),
 ];
 
 /// Plans of every version of the format there was; they are written once and never again.

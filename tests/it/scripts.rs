@@ -41,6 +41,7 @@ stories! {
     hostile_names_are_shown_and_not_obeyed = "hostile-names.txt";
     a_plan_is_shown_and_saved = "plan-options.txt";
     demand_is_chosen = "demand.txt";
+    the_clock_is_foreseen = "forecast.txt";
     a_plan_may_cover_a_part = "scope.txt";
     a_plan_is_applied_once_approved = "approval.txt";
     the_catalogue_is_listed_and_explained = "catalog.txt";

@@ -178,7 +178,7 @@ fn triggers(field: &Field<'_>) -> Triggers {
             (_, _) => {}
         }
     }
-    if all.crons.is_empty() && all.others.is_empty() {
+    if field.items().next().is_none() {
         field.error("names no trigger", None);
     }
     all

@@ -8,6 +8,7 @@ use fleetwright::ids::{InstanceTypeName, PoolName, ZoneName};
 use fleetwright::plan::wire::{NodeState, Plan, ResourceChange};
 use fleetwright::units::{MicroUsd, Quantity};
 
+use super::counts;
 use super::given::Given;
 use super::line::{Line, pairs};
 use super::rules::key;
@@ -158,6 +159,10 @@ pub(crate) fn holds(line: &Line, made: &Made, given: &Given) -> Result<(), Strin
         "keep" => keep(line, made),
         "cost" => cost(line, made),
         "problem" => problem(line, made),
+        "counts" => counts::counts(line, made),
+        "next" => counts::next(line, made),
+        "asks" => counts::asks(line, made),
+        "decided" => counts::decided(line, made),
         other => Err(format!("`{other}` expects nothing")),
     }
 }

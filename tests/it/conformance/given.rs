@@ -16,6 +16,7 @@ use fleetwright::units::Resources;
 
 use super::expect::Made;
 use super::line::Line;
+use super::live;
 use super::rules::{expression, mapping, spec};
 use super::world;
 
@@ -49,6 +50,9 @@ pub(crate) struct Given {
     types: Vec<String>,
     /// Manifests by what declares them: a later `pods web` replaces an earlier one.
     manifests: BTreeMap<String, String>,
+    /// How long before it is needed capacity is to be there, in minutes.
+    lead: i64,
+    mode: DemandMode,
     /// Whether the manifests are read in the opposite order.
     is_reversed: bool,
     pub(crate) world: Observed,
@@ -67,6 +71,8 @@ impl Default for Given {
             zones: ["us-east-1a", "us-east-1b", "us-east-1c"].map(name).into(),
             types: Vec::new(),
             manifests: [(name("0 class"), name(NODE_CLASS))].into(),
+            lead: 10,
+            mode: DemandMode::Live,
             is_reversed: false,
             world: Observed::empty(cluster, NOW.parse().expect("a time")),
         }
@@ -100,6 +106,25 @@ impl Given {
                 world::add(&mut self.world, line, &desired, &catalog)?;
             }
             "reservation" => world::reserve(&mut self.world, line)?,
+            "at" => {
+                self.world.taken_at = line.word(1)?.parse().map_err(|_| "write at RFC 3339")?;
+            }
+            "lead" => self.lead = line.count(1)?.into(),
+            "mode" => {
+                self.mode = match line.word(1)? {
+                    "floor" => DemandMode::Floor,
+                    "live" => DemandMode::Live,
+                    "ceiling" => DemandMode::Ceiling,
+                    other => return Err(format!("`{other}` is no mode")),
+                };
+            }
+            "runs" => {
+                let desired = self.desired();
+                live::runs(&mut self.world, line, &desired)?;
+            }
+            "hpa" => live::hpa(&mut self.world, line)?,
+            "recommends" => live::recommends(&mut self.world, line)?,
+            "queue" => live::queue(&mut self.world, line)?,
             other => return Err(format!("`{other}` is no word of cases")),
         }
         Ok(())
@@ -142,14 +167,18 @@ impl Given {
             all
         });
         let file = TreeFile { path: "tree.yaml".into(), content: Ok(text.into_bytes().into()) };
-        read(&Tree { files: vec![file] }, &Fleet::default())
+        let mut fleet = Fleet::default();
+        fleet.demand.lead = jiff::SignedDuration::from_mins(self.lead);
+        read(&Tree { files: vec![file] }, &fleet)
     }
 
     /// Returns the same with another world.
     pub(crate) fn in_world(&self, world: Observed) -> Self {
-        let Self { zones, types, manifests, is_reversed, world: _ } = self;
+        let Self { zones, types, manifests, lead, mode, is_reversed, world: _ } = self;
         let (zones, types) = (zones.clone(), types.clone());
-        Self { zones, types, manifests: manifests.clone(), is_reversed: *is_reversed, world }
+        let manifests = manifests.clone();
+        let (lead, mode, is_reversed) = (*lead, *mode, *is_reversed);
+        Self { zones, types, manifests, lead, mode, is_reversed, world }
     }
 
     /// Returns the same with documents and rows of the world in the opposite order.
@@ -187,12 +216,12 @@ impl Given {
                 dirty: false,
                 rendered: Vec::new(),
                 world,
-                demand: DemandMode::Live,
+                demand: self.mode,
                 preconditions: Vec::new(),
                 guard: None,
             },
             at: self.world.taken_at,
-            demand: DemandMode::Live,
+            demand: self.mode,
             is_forecast: false,
             scope: Scope::default(),
             settings: Settings::default(),

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 /// Words with which a line says what is expected.
-const EXPECTATIONS: [&str; 10] = [
+const EXPECTATIONS: [&str; 14] = [
     "launch",
     "terminate",
     "place",
@@ -14,6 +14,10 @@ const EXPECTATIONS: [&str; 10] = [
     "keep",
     "cost",
     "problem",
+    "counts",
+    "next",
+    "asks",
+    "decided",
 ];
 
 /// One line.

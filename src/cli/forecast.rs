@@ -1,0 +1,56 @@
+//! `forecast`: the moments at which the needed fleet changes.
+
+use jiff::SignedDuration;
+
+use super::error::CliError;
+use super::repository::Repository;
+use super::settings::{ForecastSettings, Format};
+use super::{Console, Exit, planning, world};
+use crate::catalog::Catalog;
+use crate::engine::{self, Inputs, Scope};
+use crate::plan::canonical;
+use crate::render::{Verbosity, forecast_text};
+
+/// The span that is looked at unless one is named.
+const SPAN: SignedDuration = SignedDuration::from_hours(7 * 24);
+/// The longest span: two months hold every weekly and monthly window.
+const SPAN_MAX: SignedDuration = SignedDuration::from_hours(62 * 24);
+
+pub(super) fn run(settings: &ForecastSettings, console: &mut Console) -> Result<Exit, CliError> {
+    let ForecastSettings { source, world: asked, from, to, demand, format } = settings;
+    let read = planning::read(source)?;
+    let repository = Repository::read(&read);
+    let choice = planning::choice(asked.as_ref(), source, &repository)?;
+    let observed = world::observe(&choice, &repository, *from, console)?;
+    let from = world::moment(&choice, *from, &observed, console);
+    let to = to.unwrap_or(from + SPAN);
+    if to <= from || to.duration_since(from) > SPAN_MAX {
+        return Err(CliError::text(format!("from {from} to {to} is no span of at most 62 days"))
+            .hint("let --to come after --from"));
+    }
+    let fleet = &repository.fleet;
+    let region = if fleet.is_declared { fleet.region.clone() } else { observed.region() };
+    let catalog = Catalog::load(&region, &fleet.zones)?;
+    let demand = demand.unwrap_or(fleet.demand);
+    let forecast = engine::forecast(
+        &Inputs {
+            desired: &repository.desired,
+            observed: &observed,
+            catalog: &catalog,
+            base: planning::base_of(source, &repository, &choice, &observed, demand),
+            at: from,
+            demand,
+            is_forecast: true,
+            scope: Scope::default(),
+            settings: fleet.solve,
+        },
+        to,
+    );
+    let text = match format {
+        Format::Text => forecast_text(&forecast, &console.style(Verbosity::Full)),
+        Format::Json => canonical::pretty(&forecast).map_err(CliError::new)?,
+    };
+    console.print(&text)?;
+    let has_errors = forecast.diagnostics.iter().any(|found| found.severity == "error");
+    Ok(if has_errors { Exit::Failed } else { Exit::Done })
+}

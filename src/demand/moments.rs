@@ -1,0 +1,138 @@
+//! The moments at which what a repository asks for changes by the clock alone.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+
+use super::jobs;
+use crate::ids::Origin;
+use crate::manifest::{
+    Budget, CronSchedule, Desired, EventDriven, Pool, Scale, Scaler, ScalerRule, Workload,
+};
+
+/// Most times of one schedule that are looked at: one a minute for a week.
+const TIMES_MAX: usize = 10_080;
+
+/// Something that the clock does.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Tick {
+    /// The object, such as `ScaledObject web/api`.
+    pub object: String,
+    /// File and line.
+    pub origin: Origin,
+    /// What happens, such as `the window opens`.
+    pub what: String,
+    /// Whether the fleet may change by it.
+    pub changes_fleet: bool,
+}
+
+/// Returns what the clock does from `from` up to and with `to`, by moment.
+///
+/// Capacity is asked for `lead` before it is needed, and pods stay for a while after what wanted them
+/// has ended: both are moments of their own.
+#[must_use]
+pub fn moments(
+    desired: &Desired,
+    (from, to): (Timestamp, Timestamp),
+) -> BTreeMap<Timestamp, Vec<Tick>> {
+    let mut all = Moments { desired, from, to, found: BTreeMap::new() };
+    for scaler in &desired.scalers {
+        if let ScalerRule::EventDriven(rule) = &scaler.rule {
+            all.windows(scaler, rule);
+        }
+    }
+    for workload in desired.workloads.values() {
+        if let Scale::CronJob { suspended: false, schedule, .. } = &workload.scale {
+            all.runs(workload, schedule);
+        }
+    }
+    for pool in desired.pools.values() {
+        for budget in &pool.budgets {
+            all.budget(pool, budget);
+        }
+    }
+    for ticks in all.found.values_mut() {
+        ticks.sort();
+        ticks.dedup();
+    }
+    all.found
+}
+
+struct Moments<'a> {
+    desired: &'a Desired,
+    from: Timestamp,
+    to: Timestamp,
+    found: BTreeMap<Timestamp, Vec<Tick>>,
+}
+
+impl Moments<'_> {
+    fn add(&mut self, at: Option<Timestamp>, tick: Tick) {
+        let inside = at.filter(|at| *at > self.from && *at <= self.to);
+        if let Some(at) = inside {
+            self.found.entry(at).or_default().push(tick);
+        }
+    }
+
+    fn windows(&mut self, scaler: &Scaler, rule: &EventDriven) {
+        let tick = |what: String| Tick {
+            object: scaler.object.clone(),
+            origin: scaler.origin.clone(),
+            what,
+            changes_fleet: true,
+        };
+        let lead = self.desired.lead;
+        // What began or ended before the span may still be held, or be led up to, within it.
+        let hold = rule.cooldown.max(rule.stabilization) + rule.polling;
+        let early = self.from.checked_sub(hold).unwrap_or(self.from);
+        let late = self.to.checked_add(lead).unwrap_or(self.to);
+        for cron in &rule.crons {
+            for start in cron.start.between(early, late, TIMES_MAX) {
+                let what = format!("{} pods are wanted from {start}", cron.desired);
+                self.add(start.checked_sub(lead).ok(), tick(what));
+                self.add(Some(start), tick("a window opens".to_owned()));
+            }
+            for end in cron.end.between(early, late, TIMES_MAX) {
+                self.add(Some(end), tick("a window closes".to_owned()));
+                for wait in [rule.stabilization, rule.cooldown] {
+                    let gone = end.checked_add(wait + rule.polling).ok();
+                    self.add(gone, tick("its pods have gone".to_owned()));
+                }
+            }
+        }
+    }
+
+    fn runs(&mut self, workload: &Workload, schedule: &CronSchedule) {
+        let tick = |what: String| Tick {
+            object: format!("{} {}", workload.id.kind, workload.id),
+            origin: workload.origin.clone(),
+            what,
+            changes_fleet: true,
+        };
+        let lead = self.desired.lead;
+        let length = jobs::duration(schedule);
+        let early = self.from.checked_sub(length).unwrap_or(self.from);
+        let late = self.to.checked_add(lead).unwrap_or(self.to);
+        let bound = if schedule.deadline.is_some() { "its deadline" } else { "15 minutes, taken" };
+        for run in schedule.due.between(early, late, TIMES_MAX) {
+            self.add(run.checked_sub(lead).ok(), tick(format!("a run is due at {run}")));
+            self.add(run.checked_add(length).ok(), tick(format!("its run has ended ({bound})")));
+        }
+    }
+
+    fn budget(&mut self, pool: &Pool, budget: &Budget) {
+        let (Some(schedule), Some(duration)) = (&budget.schedule, budget.duration) else { return };
+        let tick = |what: String| Tick {
+            object: format!("NodePool {}", pool.name),
+            origin: pool.origin.clone(),
+            what,
+            changes_fleet: false,
+        };
+        let early = self.from.checked_sub(duration).unwrap_or(self.from);
+        for start in schedule.between(early, self.to, TIMES_MAX) {
+            let what = format!("at most {} nodes may go at a time from here on", budget.nodes);
+            self.add(Some(start), tick(what));
+            let what = format!("the budget of {} nodes ends", budget.nodes);
+            self.add(start.checked_add(duration).ok(), tick(what));
+        }
+    }
+}

@@ -1,0 +1,156 @@
+//! The fleet that is needed, phase by phase, as far as the clock decides.
+//!
+//! Each phase is packed from nothing: a forecast says what is needed, not what is kept of what runs.
+//! Invariant: phases follow each other without a gap, and two in a row differ.
+
+use std::collections::BTreeMap;
+
+use jiff::{SignedDuration, Timestamp};
+
+use super::{Inputs, diagnostics, frozen, input, put_together, size};
+use crate::demand::{Demand, Tick, moments};
+use crate::fleet::Observed;
+use crate::plan::forecast::{Event, FORECAST_VERSION, Forecast, Phase};
+use crate::plan::wire::{ModeRow, Plan};
+use crate::solve::{Solution, Target, solve};
+use crate::units::MicroUsd;
+
+/// Most moments that are looked at; a window a minute for a day.
+const MOMENTS_MAX: usize = 1_500;
+
+/// What one demand comes to.
+#[derive(Clone)]
+struct Need {
+    row: ModeRow,
+    types: BTreeMap<crate::ids::InstanceTypeName, u32>,
+}
+
+/// Returns the forecast from `inputs.at` to `to`.
+#[must_use]
+pub fn forecast(inputs: &Inputs, to: Timestamp) -> Forecast {
+    let Inputs { desired, at: from, .. } = *inputs;
+    let all = moments(desired, (from, to));
+    let changing = |ticks: &Vec<Tick>| ticks.iter().any(|tick| tick.changes_fleet);
+    let mut times: Vec<Timestamp> = vec![from];
+    times.extend(all.iter().filter(|(_, ticks)| changing(ticks)).map(|(at, _)| *at));
+    times.retain(|at| *at < to);
+    let is_cut = times.len() > MOMENTS_MAX;
+    times.truncate(MOMENTS_MAX);
+    let mut known: BTreeMap<Vec<u32>, Need> = BTreeMap::new();
+    let mut phases: Vec<(Vec<u32>, Phase)> = Vec::new();
+    let mut unresolved = Vec::new();
+    for at in times {
+        let (inputs, observed) = (at_moment(inputs, at), bare(inputs.observed));
+        let demand = size::demand(&inputs);
+        unresolved.clone_from(&demand.unresolved);
+        let wants: Vec<u32> = demand.groups.iter().map(|group| group.counts.planned).collect();
+        if phases.last().is_some_and(|(before, _)| *before == wants) {
+            continue;
+        }
+        let need = known.entry(wants.clone()).or_insert_with(|| need(&inputs, &observed, demand));
+        let because = all.get(&at).into_iter().flatten().filter(|tick| tick.changes_fleet);
+        let because = because.map(|tick| event(at, tick)).collect();
+        phases.push((wants, phase(at, need, because)));
+    }
+    let mut phases: Vec<Phase> = phases.into_iter().map(|(_, phase)| phase).collect();
+    close(&mut phases, to);
+    let quiet = |(at, ticks): (&Timestamp, &Vec<Tick>)| -> Vec<Event> {
+        let ticks = ticks.iter().filter(|tick| !tick.changes_fleet);
+        ticks.map(|tick| event(*at, tick)).collect()
+    };
+    let nothing = Demand::default();
+    let none = Solution { target: Target::default(), standing: Vec::new(), refusals: Vec::new() };
+    let frozen = frozen(inputs, &nothing);
+    let mut diagnostics = diagnostics(inputs, &nothing, &none);
+    diagnostics.retain(|diagnostic| diagnostic.severity == "error" || frozen.is_some());
+    Forecast {
+        format_version: FORECAST_VERSION.to_owned(),
+        cluster: inputs.observed.cluster.name.clone(),
+        from,
+        to,
+        lead_seconds: desired.lead.as_secs(),
+        is_cut,
+        total: phases.iter().map(|phase| phase.cost).sum(),
+        phases,
+        events: all.iter().flat_map(quiet).collect(),
+        unresolved: unresolved.into_iter().map(|source| source.object).collect(),
+        diagnostics,
+    }
+}
+
+fn at_moment<'a>(inputs: &Inputs<'a>, at: Timestamp) -> Inputs<'a> {
+    let Inputs { desired, observed, catalog, base, at: _, demand, is_forecast: _, scope, settings } =
+        inputs;
+    Inputs {
+        desired,
+        observed,
+        catalog,
+        base: base.clone(),
+        at,
+        demand: *demand,
+        is_forecast: true,
+        scope: scope.clone(),
+        settings: *settings,
+    }
+}
+
+/// Returns the world without its nodes: what is needed is packed from nothing.
+fn bare(observed: &Observed) -> Observed {
+    let mut bare = Observed::empty(observed.cluster.clone(), observed.taken_at);
+    bare.sources.clone_from(&observed.sources);
+    bare.storage.clone_from(&observed.storage);
+    bare.storage.attach_limits.clear();
+    bare.exclusions.clone_from(&observed.exclusions);
+    bare.reservations.clone_from(&observed.reservations);
+    bare
+}
+
+fn need(inputs: &Inputs, observed: &Observed, mut demand: Demand) -> Need {
+    for group in &mut demand.groups {
+        group.running.clear();
+        group.parts.iter_mut().for_each(|part| part.running.clear());
+    }
+    let inputs = Inputs { observed, ..at_moment(inputs, inputs.at) };
+    let solution = solve(&input(&inputs, &demand, &[], &[]));
+    let plan: Plan = put_together(&inputs, &demand, &solution);
+    let mut types = BTreeMap::new();
+    let states = plan.resource_changes.iter().filter_map(|row| row.change.after.as_ref());
+    for name in states.filter_map(|state| state.instance_type.clone()) {
+        *types.entry(name).or_insert(0) += 1;
+    }
+    Need { row: super::modes::row(inputs.demand, &plan), types }
+}
+
+fn event(at: Timestamp, tick: &Tick) -> Event {
+    let Tick { object, origin, what, changes_fleet: _ } = tick.clone();
+    Event { at, object, origin, what }
+}
+
+fn phase(at: Timestamp, need: &Need, because: Vec<Event>) -> Phase {
+    let Need { row, types } = need;
+    let ModeRow { mode: _, nodes, cpu_milli, memory_bytes, pods, unschedulable, hourly } = row;
+    Phase {
+        from: at,
+        to: at,
+        pods: *pods,
+        unschedulable: *unschedulable,
+        nodes: *nodes,
+        types: types.clone(),
+        cpu_milli: *cpu_milli,
+        memory_bytes: *memory_bytes,
+        hourly: *hourly,
+        cost: MicroUsd::ZERO,
+        because,
+    }
+}
+
+/// Lets each phase end where the next begins, and prices it.
+fn close(phases: &mut [Phase], to: Timestamp) {
+    let mut end = to;
+    for phase in phases.iter_mut().rev() {
+        phase.to = end;
+        let seconds = end.duration_since(phase.from).max(SignedDuration::ZERO).as_secs();
+        phase.cost = MicroUsd(phase.hourly.0.saturating_mul(seconds) / 3_600);
+        end = phase.from;
+    }
+}

@@ -1,0 +1,37 @@
+//! What a repository states that cannot work as it is meant, with file and line.
+//!
+//! Knows the repository, the pods it asks for and the catalogue; decides nothing. A lint never
+//! changes what is planned: it says what to change in the repository.
+
+mod budgets;
+mod requests;
+mod scalers;
+mod spread;
+
+pub use requests::requests;
+
+use crate::catalog::Catalog;
+use crate::demand::Demand;
+use crate::ids::Origin;
+use crate::manifest::{Desired, Problem, Severity};
+
+/// Returns what is worth a warning in every plan.
+#[must_use]
+pub fn lints(desired: &Desired, demand: &Demand, catalog: &Catalog) -> Vec<Problem> {
+    let mut found = budgets::budgets(desired, demand);
+    found.extend(scalers::windows(desired));
+    found.extend(scalers::rivals(desired));
+    found.extend(scalers::proportional(desired, demand));
+    found.extend(spread::zones(desired, catalog));
+    found
+}
+
+fn warning(origin: &Origin, object: &str, message: String, hint: &str) -> Problem {
+    Problem {
+        origin: origin.clone(),
+        severity: Severity::Warning,
+        object: object.to_owned(),
+        message,
+        hint: Some(hint.to_owned()),
+    }
+}

@@ -1,0 +1,103 @@
+//! Disruption budgets that no drain can ever honour.
+
+use super::warning;
+use crate::demand::{Demand, PodGroup, label_set};
+use crate::manifest::{Desired, DisruptionBudget, Problem};
+use crate::pod::{Expression, Selector};
+use crate::requirement::Requirements;
+
+/// Returns a warning for each budget that lets none of its pods ever go.
+pub(super) fn budgets(desired: &Desired, demand: &Demand) -> Vec<Problem> {
+    let mut found = Vec::new();
+    for budget in &desired.disruption_budgets {
+        let Some(selector) = &budget.selector else { continue };
+        let protects = |group: &&PodGroup| {
+            group.workload.namespace == budget.namespace
+                && group.origin.is_some()
+                && matches(selector, group)
+        };
+        let groups: Vec<&PodGroup> = demand.groups.iter().filter(protects).collect();
+        if groups.is_empty() {
+            continue;
+        }
+        let most = groups.iter().map(|group| group.counts.ceiling).fold(0, u32::saturating_add);
+        if let Some((message, hint)) = verdict(budget, most) {
+            let object = format!("PodDisruptionBudget {}/{}", budget.namespace, budget.name);
+            found.push(warning(&budget.origin, &object, message, hint));
+        }
+    }
+    found
+}
+
+fn matches(selector: &Selector, group: &PodGroup) -> bool {
+    let of = |expression: &Expression| (expression.key.clone(), label_set(expression));
+    selector.0.iter().map(of).collect::<Requirements>().match_labels(&group.shape.labels)
+}
+
+/// Returns what is wrong with a budget for at most so many pods.
+fn verdict(budget: &DisruptionBudget, most: u32) -> Option<(String, &'static str)> {
+    let never = "a node with one of these pods can never be drained";
+    if let Some(unavailable) = budget.max_unavailable.as_deref().filter(|text| is_none(text)) {
+        let message = format!("lets {unavailable} of its pods be unavailable: {never}");
+        return Some((message, "write maxUnavailable: 1"));
+    }
+    let stated = budget.min_available.as_deref()?;
+    let least = match stated.strip_suffix('%') {
+        Some(share) => {
+            let share = u64::from(share.parse::<u32>().ok()?);
+            u32::try_from((u64::from(most) * share).div_ceil(100)).ok()?
+        }
+        None => stated.parse().ok()?,
+    };
+    if least < most || most == 0 {
+        return None;
+    }
+    if most == 1 {
+        let message = format!("keeps {stated} available of a single replica: {never}");
+        return Some((message, "run two replicas, or write maxUnavailable: 1"));
+    }
+    let message = format!("keeps {stated} available of at most {most} pods: {never}");
+    Some((message, "write maxUnavailable: 1 instead, which holds whatever the number of pods"))
+}
+
+fn is_none(text: &str) -> bool {
+    matches!(text, "0" | "0%")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::Origin;
+
+    #[test]
+    fn a_budget_that_lets_no_pod_go_is_named() {
+        let budget = |min: Option<&str>, max: Option<&str>| DisruptionBudget {
+            namespace: "web".into(),
+            name: "api".to_owned(),
+            origin: Origin::new("a.yaml", 1),
+            selector: None,
+            min_available: min.map(str::to_owned),
+            max_unavailable: max.map(str::to_owned),
+        };
+        for (rule, min, max, pods, expected) in [
+            ("one of one", Some("1"), None, 1, Some("a single replica")),
+            ("all of three", Some("3"), None, 3, Some("at most 3 pods")),
+            ("more than there are", Some("5"), None, 3, Some("at most 3 pods")),
+            ("all by share", Some("100%"), None, 3, Some("at most 3 pods")),
+            ("a share that rounds up", Some("51%"), None, 1, Some("a single replica")),
+            ("two of three", Some("2"), None, 3, None),
+            ("none may go", None, Some("0"), 3, Some("lets 0 of its pods")),
+            ("none by share", None, Some("0%"), 3, Some("lets 0% of its pods")),
+            ("one may go", None, Some("1"), 1, None),
+            ("nothing runs", Some("1"), None, 0, None),
+        ] {
+            let found = verdict(&budget(min, max), pods).map(|(message, _)| message);
+            assert_eq!(
+                found.as_deref().is_some_and(|m| expected.is_some_and(|e| m.contains(e))),
+                expected.is_some(),
+                "{rule}: {found:?}"
+            );
+            assert_eq!(found.is_some(), expected.is_some(), "{rule}");
+        }
+    }
+}

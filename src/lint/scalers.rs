@@ -1,0 +1,127 @@
+//! Autoscalers that do not do what their author meant.
+
+use jiff::Timestamp;
+
+use super::warning;
+use crate::demand::Demand;
+use crate::manifest::{
+    CronTrigger, Desired, Horizontal, Metric, MetricSource, MetricTarget, Problem,
+    ProportionalMode, Scaler, ScalerRule, UpdateMode, VerticalScaler,
+};
+
+/// The fortnight in which windows are looked at; it begins on a Monday.
+const FROM: &str = "2026-06-01T00:00:00Z";
+const DAYS: i64 = 14;
+/// Most ends of a window in that fortnight.
+const ENDS_MAX: usize = 20_160;
+
+/// Returns a warning for each window that holds on after its own end.
+pub(super) fn windows(desired: &Desired) -> Vec<Problem> {
+    let mut found = Vec::new();
+    for scaler in &desired.scalers {
+        let ScalerRule::EventDriven(rule) = &scaler.rule else { continue };
+        found.extend(rule.crons.iter().filter_map(|cron| held_on(scaler, cron)));
+    }
+    found
+}
+
+/// A trigger holds where its end comes before its next start: an end on a day without a start opens
+/// the window again, until the next end.
+fn held_on(scaler: &Scaler, cron: &CronTrigger) -> Option<Problem> {
+    let from: Timestamp = FROM.parse().expect("the constant is a time");
+    let to = from + jiff::SignedDuration::from_hours(24 * DAYS);
+    let holds = |at: &Timestamp| {
+        let ends = cron.end.next_after(*at);
+        let starts = cron.start.next_after(*at);
+        ends.is_some_and(|end| starts.is_none_or(|start| end <= start))
+    };
+    let ends = cron.end.between(from, to, ENDS_MAX);
+    let end = ends.iter().find(|end| holds(end))?;
+    let until = ends.iter().find(|later| *later > end && !holds(later))?;
+    let local = |at: &Timestamp| cron.end.zone().to_datetime(*at).strftime("%A %H:%M").to_string();
+    Some(warning(
+        &cron.origin,
+        &scaler.object,
+        format!(
+            "its window holds on after its end on {}, until {}: `end` {} comes on days on which \
+             `start` {} does not",
+            local(end),
+            local(until),
+            cron.end.text(),
+            cron.start.text()
+        ),
+        "give `end` the days of `start`",
+    ))
+}
+
+/// Returns a warning for each workload of which two autoscalers follow the same resource.
+pub(super) fn rivals(desired: &Desired) -> Vec<Problem> {
+    let mut found = Vec::new();
+    for vertical in desired.verticals.iter().filter(|v| v.mode != UpdateMode::Off) {
+        for scaler in &desired.scalers {
+            let ScalerRule::Horizontal(rule) = &scaler.rule else { continue };
+            if scaler.namespace == vertical.namespace && scaler.targets.contains(&vertical.target) {
+                found.extend(shared(vertical, scaler, rule));
+            }
+        }
+    }
+    found
+}
+
+fn shared(vertical: &VerticalScaler, scaler: &Scaler, rule: &Horizontal) -> Option<Problem> {
+    let default = crate::manifest::ContainerPolicy::default();
+    let policy = vertical.policies.get("*").unwrap_or(&default);
+    let is_shared = |metric: &&Metric| {
+        let inner =
+            matches!(metric.source, MetricSource::Resource | MetricSource::ContainerResource(_));
+        let is_share = matches!(metric.target, MetricTarget::Utilization(_));
+        let controlled = match metric.name.as_str() {
+            "cpu" => policy.controls_cpu,
+            "memory" => policy.controls_memory,
+            _ => false,
+        };
+        inner && is_share && controlled
+    };
+    let metric = rule.metrics.iter().find(is_shared)?;
+    Some(warning(
+        &vertical.origin,
+        &vertical.object,
+        format!(
+            "changes the {} request that {} at {} measures by: the two chase each other",
+            metric.name, scaler.object, scaler.origin
+        ),
+        "take the resource out of controlledResources, or let the other follow another metric",
+    ))
+}
+
+/// Returns a warning for each proportional autoscaler whose pods ask for more than what one is added
+/// for.
+pub(super) fn proportional(desired: &Desired, demand: &Demand) -> Vec<Problem> {
+    let mut found = Vec::new();
+    for scaler in &desired.scalers {
+        let ScalerRule::Proportional(rule) = &scaler.rule else { continue };
+        let ProportionalMode::Linear(linear) = &rule.mode else { continue };
+        let Some(per) = linear.cores_per_replica_milli else { continue };
+        let asks = |target: &crate::manifest::ScaleTarget| {
+            let group = demand.groups.iter().find(|group| {
+                group.workload.namespace == scaler.namespace
+                    && group.workload.kind.as_str() == target.kind
+                    && *group.workload.name == *target.name
+            });
+            group.map_or(0, |group| group.shape.requests.cpu.0)
+        };
+        let asked: i64 = scaler.targets.iter().map(asks).fold(0, i64::saturating_add);
+        if asked >= per && linear.max == 0 {
+            found.push(warning(
+                &scaler.origin,
+                &scaler.object,
+                format!(
+                    "adds a replica for each {per}m of CPU, and a replica asks for {asked}m: pods \
+                     and nodes diverge, each calling for more of the other"
+                ),
+                "let a replica ask for less, raise coresPerReplica, or bound it with `max`",
+            ));
+        }
+    }
+    found
+}
