@@ -11,6 +11,8 @@ mod apply;
 mod approval;
 mod args;
 mod catalog;
+#[cfg(feature = "live")]
+mod comment;
 mod completions;
 mod console;
 mod diff;
@@ -93,6 +95,8 @@ fn start(common: Common, task: Task, console: &mut Console) -> Result<Exit, CliE
         Task::Diff(settings) => diff::run(&settings, console),
         Task::Drift(settings) => drift::run(&settings, console),
         Task::Approve(settings) => approval::run(&settings, console),
+        #[cfg(feature = "live")]
+        Task::Comment(settings) => comment::run(&settings, console),
         Task::PolicyTest(settings) => policy::test(&settings, console),
         Task::Observe(settings) => observe::run(&settings, console),
         Task::Validate(settings) => validate::run(&settings, console),

@@ -13,6 +13,8 @@ pub mod engine;
 pub mod fargate;
 pub mod fleet;
 pub mod git;
+#[cfg(feature = "live")]
+pub mod github;
 pub mod ids;
 pub mod lint;
 pub mod manifest;
@@ -23,6 +25,7 @@ pub mod policy;
 pub mod port;
 pub mod render;
 pub mod requirement;
+pub mod review;
 pub mod schedule;
 pub mod sim;
 pub mod solve;

@@ -166,3 +166,78 @@ pub trait Clock {
     /// Waits.
     fn sleep(&self, duration: SignedDuration) -> impl Future<Output = ()>;
 }
+
+/// A comment of a pull request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ForgeComment {
+    /// Its number.
+    pub id: u64,
+    /// Its text.
+    pub body: String,
+}
+
+/// What a commit status says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CommitState {
+    /// All is well.
+    Success,
+    /// Something must change first.
+    Failure,
+}
+
+/// A status of a commit.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CommitStatus {
+    /// Which of a commit's statuses it is, such as `fleetwright/plan`.
+    pub context: String,
+    /// What it says.
+    pub state: CommitState,
+    /// The same in a line.
+    pub description: String,
+}
+
+/// Why a forge did not do what it was asked for.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum ForgeError {
+    /// The token may not do that.
+    #[error("the forge refuses: {0}")]
+    Refused(String),
+    /// There is no such thing, or the token may not see it.
+    #[error("the forge knows no such thing: {0}")]
+    NotFound(String),
+    /// What was sent is not accepted, such as a comment that is too long.
+    #[error("the forge does not accept it: {0}")]
+    Unprocessable(String),
+    /// It cannot be reached, or is not well, or wants to be asked less often; several tries failed.
+    #[error("the forge cannot be reached: {0}")]
+    Unavailable(String),
+}
+
+/// Where changes are reviewed.
+pub trait Forge {
+    /// Returns the comments of a pull request, the oldest first.
+    ///
+    /// # Errors
+    /// When the forge refuses or cannot be reached; so for all others.
+    fn comments(&self, pull: u64) -> Result<Vec<ForgeComment>, ForgeError>;
+    /// Adds a comment.
+    ///
+    /// # Errors
+    /// As above.
+    fn create(&self, pull: u64, body: &str) -> Result<(), ForgeError>;
+    /// Changes a comment.
+    ///
+    /// # Errors
+    /// As above.
+    fn update(&self, id: u64, body: &str) -> Result<(), ForgeError>;
+    /// Removes a comment.
+    ///
+    /// # Errors
+    /// As above.
+    fn delete(&self, id: u64) -> Result<(), ForgeError>;
+    /// Sets a status of a commit.
+    ///
+    /// # Errors
+    /// As above.
+    fn set_status(&self, commit: &str, status: &CommitStatus) -> Result<(), ForgeError>;
+}

@@ -43,7 +43,7 @@ pub use explain::{ExplainError, Explanation, NodeExplanation, PodExplanation, ex
 pub use forecast::forecast_text;
 pub use github::github;
 pub use html::html;
-pub use markdown::{MARKDOWN_CHARS_MAX, MarkdownStyle, markdown};
+pub use markdown::{MARKDOWN_CHARS_MAX, MarkdownStyle, code, markdown, prose};
 pub use page::{DEFAULT_WIDTH, TextStyle, Verbosity, escape};
 pub use problems::{Tally, problems_json, problems_text};
 pub use stream::{STREAM_VERSION, stream};

@@ -50,7 +50,13 @@ pub(super) fn carry_out(
     match world {
         WorldChoice::Sim(directory) => {
             let approved = settings.approved_digest.clone();
-            let end = embedded::carry_out(plan, &directory, approved, console);
+            let end = embedded::carry_out(
+                plan,
+                &directory,
+                approved,
+                settings.receipt.as_deref(),
+                console,
+            );
             if end.as_ref().is_err_and(|error| error.kind == Exit::Stale) {
                 show_what_would_be_planned_now(plan, &directory, console);
             }
@@ -220,6 +226,7 @@ mod tests {
             auto_approve: false,
             approved_digest: None,
             approvals: Vec::new(),
+            receipt: None,
             guard: crate::cli::settings::GuardChoice::default(),
         }
     }

@@ -58,6 +58,9 @@ pub(super) enum CommandArgs {
     Observe(ObserveArgs),
     /// Read everything and report every problem, with file and line
     Validate(ValidateArgs),
+    /// Keep the one comment of a pull request up to date, and the summary and outputs of a job
+    #[cfg(feature = "live")]
+    Comment(CommentArgs),
     /// Work with policies
     #[command(subcommand)]
     Policy(PolicyArgs),
@@ -260,6 +263,35 @@ pub(super) struct ApproveArgs {
     pub(super) out: PathBuf,
 }
 
+#[cfg(feature = "live")]
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Environment: GITHUB_TOKEN (may write to pull requests), GITHUB_REPOSITORY, GITHUB_EVENT_PATH,
+GITHUB_API_URL, GITHUB_STEP_SUMMARY, GITHUB_OUTPUT, as GitHub sets them.")]
+pub(super) struct CommentArgs {
+    /// A plan that `plan --out` saved
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(super) plan: PathBuf,
+    /// What `apply --receipt` wrote: then the comment is the receipt
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(super) receipt: Option<PathBuf>,
+    /// Approvals that `fleetwright approve` wrote (repeatable)
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(super) approval: Vec<PathBuf>,
+    /// Repository [default: that of the workflow]
+    #[arg(long, value_name = "OWNER/NAME")]
+    pub(super) repository: Option<String>,
+    /// Pull request [default: that of the workflow's event]
+    #[arg(long, value_name = "NUMBER")]
+    pub(super) pull: Option<u64>,
+    /// Set the commit status of this commit too
+    #[arg(long, value_name = "COMMIT")]
+    pub(super) status: Option<String>,
+    /// Print the comment, and write it nowhere
+    #[arg(long)]
+    pub(super) dry_run: bool,
+}
+
 #[derive(Debug, Subcommand)]
 pub(super) enum PolicyArgs {
     /// Run the tests of policies: rules named test_…
@@ -297,6 +329,9 @@ pub(super) struct ApplyArgs {
     /// Do not ask
     #[arg(long)]
     pub(super) auto_approve: bool,
+    /// Write what was done to this file, as JSON
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(super) receipt: Option<PathBuf>,
     /// Approvals that `fleetwright approve` wrote (repeatable)
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(super) approval: Vec<PathBuf>,

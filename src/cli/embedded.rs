@@ -11,7 +11,7 @@ use jiff::{SignedDuration, Timestamp};
 use super::error::CliError;
 use super::progress;
 use super::repository::{FleetSettings, Repository};
-use super::{Console, Exit};
+use super::{Console, Exit, files};
 use crate::apply::{ApplyError, ApplySettings, Bounds, Ports, Receipt, Verdict, apply, verify};
 use crate::catalog::Catalog;
 use crate::demand::{Asked, ClusterSize, Demand, ShapeContext, shape_of, sized_template};
@@ -44,6 +44,7 @@ pub(super) fn carry_out(
     plan: &Plan,
     directory: &Path,
     approved: Option<Digest>,
+    receipt_file: Option<&Path>,
     console: &mut Console,
 ) -> Result<Exit, CliError> {
     let repository = same_tree(plan)?;
@@ -68,6 +69,10 @@ pub(super) fn carry_out(
     // Autoscalers look again: some of them follow the nodes that have just come or gone.
     world.deliver(&delivery(&desired, &world.observed())).map_err(CliError::new)?;
     world.settle(SETTLE_MAX).map_err(CliError::new)?;
+    if let Some(path) = receipt_file {
+        let json = crate::plan::canonical::pretty(&receipt).map_err(CliError::new)?;
+        files::write(path, &json)?;
+    }
     console.print(&progress::receipt(&receipt))?;
     Ok(exit(&receipt))
 }

@@ -38,6 +38,8 @@ pub(super) enum Task {
     Diff(DiffSettings),
     Drift(DriftSettings),
     Approve(ApproveSettings),
+    #[cfg(feature = "live")]
+    Comment(CommentSettings),
     PolicyTest(PolicyTestSettings),
     Observe(ObserveSettings),
     Validate(ValidateSettings),
@@ -106,6 +108,19 @@ pub(super) struct ApproveSettings {
     pub(super) out: PathBuf,
 }
 
+#[cfg(feature = "live")]
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct CommentSettings {
+    pub(super) plan: PathBuf,
+    pub(super) receipt: Option<PathBuf>,
+    pub(super) approvals: Vec<PathBuf>,
+    pub(super) repository: Option<String>,
+    pub(super) pull: Option<u64>,
+    /// The commit whose status is set.
+    pub(super) status: Option<String>,
+    pub(super) dry_run: bool,
+}
+
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct PolicyTestSettings {
     pub(super) directories: Vec<PathBuf>,
@@ -149,6 +164,8 @@ pub(super) struct ApplySettings {
     pub(super) auto_approve: bool,
     pub(super) approved_digest: Option<Digest>,
     pub(super) approvals: Vec<PathBuf>,
+    /// Where what was done is written.
+    pub(super) receipt: Option<PathBuf>,
     pub(super) guard: GuardChoice,
 }
 
@@ -265,6 +282,8 @@ pub(super) fn meaning(typed: Typed) -> Result<(Common, Task), CliError> {
         CommandArgs::Approve(ApproveArgs { plan, by, key, out }) => {
             Task::Approve(ApproveSettings { plan, by, key, out })
         }
+        #[cfg(feature = "live")]
+        CommandArgs::Comment(args) => Task::Comment(comment(args)),
         CommandArgs::Policy(PolicyArgs::Test(PolicyTestArgs { directories })) => {
             Task::PolicyTest(PolicyTestSettings { directories })
         }
@@ -284,6 +303,13 @@ pub(super) fn meaning(typed: Typed) -> Result<(Common, Task), CliError> {
         CommandArgs::Completions(args) => Task::Completions(args.shell),
     };
     Ok((Common { loudness, no_color }, task))
+}
+
+#[cfg(feature = "live")]
+fn comment(args: super::args::CommentArgs) -> CommentSettings {
+    let super::args::CommentArgs { plan, receipt, approval, repository, pull, status, dry_run } =
+        args;
+    CommentSettings { plan, receipt, approvals: approval, repository, pull, status, dry_run }
 }
 
 fn plan(args: PlanArgs) -> Result<PlanSettings, CliError> {
@@ -416,7 +442,8 @@ fn address(text: &str) -> Result<String, CliError> {
 }
 
 fn apply(args: ApplyArgs) -> Result<ApplySettings, CliError> {
-    let ApplyArgs { subject, planning: typed, auto_approve, approval, approved_digest } = args;
+    let ApplyArgs { subject, planning: typed, auto_approve, receipt, approval, approved_digest } =
+        args;
     let approved_digest = approved_digest.as_deref().map(digest).transpose()?;
     // A directory is planned; anything else, missing or not, was meant as a saved plan.
     let (guard, subject) = if subject.is_dir() {
@@ -427,7 +454,14 @@ fn apply(args: ApplyArgs) -> Result<ApplySettings, CliError> {
         refuse_planning(&typed)?;
         (of_guard(typed.guard, None), Subject::Saved { plan: subject, world })
     };
-    Ok(ApplySettings { subject, auto_approve, approved_digest, approvals: approval, guard })
+    Ok(ApplySettings {
+        subject,
+        auto_approve,
+        approved_digest,
+        approvals: approval,
+        receipt,
+        guard,
+    })
 }
 
 /// Refuses options that a saved plan has long decided: to ignore one would apply something else

@@ -12,6 +12,7 @@ use super::row::rows;
 use super::{last_line, unfinished};
 use crate::plan::Plan;
 use crate::render::page::Verbosity;
+pub use safe::{code, prose};
 use section::{
     caution, changes, comparison, cost, details, effect, footer, policies, problems, removals,
     title, unschedulable,

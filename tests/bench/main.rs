@@ -11,6 +11,7 @@
 mod diverse;
 mod mix;
 mod scheduler;
+mod views;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -50,6 +51,9 @@ const MADE: [(&str, Made); 2] = [
 fn main() -> anyhow::Result<()> {
     let named: Vec<PathBuf> =
         std::env::args().skip(1).filter(|arg| !arg.starts_with('-')).map(PathBuf::from).collect();
+    if named == [PathBuf::from("views")] {
+        return views::rows();
+    }
     let made = tempfile::tempdir()?;
     let trees = if named.is_empty() {
         for (name, tree) in MADE {
@@ -93,7 +97,8 @@ fn main() -> anyhow::Result<()> {
     mix::rows()?;
     println!();
     scheduler::rows();
-    Ok(())
+    println!();
+    views::rows()
 }
 
 fn row(tree: &Path) -> anyhow::Result<()> {

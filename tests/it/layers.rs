@@ -57,6 +57,8 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("policy", &["ids", "plan"]),
     ("port", &["catalog", "fleet", "ids", "manifest", "pod", "storage", "units"]),
     ("sources", &["ids", "manifest", "port"]),
+    ("review", &["apply", "ids", "plan", "policy", "port", "render"]),
+    ("github", &["port"]),
     ("observe", &["fleet", "ids", "port"]),
     (
         "apply",

@@ -7,10 +7,12 @@
 
 mod binary;
 mod conformance;
+mod deploy;
 mod golden;
 mod layers;
 mod order;
 mod proof;
+mod review;
 mod saved;
 mod script;
 mod scripts;

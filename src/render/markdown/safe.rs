@@ -3,14 +3,15 @@
 
 use std::fmt::Write as _;
 
-use super::super::page::{escape, shorten};
+use crate::render::page::{escape, shorten};
 
 /// Returns `text` as words of a sentence, at most `width` columns of it.
 ///
 /// Punctuation that means something to Markdown becomes an entity. Entities are turned back before
 /// GitHub looks for people and issues, so that `@` and `#` are kept apart from what follows by an
 /// empty comment, which is not shown.
-pub(super) fn prose(text: &str, width: usize) -> String {
+#[must_use]
+pub fn prose(text: &str, width: usize) -> String {
     let short = shorten(text, width);
     let mut safe = String::with_capacity(short.len() + 16);
     let escaped = escape(&short);
@@ -36,7 +37,8 @@ pub(super) fn prose(text: &str, width: usize) -> String {
 ///
 /// Nothing within a code span is Markdown, HTML, a person or an issue; only the fence and the border
 /// of a table cell are.
-pub(super) fn code(text: &str, width: usize) -> String {
+#[must_use]
+pub fn code(text: &str, width: usize) -> String {
     let short = shorten(text, width);
     let safe = escape(&short).replace('|', "\\|");
     if safe.trim().is_empty() {

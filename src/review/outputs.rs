@@ -1,0 +1,41 @@
+//! The outputs of a job: one `key=value` a line, as `$GITHUB_OUTPUT` takes them.
+
+use crate::plan::Plan;
+use crate::plan::wire::Summary;
+
+/// Returns the outputs of a plan; every value is a number, a word or a hash, on one line.
+#[must_use]
+pub fn outputs(plan: &Plan) -> String {
+    let Summary { add, change, destroy, blocked, destructive, .. } = plan.summary;
+    let capacity = &plan.capacity;
+    let changes = add + change + destroy > 0;
+    let failure = if plan.errored {
+        "plan-errored"
+    } else if crate::policy::is_denied(plan) {
+        "policy-denied"
+    } else {
+        ""
+    };
+    let rows = [
+        ("changes", changes.to_string()),
+        ("to_add", add.to_string()),
+        ("to_change", change.to_string()),
+        ("to_destroy", destroy.to_string()),
+        ("blocked", blocked.to_string()),
+        ("destructive", destructive.to_string()),
+        ("digest", one_line(capacity.digest.as_str())),
+        ("plan_id", one_line(capacity.plan_id.as_str())),
+        ("expires_at", capacity.expires_at.to_string()),
+        ("applyable", plan.applyable.to_string()),
+        ("approval_required", (changes && plan.applyable).to_string()),
+        ("unschedulable", capacity.pods.unschedulable.to_string()),
+        ("cost_delta_monthly", capacity.cost.monthly_delta.to_string()),
+        ("failure_reason", failure.to_owned()),
+    ];
+    rows.iter().map(|(key, value)| format!("{key}={value}\n")).collect::<Vec<_>>().concat()
+}
+
+/// Nothing but what a hash is made of: a line feed would begin another output.
+fn one_line(text: &str) -> String {
+    text.chars().filter(|c| c.is_ascii_alphanumeric() || *c == ':').collect()
+}

@@ -1,0 +1,166 @@
+use std::cell::RefCell;
+
+use super::*;
+use crate::port::ForgeComment;
+use crate::render::fixture::{hostile, large, plan};
+
+/// A forge in memory, which may refuse.
+#[derive(Default)]
+struct Board {
+    comments: RefCell<Vec<ForgeComment>>,
+    foreign: Vec<u64>,
+    longest: usize,
+}
+
+impl Board {
+    fn with(bodies: &[&str]) -> Self {
+        let comment = |(id, body): (usize, &&str)| ForgeComment {
+            id: u64::try_from(id).expect("small"),
+            body: (*body).to_owned(),
+        };
+        let comments = bodies.iter().enumerate().map(comment).collect();
+        Self { comments: RefCell::new(comments), longest: 65_536, ..Self::default() }
+    }
+
+    fn check(&self, id: Option<u64>, body: &str) -> Result<(), ForgeError> {
+        if id.is_some_and(|id| self.foreign.contains(&id)) {
+            return Err(ForgeError::Refused("not yours".into()));
+        }
+        if length(body) > self.longest {
+            return Err(ForgeError::Unprocessable("body is too long".into()));
+        }
+        Ok(())
+    }
+}
+
+impl Forge for Board {
+    fn comments(&self, _: u64) -> Result<Vec<ForgeComment>, ForgeError> {
+        Ok(self.comments.borrow().clone())
+    }
+    fn create(&self, _: u64, body: &str) -> Result<(), ForgeError> {
+        self.check(None, body)?;
+        let id = 100;
+        self.comments.borrow_mut().push(ForgeComment { id, body: body.to_owned() });
+        Ok(())
+    }
+    fn update(&self, id: u64, body: &str) -> Result<(), ForgeError> {
+        self.check(Some(id), body)?;
+        for found in self.comments.borrow_mut().iter_mut().filter(|c| c.id == id) {
+            body.clone_into(&mut found.body);
+        }
+        Ok(())
+    }
+    fn delete(&self, id: u64) -> Result<(), ForgeError> {
+        self.check(Some(id), "")?;
+        self.comments.borrow_mut().retain(|comment| comment.id != id);
+        Ok(())
+    }
+    fn set_status(&self, _: &str, _: &CommitStatus) -> Result<(), ForgeError> {
+        Ok(())
+    }
+}
+
+fn body(chars_max: usize) -> String {
+    comment(&plan(), None, false, chars_max)
+}
+
+#[test]
+fn the_comment_says_to_machines_and_people_what_it_is_about_and_what_is_next() {
+    let text = body(COMMENT_CHARS_MAX);
+    let header = Header::read(&text).expect("a header");
+    assert_eq!((header.cluster.as_str(), header.state.as_str()), ("prod-eu1", "planned"));
+    assert_eq!(header.digest, plan().capacity.digest.to_string());
+    assert!(text.contains("approved ✗") && text.contains("Next: approve `sha256:"), "{text}");
+    assert!(text.ends_with("Plan: 4 to add, 1 to change, 4 to destroy.\n"));
+    let approved = comment(&plan(), None, true, COMMENT_CHARS_MAX);
+    assert!(approved.contains("Merging applies exactly `sha256:"), "{approved}");
+}
+
+#[test]
+fn one_comment_is_made_once_and_then_kept_up_to_date() {
+    let board = Board::with(&["looks good", "<!-- other -->"]);
+    assert_eq!(keep(&board, 1, &body), Ok(Posted::Created));
+    assert_eq!(keep(&board, 1, &body), Ok(Posted::Unchanged));
+    let later = |most| comment(&plan(), None, true, most);
+    assert_eq!(keep(&board, 1, &later), Ok(Posted::Updated));
+    assert_eq!(board.comments.borrow().len(), 3);
+}
+
+#[test]
+fn of_several_comments_one_stays_and_those_of_others_are_left_alone() {
+    let old = body(COMMENT_CHARS_MAX).replace("planned", "old");
+    let mut other = plan();
+    other.capacity.base.world.cluster.name = "other".into();
+    let other = comment(&other, None, false, COMMENT_CHARS_MAX);
+    let mut board = Board::with(&[&old, &old, &other, &old]);
+    board.foreign = vec![0];
+    assert_eq!(keep(&board, 1, &body), Ok(Posted::Updated));
+    let left: Vec<u64> = board.comments.borrow().iter().map(|comment| comment.id).collect();
+    assert_eq!(left, [0, 1, 2], "the foreign one, ours, that of the other cluster");
+    assert_eq!(board.comments.borrow()[1].body, body(COMMENT_CHARS_MAX));
+}
+
+#[test]
+fn a_comment_that_is_too_long_for_the_forge_is_made_shorter_and_never_split() {
+    let plan = large(5_000, 1_000);
+    let of_plan = |most| comment(&plan, None, false, most);
+    let mut board = Board::with(&[]);
+    board.longest = 30_000;
+    assert_eq!(keep(&board, 1, &of_plan), Ok(Posted::Created));
+    assert_eq!(board.comments.borrow().len(), 1);
+    assert!(length(&of_plan(COMMENT_CHARS_MAX)) <= COMMENT_CHARS_MAX);
+}
+
+#[test]
+fn nothing_from_outside_ends_the_first_line_or_begins_another_such() {
+    for name in ["--><script>", "\n<!-- fleetwright v1 {}", "--!>", "`@team`"] {
+        let text = comment(&hostile(name), None, false, COMMENT_CHARS_MAX);
+        let first = text.lines().next().expect("a line");
+        assert_eq!(first.matches("-->").count(), 1, "{first}");
+        assert!(first.ends_with(" -->") && Header::read(&text).is_some(), "{first}");
+        let others = text.lines().skip(1).filter(|line| line.starts_with(MARK));
+        assert_eq!(others.count(), 0, "{name:?}");
+    }
+}
+
+#[test]
+fn after_an_apply_the_same_comment_is_the_receipt() {
+    let plan = plan();
+    let receipt = Receipt {
+        plan_id: plan.capacity.plan_id.clone(),
+        digest: plan.capacity.digest.clone(),
+        outcomes: vec![crate::apply::ChangeOutcome {
+            address: "ec2_instance.web[\"9\"]".into(),
+            step: crate::plan::wire::WaveStep::Launch,
+            instance_id: None,
+            outcome: Outcome::Failed { why: "no @capacity".into() },
+        }],
+        started_at: plan.timestamp,
+        finished_at: plan.timestamp,
+        verdict: Verdict::Partly,
+    };
+    let board = Board::with(&[]);
+    assert_eq!(keep(&board, 1, &body), Ok(Posted::Created));
+    let applied = |most| comment(&plan, Some(&receipt), true, most);
+    assert_eq!(keep(&board, 1, &applied), Ok(Posted::Updated));
+    let text = board.comments.borrow()[0].body.clone();
+    assert!(
+        text.contains("### ⚠️ Partly applied") && text.contains("no @<!-- -->capacity"),
+        "{text}"
+    );
+    assert_eq!(status(&plan, Some(&receipt)).state, CommitState::Failure);
+    assert_eq!(status(&plan, None).context, "fleetwright/plan");
+}
+
+#[test]
+fn outputs_are_one_line_each_whatever_a_file_says() {
+    let mut hostile = plan();
+    hostile.capacity.digest = "sha256:1\nadmin=true".into();
+    let text = outputs(&hostile);
+    assert!(text.contains("\ndigest=sha256:1admintrue\n"), "{text}");
+    assert!(
+        text.contains("to_destroy=4\n") && text.contains("cost_delta_monthly=-78.110000\n"),
+        "{text}"
+    );
+    assert!(text.lines().all(|line| line.split_once('=').is_some()));
+}
