@@ -124,6 +124,14 @@ pub struct ScheduleNode {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NodeIndex(usize);
 
+impl NodeIndex {
+    /// Returns its number: nodes are numbered from 0 in the order in which they were added.
+    #[must_use]
+    pub fn number(self) -> usize {
+        self.0
+    }
+}
+
 /// Pods of one shape and workload, known to a [`Scheduler`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ClassIndex(usize);

@@ -5,6 +5,7 @@
 //! Invariants: same inputs, same target; "cannot be placed" is an answer with its reasons, not an
 //! error; work is counted, never timed.
 
+mod abreast;
 mod allot;
 mod aside;
 mod assemble;
@@ -19,15 +20,20 @@ mod fixed;
 mod joining;
 mod layout;
 mod learned;
+mod leave;
 mod limits;
 mod market;
+mod mixture;
 mod model;
 mod offer;
 mod pack;
 mod parts;
+mod play;
 mod procure;
 mod rehearse;
 mod rescue;
+mod runs;
+mod seats;
 mod seek;
 mod settle;
 mod shape;
@@ -49,6 +55,10 @@ pub mod adr_0005 {}
 #[doc = include_str!("adr/0006-rules-between-pods.md")]
 pub mod adr_0006 {}
 
+#[cfg(doc)]
+#[doc = include_str!("adr/0009-few-shapes.md")]
+pub mod adr_0009 {}
+
 pub use learned::measure;
 pub use offer::{
     Offer, Offers, PoolRefusal, Supply, Withheld, admits, admits_daemon, daemon_requests,
@@ -57,7 +67,7 @@ pub use offer::{
 pub use standing::{Circumstances, Fate, Standing};
 pub use target::{
     Alternative, BlockReason, KeepReason, Launch, LaunchReason, NewNode, Place, Rejection, Relaxed,
-    Retire, RetireReason, Target, Unplaced, workload_key,
+    Retire, RetireReason, Target, Unplaced, Unsteered, workload_key,
 };
 
 use jiff::Timestamp;
@@ -83,6 +93,9 @@ pub struct Settings {
     pub restart_cost: MicroUsd,
     /// Least saving, in thousandths of a percent of the price of the nodes concerned.
     pub minimum_saving_milli_percent: i64,
+    /// Whether pods are nominated to the nodes that they are planned on, which the scheduler then
+    /// tries first.
+    pub steer: bool,
 }
 
 impl Default for Settings {
@@ -91,6 +104,7 @@ impl Default for Settings {
             horizon_hours: 24,
             restart_cost: MicroUsd(1_000),
             minimum_saving_milli_percent: 5_000,
+            steer: false,
         }
     }
 }
@@ -149,34 +163,80 @@ pub struct Solution {
     pub refusals: Vec<String>,
 }
 
+/// The tightest packing of all pods, before any rehearsal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Packed {
+    /// Nodes, those that stay among them.
+    pub nodes: usize,
+    /// Price per hour of all of them.
+    pub hourly: MicroUsd,
+    /// A bound below the price of every fleet that holds the pods that have a place.
+    pub lower_bound: MicroUsd,
+    /// Pods that it has no place for.
+    pub left: u64,
+}
+
+/// Returns the tightest packing found, which only a scheduler could follow that does as it is told;
+/// what solving alone comes to, beside what proving it takes.
+#[must_use]
+pub fn packing(input: &Input, with_bound: bool) -> Packed {
+    let Prepared { apart, offers, standing, fixed: _ } = Prepared::of(input);
+    let passes = Passes { input, demand: &apart.demand, offers: &offers.list, standing: &standing };
+    let model = passes.model(&apart.demand.groups, &standing);
+    let stage = passes.stage(&apart.demand, &standing, &model);
+    let layout = consolidate::without_leavers(&stage.ground);
+    let left = layout.packing.left_over();
+    let kept = layout.kept.iter().filter(|kept| **kept).count();
+    let nodes = kept + layout.packing.opened.len();
+    let hourly = layout.price;
+    let lower_bound =
+        if with_bound { passes.bound_of_packing(&model, &layout) } else { MicroUsd::ZERO };
+    Packed { nodes, hourly, lower_bound, left }
+}
+
+/// What every answer begins with.
+struct Prepared {
+    apart: Apart,
+    offers: Offers,
+    standing: Vec<Standing>,
+    fixed: FixedNodes,
+}
+
+impl Prepared {
+    fn of(input: &Input) -> Self {
+        let apart = Apart::of(input.demand);
+        let shapes = apart.demand.groups.iter().map(|group| &*group.shape);
+        let supply = Supply {
+            desired: input.desired,
+            catalog: input.catalog,
+            observed: input.observed,
+            at: input.at,
+        };
+        let mut offers = Offers::of(&supply, &input.demand.daemons, shapes);
+        let attach = AttachRules::of(input.desired, input.observed, input.catalog, input.demand);
+        attach.limit_offers(offers.all_mut());
+        let circumstances = Circumstances {
+            desired: input.desired,
+            demand: input.demand,
+            at: input.at,
+            frozen: input.frozen.clone(),
+            replace: input.replace,
+            untouched: input.untouched,
+        };
+        let mut standing =
+            standing::standing_nodes(input.observed, input.catalog, &offers, &circumstances);
+        let fixed = FixedNodes::decide(&circumstances, input.observed, &offers, &mut standing);
+        standing.extend(fixed.as_standing());
+        attach.limit_standing(&mut standing);
+        Self { apart, offers, standing, fixed }
+    }
+}
+
 /// Returns the fleet to have.
 #[must_use]
 pub fn solve(input: &Input) -> Solution {
-    let apart = Apart::of(input.demand);
+    let Prepared { apart, offers, mut standing, fixed } = Prepared::of(input);
     let groups = &apart.demand.groups;
-    let shapes = groups.iter().map(|group| &*group.shape);
-    let supply = Supply {
-        desired: input.desired,
-        catalog: input.catalog,
-        observed: input.observed,
-        at: input.at,
-    };
-    let mut offers = Offers::of(&supply, &input.demand.daemons, shapes);
-    let attach = AttachRules::of(input.desired, input.observed, input.catalog, input.demand);
-    attach.limit_offers(offers.all_mut());
-    let circumstances = Circumstances {
-        desired: input.desired,
-        demand: input.demand,
-        at: input.at,
-        frozen: input.frozen.clone(),
-        replace: input.replace,
-        untouched: input.untouched,
-    };
-    let mut standing =
-        standing::standing_nodes(input.observed, input.catalog, &offers, &circumstances);
-    let fixed = FixedNodes::decide(&circumstances, input.observed, &offers, &mut standing);
-    standing.extend(fixed.as_standing());
-    attach.limit_standing(&mut standing);
     let passes = Passes { input, demand: &apart.demand, offers: &offers.list, standing: &standing };
     let model = passes.model(groups, &standing);
     let outcome = passes.run(&model);
@@ -207,6 +267,7 @@ pub fn solve(input: &Input) -> Solution {
         unplaced: apart.unplaced(unplaced),
         packed: outcome.settled.packed.min(outcome.settled.layout.price),
         orders: orders(groups, &outcome),
+        unsteered: input.settings.steer.then(|| passes.unsteered(&model, &outcome)),
         lower_bound: passes.bound(&outcome),
     };
     standing.retain(|node| !fixed.contains(&node.name));
@@ -217,5 +278,5 @@ pub fn solve(input: &Input) -> Solution {
 fn orders(groups: &[PodGroup], outcome: &consolidate::Consolidated) -> Vec<String> {
     let layout = &outcome.settled.layout;
     let nodes = layout.kept.iter().filter(|kept| **kept).count() + layout.packing.opened.len();
-    if settle::is_rehearsed(groups) { rehearse::run_names(groups, nodes) } else { Vec::new() }
+    if settle::is_rehearsed(groups) { runs::run_names(groups, nodes) } else { Vec::new() }
 }

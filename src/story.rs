@@ -32,6 +32,7 @@ pub(crate) struct Story {
     pub(crate) observed: Observed,
     pub(crate) catalog: Catalog,
     pub(crate) launched: u32,
+    pub(crate) settings: Settings,
 }
 
 impl Story {
@@ -64,7 +65,7 @@ impl Story {
         };
         let observed = Observed::empty(cluster, NOW.parse().expect("a time"));
         let catalog = Catalog::load(&"us-east-1".into(), &[]).expect("the region is embedded");
-        Self { desired, observed, catalog, launched: 0 }
+        Self { desired, observed, catalog, launched: 0, settings: Settings::default() }
     }
 
     pub(crate) fn scale(&mut self, replicas: u32) {
@@ -85,7 +86,7 @@ impl Story {
             frozen: None,
             replace: &[],
             untouched: &[],
-            settings: Settings::default(),
+            settings: self.settings,
         })
     }
 

@@ -185,6 +185,7 @@ fn capacity(observed: &Observed, waves: Vec<Wave>) -> Capacity {
             mode: "unsteered".into(),
             orders: Vec::new(),
             packed_hourly: MicroUsd::ZERO,
+            unsteered: None,
         },
         placements: Vec::new(),
         unschedulable: Vec::new(),

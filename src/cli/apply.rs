@@ -157,6 +157,7 @@ fn show_what_would_be_planned_now(plan: &Plan, world: &Path, console: &mut Conso
         world: Some(WorldChoice::Sim(world.to_owned())),
         at: None,
         demand: Some(plan.capacity.base.demand),
+        steer: plan.capacity.placement.unsteered.is_some(),
         scope: Scope::default(),
         compare: None,
         guard: GuardChoice::default(),

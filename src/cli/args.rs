@@ -101,6 +101,10 @@ pub(super) struct PlanningArgs {
     /// spec.demand.autoscaled of fleetwright.yaml, else live]
     #[arg(long, value_enum, value_name = "COUNT")]
     pub(super) demand: Option<DemandArg>,
+    /// Count on kube-scheduler to try each pod on the node that the plan has it on first (its
+    /// nominated node); shows what would be missing if it did not
+    #[arg(long)]
+    pub(super) steer: bool,
     /// Change this address alone (repeatable): a row such as `ec2_instance.web["0"]` (in single
     /// quotes), or every row of a pool as `ec2_instance.web`
     #[arg(long, value_name = "ADDRESS")]

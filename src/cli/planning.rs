@@ -71,7 +71,7 @@ impl Ground {
             demand,
             is_forecast: false,
             scope: settings.scope.clone(),
-            settings: fleet.solve,
+            settings: crate::solve::Settings { steer: settings.steer, ..fleet.solve },
         });
         plan.capacity.cost.breakdown = breakdown(&plan, &fleet.commitments);
         Ok(plan)

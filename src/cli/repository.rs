@@ -132,6 +132,7 @@ impl FleetSettings {
             commitments: fleet.commitments,
             guard: fleet.guard,
             solve: Settings {
+                steer: false,
                 horizon_hours: hours,
                 restart_cost: consolidation.restart_cost,
                 minimum_saving_milli_percent: i64::from(consolidation.minimum_saving_milli_percent),

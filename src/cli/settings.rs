@@ -68,6 +68,8 @@ pub(super) struct PlanningSettings {
     pub(super) at: Option<Timestamp>,
     /// `None`: what `fleetwright.yaml` says.
     pub(super) demand: Option<DemandMode>,
+    /// Whether pods are nominated to the nodes that they are planned on.
+    pub(super) steer: bool,
     pub(super) scope: Scope,
     /// The commit to compare with.
     pub(super) compare: Option<String>,
@@ -319,13 +321,15 @@ fn plan(args: PlanArgs) -> Result<PlanSettings, CliError> {
 }
 
 fn planning(path: PathBuf, args: PlanningArgs) -> Result<PlanningSettings, CliError> {
-    let PlanningArgs { source, world, at, demand, target, exclude, replace, compare, guard } = args;
+    let PlanningArgs { source, world, at, demand, steer, target, exclude, replace, compare, guard } =
+        args;
     let guard = of_guard(guard, compare.as_deref());
     Ok(PlanningSettings {
         source: of_source(path, source),
         world: world.as_deref().map(WorldChoice::parse).transpose()?,
         at: at.as_deref().map(moment).transpose()?,
         demand: demand.map(mode),
+        steer,
         scope: Scope {
             target: addresses(target)?,
             exclude: addresses(exclude)?,
@@ -467,13 +471,24 @@ fn apply(args: ApplyArgs) -> Result<ApplySettings, CliError> {
 /// Refuses options that a saved plan has long decided: to ignore one would apply something else
 /// than what the caller asked for.
 fn refuse_planning(args: &PlanningArgs) -> Result<(), CliError> {
-    let PlanningArgs { source, world: _, at, demand, target, exclude, replace, compare, guard: _ } =
-        args;
+    let PlanningArgs {
+        source,
+        world: _,
+        at,
+        demand,
+        steer,
+        target,
+        exclude,
+        replace,
+        compare,
+        guard: _,
+    } = args;
     let given = [
         (source.revision.is_some(), "--ref"),
         (compare.is_some(), "--compare"),
         (at.is_some(), "--at"),
         (demand.is_some(), "--demand"),
+        (*steer, "--steer"),
         (!target.is_empty(), "--target"),
         (!exclude.is_empty(), "--exclude"),
         (!replace.is_empty(), "--replace"),

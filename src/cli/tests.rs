@@ -108,6 +108,7 @@ fn planning(path: &str) -> PlanningSettings {
         world: None,
         at: None,
         demand: None,
+        steer: false,
         scope: Scope::default(),
         compare: None,
         guard: super::settings::GuardChoice::default(),
@@ -211,6 +212,7 @@ fn what_was_typed_means_what_it_says() {
         "2026-09-01T12:00:00+02:00",
         "--demand",
         "ceiling",
+        "--steer",
         "--target",
         "ec2_instance.web",
         "--target",
@@ -230,6 +232,7 @@ fn what_was_typed_means_what_it_says() {
             world: Some(WorldChoice::Sim("w".into())),
             at: Some("2026-09-01T10:00:00Z".parse().expect("a time")),
             demand: Some(DemandMode::Ceiling),
+            steer: true,
             scope: Scope {
                 target: vec!["ec2_instance.web".into(), "ec2_instance.db[\"0\"]".into()],
                 exclude: vec!["autoscaling_group.old".into()],

@@ -100,9 +100,11 @@ pub fn diff(parts: Parts) -> Plan {
             waves: waves(&rows.changes),
             pods: totals::pods(demand, &unschedulable, rows.moved),
             placement: crate::plan::wire::Placement {
-                mode: "unsteered".to_owned(),
+                mode: if solution.target.unsteered.is_some() { "steered" } else { "unsteered" }
+                    .to_owned(),
                 orders: solution.target.orders.clone(),
                 packed_hourly: solution.target.packed,
+                unsteered: solution.target.unsteered,
             },
             placements: rows.placements,
             unschedulable,

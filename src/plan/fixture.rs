@@ -602,6 +602,7 @@ fn capacity() -> Capacity {
             mode: "unsteered".to_owned(),
             orders: Vec::new(),
             packed_hourly: MicroUsd(373_000),
+            unsteered: None,
         },
         placements: vec![place("api", "2", 1), place("batch", "3", 2)],
         unschedulable: vec![UnschedulableRow {

@@ -21,7 +21,7 @@ use crate::ids::{
 pub use crate::pod::Taint;
 pub use crate::solve::{
     Alternative, BlockReason, KeepReason, LaunchReason, Rejection, Relaxed, RetireReason,
-    workload_key,
+    Unsteered, workload_key,
 };
 use crate::units::{MicroUsd, Resources};
 
@@ -553,6 +553,9 @@ pub struct Placement {
     pub orders: Vec<String>,
     /// Price per hour of the tightest packing found.
     pub packed_hourly: MicroUsd,
+    /// Of a steered plan: what would be missing if no nomination were honoured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unsteered: Option<Unsteered>,
 }
 
 /// Pods of a workload that go to a node.

@@ -75,6 +75,7 @@ fn capacity(base: Base) -> Capacity {
             mode: "unsteered".into(),
             orders: Vec::new(),
             packed_hourly: MicroUsd::ZERO,
+            unsteered: None,
         },
         placements: Vec::new(),
         unschedulable: Vec::new(),

@@ -6,6 +6,7 @@ use super::row::{Row, Symbol, count};
 use crate::plan::Plan;
 use crate::plan::wire::{
     Base, BaseWorld, Change, Completeness, DemandMode, ModeRow, NodeState, PodTotals, Summary,
+    Unsteered,
 };
 use crate::units::MicroUsd;
 
@@ -157,6 +158,22 @@ fn mode(row: &ModeRow, plan: &Plan) -> Vec<Span> {
     items
 }
 
+/// Says what a steered plan would lack if the scheduler went its own way.
+fn steering(without: &Unsteered) -> String {
+    let Unsteered { pending, nodes, hourly: price } = without;
+    if *pending == 0 {
+        return "Steered, but every order finds each pod a place without nominations too."
+            .to_owned();
+    }
+    let pods = if *pending == 1 { "1 pod".to_owned() } else { format!("{pending} pods") };
+    let nodes = if *nodes == 1 { "1 node".to_owned() } else { format!("{nodes} nodes") };
+    format!(
+        "Steered: this counts on pods being nominated to their nodes. If no nomination were honoured, \
+         up to {pods} would stay pending, and {nodes} ({}) would be missing.",
+        hourly(*price)
+    )
+}
+
 /// Returns what limits the plan as a whole: errors, gaps, and why it cannot be applied.
 pub(super) fn standing(plan: &Plan) -> Vec<String> {
     let mut lines = Vec::new();
@@ -167,6 +184,7 @@ pub(super) fn standing(plan: &Plan) -> Vec<String> {
             "The inputs have errors: this plan removes nothing and cannot be applied.".to_owned(),
         );
     }
+    lines.extend(plan.capacity.placement.unsteered.map(|without| steering(&without)));
     for (source, completeness) in &plan.capacity.base.world.sources {
         match completeness {
             Completeness::Complete => {}

@@ -102,7 +102,10 @@ fn block(reason: &BlockReason) -> String {
         }
         BlockReason::NotReady => "the node is not Ready".to_owned(),
         BlockReason::NotTargeted => "left out by --target or --exclude".to_owned(),
-        BlockReason::Budget => "the disruption budget of its pool is used up".to_owned(),
+        BlockReason::Budget => "a disruption budget of its pool lets no node go now".to_owned(),
+        BlockReason::ProtectedPod { workload, budget } => {
+            format!("disruption budget {budget} never lets a pod of {workload} be evicted")
+        }
         BlockReason::StaticPool => "its pool has a fixed number of nodes".to_owned(),
         BlockReason::InTurn => {
             "another node of its pool, which has a fixed number, is replaced first".to_owned()

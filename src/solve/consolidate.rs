@@ -77,7 +77,7 @@ pub(super) fn consolidate(stage: &Stage, settings: &Settings) -> Consolidated {
 }
 
 /// Leaves out the nodes that should leave, unless that would leave pods without a place.
-fn without_leavers(ground: &Ground) -> Layout {
+pub(super) fn without_leavers(ground: &Ground) -> Layout {
     let leaves = |i: usize| matches!(ground.standing[i].fate, Fate::Leaves(_));
     let mut layout = ground.layout(vec![true; ground.standing.len()]);
     for index in (0..ground.standing.len()).filter(|i| leaves(*i)) {
@@ -163,7 +163,7 @@ impl Round<'_> {
     /// Rehearses a trial; what it takes for every order to pass counts against it.
     fn rehearsed(&mut self, current: &Settled, trial: Trial) -> Option<Settled> {
         let Trial { set, layout, needed, moves, .. } = trial;
-        let settled = self.stage.settle(&layout);
+        let settled = self.stage.settle_trial(&layout);
         let saves = current.layout.price - settled.layout.price;
         // Not one pod more may be without a place, of whichever workload.
         let has_place = |(group, pods): (&usize, &u32)| {

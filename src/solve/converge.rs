@@ -18,7 +18,7 @@ use super::pack::{Opened, Packing};
 use super::rehearse::{Placements, Settled, Stage, Verdict};
 use super::standing::{Fate, Standing};
 use super::survey::Single;
-use super::target::Place;
+use super::target::{Place, Unsteered};
 use super::{Input, Settings};
 use crate::demand::{Demand, PodGroup};
 use crate::ids::NodeName;
@@ -125,6 +125,13 @@ impl Passes<'_> {
         paid + lower_bound(&model, &placed, &singles)
     }
 
+    /// Returns a bound on every fleet that holds what a packing holds.
+    pub(super) fn bound_of_packing(&self, model: &Model, layout: &Layout) -> MicroUsd {
+        let settled = self.stage(self.demand, self.standing, model).as_packed(layout);
+        let (baseline, declined) = (layout.price, BTreeMap::new());
+        self.bound(&Consolidated { settled, baseline, declined })
+    }
+
     /// Places `groups` on `standing` and what else it takes, and consolidates.
     fn pass(&self, groups: &[PodGroup], standing: &[Standing], model: &Model) -> Consolidated {
         let demand = Demand {
@@ -153,7 +160,14 @@ impl Passes<'_> {
         let supply = reservations.map(|(id, reservation)| (id, reservation.available));
         let limits = Limits::of(pools, supply, &counted, &columns);
         let ground = Ground::of(model, standing, limits);
-        Stage::new(ground, demand, self.offers, &self.input.desired.namespaces)
+        let stage = Stage::new(ground, demand, self.offers, &self.input.desired.namespaces);
+        stage.steered(self.input.settings.steer)
+    }
+
+    /// Returns what the fleet lacks for every order to pass if no nomination is honoured.
+    pub(super) fn unsteered(&self, model: &Model, outcome: &Consolidated) -> Unsteered {
+        let stage = self.stage(self.demand, self.standing, model).steered(false);
+        stage.missing_unsteered(&outcome.settled)
     }
 
     /// Keeps nodes that would be replaced by others just like them, where that costs no more: a

@@ -14,6 +14,9 @@ use super::standing::{Fate, Standing};
 use crate::ids::NodeName;
 use crate::units::MicroUsd;
 
+/// Classes times columns up to which pods are packed greedily as well.
+const GREEDY_MAX: usize = 50_000;
+
 /// A complete answer for one set of nodes that stay.
 #[derive(Debug, Clone)]
 pub(super) struct Layout {
@@ -116,7 +119,7 @@ impl<'a> Ground<'a> {
         }
         let bound = self.bound(&staying, &mut left);
         let on: Vec<Counts> = fillings.into_iter().map(|filling| filling.pods).collect();
-        let mut packing = pack(self.model, &left, &self.limits);
+        let mut packing = self.packed(&left);
         for (class, count) in &bound {
             packing.left[*class] += count;
         }
@@ -126,11 +129,30 @@ impl<'a> Ground<'a> {
         Layout { kept, on, staying, packing, price }
     }
 
+    /// Packs pods on new nodes: greedily, or at solved prices where that is less work.
+    fn packed(&self, left: &[u32]) -> Packing {
+        if self.is_much(left)
+            && let Some(packing) = procure(self.model, left, &self.limits)
+        {
+            return packing;
+        }
+        pack(self.model, left, &self.limits)
+    }
+
+    /// Returns whether filling every column anew for each node would take long.
+    fn is_much(&self, wanted: &[u32]) -> bool {
+        let classes = wanted.iter().filter(|count| **count > 0).count();
+        classes.saturating_mul(self.model.undominated.len()) > GREEDY_MAX
+    }
+
     /// Returns `layout` with its new nodes bought at solved prices, where that costs less.
     pub(super) fn repacked(&self, mut layout: Layout) -> Layout {
         let mut wanted = vec![0; self.model.classes.len()];
         for (class, count) in layout.packing.opened.iter().flat_map(|node| &node.pods) {
             wanted[*class] += count;
+        }
+        if self.is_much(&wanted) {
+            return layout;
         }
         let Some(better) = procure(self.model, &wanted, &self.limits) else { return layout };
         let (old, new) = (layout.packing.price(self.model), better.price(self.model));

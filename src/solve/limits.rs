@@ -6,7 +6,7 @@
 //! never overruns.
 
 use std::collections::BTreeMap;
-use std::rc::Rc;
+use std::sync::Arc;
 
 use super::offer::Offer;
 use super::standing::Standing;
@@ -24,11 +24,11 @@ pub(super) struct Limits {
     /// Machines that each reservation has left.
     supply: BTreeMap<ReservationId, i64>,
     /// Capacity of each column's node.
-    sizes: Rc<Vec<Resources>>,
+    sizes: Arc<Vec<Resources>>,
     /// Pool of each column.
-    pools: Rc<Vec<PoolName>>,
+    pools: Arc<Vec<PoolName>>,
     /// Reservation of each column.
-    reservations: Rc<Vec<Option<ReservationId>>>,
+    reservations: Arc<Vec<Option<ReservationId>>>,
 }
 
 /// What one limited pool may still grow by.
@@ -72,9 +72,9 @@ impl Limits {
         Self {
             left,
             supply,
-            sizes: Rc::new(sizes),
-            pools: Rc::new(pools),
-            reservations: Rc::new(reservations),
+            sizes: Arc::new(sizes),
+            pools: Arc::new(pools),
+            reservations: Arc::new(reservations),
         }
     }
 

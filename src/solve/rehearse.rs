@@ -4,124 +4,19 @@
 //! scheduler places the pods on the planned nodes in several runs; what to do where it leaves pods
 //! over is the business of `settle`.
 
-use std::cell::{Cell, OnceCell};
 use std::collections::BTreeMap;
-
-use rand::SeedableRng;
-use rand::seq::SliceRandom;
-use rand_pcg::Pcg64;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use super::layout::{Ground, Layout};
-use super::offer::{Offer, admits_daemon};
+use super::offer::Offer;
+use super::play::{Blank, Cast, Performance, Scene};
+use super::runs::{Run, planned_pods, runs};
 use super::standing::zone_of;
 use super::target::Place;
 use crate::demand::{Daemon, Demand, PodGroup};
 use crate::ids::{Labels, Namespace, ZoneName};
-use crate::requirement::{key, label};
-use crate::schedule::{Balance, ClassIndex, NodeIndex, ScheduleNode, Scheduler};
 use crate::units::MicroUsd;
-
-/// One rehearsal: the order in which pods come, and the scheduler's rule for balance, which
-/// Kubernetes 1.36 changed; a cluster may run either.
-#[derive(Debug, Clone, Copy)]
-struct Run {
-    order: Order,
-    balance: Balance,
-}
-
-/// The orders in which pods come to the scheduler.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Order {
-    /// By namespace and name, as a delivery tool applies them.
-    Declared,
-    /// The pods that are worth most first.
-    LargestFirst,
-    /// The pods that are worth least first.
-    SmallestFirst,
-    /// At random, from this seed.
-    Shuffled(u64),
-}
-
-/// What tells most comes first.
-const RUNS: [Run; 8] = [
-    Run { order: Order::Declared, balance: Balance::Change },
-    Run { order: Order::LargestFirst, balance: Balance::Change },
-    Run { order: Order::SmallestFirst, balance: Balance::Change },
-    Run { order: Order::SmallestFirst, balance: Balance::Level },
-    Run { order: Order::Shuffled(1), balance: Balance::Change },
-    Run { order: Order::Declared, balance: Balance::Level },
-    Run { order: Order::LargestFirst, balance: Balance::Level },
-    Run { order: Order::Shuffled(2), balance: Balance::Level },
-];
-
-/// How many of the runs are made up to so many pods times nodes: on a small fleet one pod decides,
-/// and a run costs little.
-const RUNS_UP_TO: [(u64, usize); 2] = [(20_000, 8), (500_000, 5)];
-
-/// Runs that are made of any fleet.
-const RUNS_MIN: usize = 3;
-
-/// Returns the runs for so many pods on so many nodes.
-fn runs(pods: u64, nodes: usize) -> &'static [Run] {
-    let work = pods.saturating_mul(u64::try_from(nodes).unwrap_or(u64::MAX));
-    let made = RUNS_UP_TO.iter().find(|(most, _)| work <= *most).map(|(_, made)| *made);
-    &RUNS[..made.unwrap_or(RUNS_MIN)]
-}
-
-/// Returns how many pods are planned.
-pub(super) fn planned_pods(groups: &[PodGroup]) -> u64 {
-    groups.iter().map(|group| u64::from(group.counts.planned)).fold(0, u64::saturating_add)
-}
-
-impl Run {
-    /// Returns where its ties between nodes are drawn from: no two runs break them alike.
-    fn seed(self) -> u64 {
-        let order = match self.order {
-            Order::Declared => 0,
-            Order::LargestFirst => 1,
-            Order::SmallestFirst => 2,
-            Order::Shuffled(seed) => 2 + seed,
-        };
-        let balance = match self.balance {
-            Balance::Change => 0,
-            Balance::Level => 1,
-        };
-        2 * order + balance
-    }
-
-    fn name(self) -> String {
-        let order = match self.order {
-            Order::Declared => "declared".to_owned(),
-            Order::LargestFirst => "largest-first".to_owned(),
-            Order::SmallestFirst => "smallest-first".to_owned(),
-            Order::Shuffled(seed) => format!("shuffled-{seed}"),
-        };
-        let balance = match self.balance {
-            Balance::Level => "1.35",
-            Balance::Change => "1.36",
-        };
-        format!("{order} (kube-scheduler {balance})")
-    }
-}
-
-/// Workloads times nodes up to which default spreading, a score of its own for each workload on
-/// each node, is part of the rehearsal.
-const SPREAD_MAX: usize = 1_000_000;
-
-/// A scheduler, and the classes of groups and of daemons in it.
-type Blank = (Scheduler, Vec<ClassIndex>, Vec<ClassIndex>);
-
-/// Returns whether default spreading is rehearsed for so many workloads on so many nodes.
-fn spreads(groups: usize, nodes: usize) -> bool {
-    groups.saturating_mul(nodes) <= SPREAD_MAX
-}
-
-/// Returns the names of the runs that a plan of this size passes.
-pub(super) fn run_names(groups: &[PodGroup], nodes: usize) -> Vec<String> {
-    let suffix = if spreads(groups.len(), nodes) { "" } else { ", without default spreading" };
-    let runs = runs(planned_pods(groups), nodes).iter();
-    runs.map(|run| format!("{}{suffix}", run.name())).collect()
-}
 
 /// What the rehearsal needs beside the problem in numbers.
 pub(super) struct Stage<'a> {
@@ -132,10 +27,16 @@ pub(super) struct Stage<'a> {
     pub namespaces: &'a BTreeMap<Namespace, Labels>,
     /// Schedulers with every class known and no node yet, with and without default spreading:
     /// classes are costly to make.
-    spreading: OnceCell<Blank>,
-    plain: OnceCell<Blank>,
+    pub spreading: OnceLock<Blank>,
+    pub plain: OnceLock<Blank>,
+    /// What a pod of each group is worth.
+    pub worth: Vec<i128>,
     /// Pods times nodes tried since it was last set to zero.
-    pub work: Cell<u64>,
+    work: AtomicU64,
+    /// Whether each pod is nominated to the node that the packing has it on.
+    pub steered: bool,
+    /// The run that failed last: it is the first to be played of the next fleet.
+    hardest: AtomicUsize,
 }
 
 /// Where pods of each group are.
@@ -156,12 +57,6 @@ pub(super) struct Settled {
     pub packed: MicroUsd,
 }
 
-/// What one order came to: where pods went, and how many of each group found no place.
-pub(super) struct Performance {
-    pub placements: Placements,
-    pub left: BTreeMap<usize, u32>,
-}
-
 impl<'a> Stage<'a> {
     /// Returns a stage for the pods of `groups`.
     pub(super) fn new(
@@ -170,33 +65,79 @@ impl<'a> Stage<'a> {
         offers: &'a [Offer],
         namespaces: &'a BTreeMap<Namespace, Labels>,
     ) -> Self {
+        let mut worth = vec![0; demand.groups.len()];
+        for class in &ground.model.classes {
+            class.groups().for_each(|group| worth[group] = class.worth);
+        }
         Self {
             ground,
             groups: &demand.groups,
             daemons: &demand.daemons,
             offers,
             namespaces,
-            spreading: OnceCell::new(),
-            plain: OnceCell::new(),
-            work: Cell::new(0),
+            spreading: OnceLock::new(),
+            plain: OnceLock::new(),
+            worth,
+            work: AtomicU64::new(0),
+            steered: false,
+            hardest: AtomicUsize::new(0),
         }
     }
 
-    /// Plays the runs one by one and stops at the first that leaves pods over.
+    /// Returns the stage with pods nominated to the nodes that the packing has them on, or not.
+    pub(super) fn steered(self, steered: bool) -> Self {
+        Self { steered, ..self }
+    }
+
+    /// Counts `tries` of a node by a pod.
+    pub(super) fn count_work(&self, tries: u64) {
+        self.work.fetch_add(tries, Ordering::Relaxed);
+    }
+
+    /// Returns the pods times nodes tried since they were last forgotten.
+    pub(super) fn work(&self) -> u64 {
+        self.work.load(Ordering::Relaxed)
+    }
+
+    /// Forgets what was counted so far.
+    pub(super) fn forget_work(&self) {
+        self.work.store(0, Ordering::Relaxed);
+    }
+
+    /// Plays the runs and stops at the first that leaves pods over.
     pub(super) fn rehearse(&self, layout: &Layout) -> Verdict {
         let offers = self.choose_offers(layout);
         let scene = self.scene(layout, &offers);
         let unplaced = self.excluded(layout, &scene);
-        let mut first = None;
-        for run in runs(planned_pods(self.groups), scene.place_of.len()) {
-            let performance = self.play(&scene, *run, &unplaced);
-            if !performance.left.is_empty() {
-                return Verdict::Left(self.missing(&performance, &offers));
-            }
-            first.get_or_insert(performance);
+        let runs = runs(planned_pods(self.groups), scene.nodes());
+        // A fleet that does not hold fails most often where the one before it failed.
+        let hardest = self.hardest.load(Ordering::Relaxed).min(runs.len() - 1);
+        let order: Vec<usize> =
+            [hardest].into_iter().chain((0..runs.len()).filter(|run| *run != hardest)).collect();
+        let in_order: Vec<Run> = order.iter().map(|run| runs[*run]).collect();
+        let guided = self.steered.then(|| self.guided(layout, &scene));
+        let cast = Cast { unplaced: &unplaced, guided: guided.as_ref() };
+        let mut played = self.play_all(&scene, &in_order, cast);
+        let last = played.last().expect("there is at least one run");
+        if !last.left.is_empty() {
+            self.hardest.store(order[played.len() - 1], Ordering::Relaxed);
+            return Verdict::Left(self.missing(&scene, last, &offers));
         }
-        let first = first.expect("there is at least one run");
+        let first = order.iter().position(|run| *run == 0).expect("every run was played");
+        let first = scene.placements(&played.swap_remove(first));
         Verdict::Passed(self.settled(layout.clone(), first, offers, unplaced))
+    }
+
+    /// Returns the most pods that a run leaves over.
+    pub(super) fn most_left(&self, layout: &Layout) -> u32 {
+        let offers = self.choose_offers(layout);
+        let scene = self.scene(layout, &offers);
+        let unplaced = self.excluded(layout, &scene);
+        let cast = Cast { unplaced: &unplaced, guided: None };
+        let left = runs(planned_pods(self.groups), scene.nodes())
+            .iter()
+            .map(|run| self.play_one(&scene, *run, cast).left.values().sum());
+        left.max().unwrap_or(0)
     }
 
     /// Plays the runs with ever more pods left out, until every run finds the others a place.
@@ -204,28 +145,20 @@ impl<'a> Stage<'a> {
         let offers = self.choose_offers(layout);
         let scene = self.scene(layout, &offers);
         let mut unplaced = self.excluded(layout, &scene);
-        let runs = runs(planned_pods(self.groups), scene.place_of.len());
-        let mut passed = 0;
-        let mut first = None;
-        for run in runs.iter().cycle() {
-            let performance = self.play(&scene, *run, &unplaced);
-            if performance.left.is_empty() {
-                passed += 1;
-                if run.name() == runs[0].name() {
-                    first = Some(performance);
-                }
-                if passed == runs.len() {
-                    break;
-                }
-                continue;
+        let runs = runs(planned_pods(self.groups), scene.nodes());
+        let guided = self.steered.then(|| self.guided(layout, &scene));
+        loop {
+            let cast = Cast { unplaced: &unplaced, guided: guided.as_ref() };
+            let mut played = self.play_all(&scene, runs, cast);
+            let last = played.last().expect("there is at least one run");
+            if last.left.is_empty() {
+                let first = scene.placements(&played.swap_remove(0));
+                return self.settled(layout.clone(), first, offers, unplaced);
             }
-            passed = 0;
-            for (group, count) in performance.left {
-                *unplaced.entry(group).or_insert(0) += count;
+            for (group, count) in &last.left {
+                *unplaced.entry(*group).or_insert(0) += count;
             }
         }
-        let first = first.expect("every run passed, the first one among them");
-        self.settled(layout.clone(), first, offers, unplaced)
     }
 
     /// Returns the layout with exactly these pods left out, where every run finds the others a
@@ -237,27 +170,27 @@ impl<'a> Stage<'a> {
     ) -> Option<Settled> {
         let offers = self.choose_offers(layout);
         let scene = self.scene(layout, &offers);
-        let mut first = None;
-        for run in runs(planned_pods(self.groups), scene.place_of.len()) {
-            let performance = self.play(&scene, *run, &unplaced);
-            if !performance.left.is_empty() {
-                return None;
-            }
-            first.get_or_insert(performance);
+        let guided = self.steered.then(|| self.guided(layout, &scene));
+        let cast = Cast { unplaced: &unplaced, guided: guided.as_ref() };
+        let runs = runs(planned_pods(self.groups), scene.nodes());
+        let mut played = self.play_all(&scene, runs, cast);
+        if played.last().is_none_or(|last| !last.left.is_empty()) {
+            return None;
         }
-        Some(self.settled(layout.clone(), first?, offers, unplaced))
+        let first = scene.placements(&played.swap_remove(0));
+        Some(self.settled(layout.clone(), first, offers, unplaced))
     }
 
     fn settled(
         &self,
         mut layout: Layout,
-        first: Performance,
+        placements: Placements,
         offers: Vec<usize>,
         unplaced: BTreeMap<usize, u32>,
     ) -> Settled {
-        self.recount(&mut layout, &first.placements, &offers, &unplaced);
+        self.recount(&mut layout, &placements, &offers, &unplaced);
         let packed = layout.price;
-        Settled { layout, offers, placements: first.placements, unplaced, packed }
+        Settled { layout, offers, placements, unplaced, packed }
     }
 
     /// Makes the counts by class say where `placements` has the pods.
@@ -320,13 +253,14 @@ impl<'a> Stage<'a> {
 
     /// Returns what is left over, by class: of a group with several, of those with fewer pods than
     /// were meant for them.
-    fn missing(&self, performance: &Performance, offers: &[usize]) -> Vec<u32> {
+    fn missing(&self, scene: &Scene, performance: &Performance, offers: &[usize]) -> Vec<u32> {
         let model = self.ground.model;
+        let placements = scene.placements(performance);
         let mut missing = vec![0; model.classes.len()];
         for (group, count) in &performance.left {
             let mut count = *count;
             let mut placed: BTreeMap<usize, u32> = BTreeMap::new();
-            for (place, pods) in performance.placements.get(group).into_iter().flatten() {
+            for (place, pods) in placements.get(group).into_iter().flatten() {
                 if let Some(class) = self.class_at(*group, place, offers) {
                     *placed.entry(class).or_insert(0) += pods;
                 }
@@ -355,7 +289,9 @@ impl<'a> Stage<'a> {
         if total == 0 {
             return BTreeMap::new();
         }
-        let left = self.play(scene, RUNS[0], &BTreeMap::new()).left;
+        let first = runs(planned_pods(self.groups), scene.nodes())[0];
+        let cast = Cast { unplaced: &BTreeMap::new(), guided: None };
+        let left = self.play_one(scene, first, cast).left;
         if left.values().map(|n| u64::from(*n)).sum::<u64>() <= total {
             return left;
         }
@@ -406,212 +342,6 @@ impl<'a> Stage<'a> {
         });
         opened.collect()
     }
-
-    /// Returns a scheduler for so many nodes that knows the classes of all groups and daemons.
-    fn blank(&self, nodes: usize) -> &Blank {
-        if spreads(self.groups.len(), nodes) {
-            self.spreading.get_or_init(|| self.make_blank(true))
-        } else {
-            self.plain.get_or_init(|| self.make_blank(false))
-        }
-    }
-
-    fn make_blank(&self, spreads: bool) -> Blank {
-        let mut scheduler = Scheduler::new(Vec::new(), self.namespaces, 0);
-        // Default spreading is by owner: without one there is none.
-        let mut class =
-            |shape, workload| scheduler.class(shape, Some(workload).filter(|_| spreads));
-        let groups = self.groups.iter().map(|g| class(&g.shape, &g.workload)).collect();
-        let daemons = self.daemons.iter().map(|d| class(&d.shape, &d.workload)).collect();
-        (scheduler, groups, daemons)
-    }
-
-    /// Sets the scene: nodes, what DaemonSets put on them, and the pods that stay where they run.
-    pub(super) fn scene(&self, layout: &Layout, offers: &[usize]) -> Scene {
-        let (mut nodes, mut places) = (Vec::new(), Vec::new());
-        for (node, _) in self.ground.standing.iter().zip(&layout.kept).filter(|(_, kept)| **kept) {
-            let daemons = super::offer::daemon_requests(self.daemons, &node.labels, &node.taints);
-            nodes.push(ScheduleNode {
-                name: node.name.clone(),
-                labels: node.labels.clone(),
-                taints: node.taints.clone(),
-                allocatable: node.room.plus(&daemons),
-                unschedulable: !node.schedulable,
-            });
-            places.push(Place::Node(node.name.clone()));
-        }
-        for (index, offer) in offers.iter().enumerate() {
-            nodes.push(self.new_node(*offer, index));
-            places.push(Place::Launch(index));
-        }
-        let (mut scheduler, classes, daemons) = self.blank(nodes.len()).clone();
-        let indices = scheduler.add_nodes(nodes.iter().cloned());
-        for (node, index) in nodes.iter().zip(&indices) {
-            self.bind_daemons(&mut scheduler, &daemons, (node, *index));
-        }
-        let place_of = indices.into_iter().zip(places).collect();
-        let staying = self.staying(layout);
-        let mut scene = Scene { scheduler, classes, daemons, place_of, staying };
-        Self::seat(&mut scene);
-        scene
-    }
-
-    /// Returns the node that a launch becomes.
-    pub(super) fn new_node(&self, offer: usize, index: usize) -> ScheduleNode {
-        let offer = &self.offers[offer];
-        let node = &offer.node;
-        let name = format!("launch/{index}");
-        let mut labels = node.labels.clone();
-        labels.extend([label(key::HOSTNAME, &name)]);
-        ScheduleNode {
-            name: name.as_str().into(),
-            labels,
-            taints: node.taints.clone(),
-            // The room knows what the node attaches as well, and what others must hold for it.
-            allocatable: offer.planned(),
-            unschedulable: false,
-        }
-    }
-
-    /// Binds the pods that DaemonSets put on a node.
-    pub(super) fn bind_daemons(
-        &self,
-        scheduler: &mut Scheduler,
-        classes: &[ClassIndex],
-        (node, index): (&ScheduleNode, NodeIndex),
-    ) {
-        for (daemon, class) in self.daemons.iter().zip(classes) {
-            if admits_daemon(daemon, &node.labels, &node.taints) {
-                scheduler.bind(*class, index);
-            }
-        }
-    }
-
-    /// Returns the pods that stay where they run, by group: those that the layout keeps there.
-    pub(super) fn staying(&self, layout: &Layout) -> Placements {
-        let nodes: Vec<usize> = (0..layout.kept.len()).filter(|node| layout.kept[*node]).collect();
-        let nodes = self.ground.in_fill_order(nodes.into_iter());
-        let mut seats = layout.staying.clone();
-        let mut staying = Placements::new();
-        for (index, group) in self.groups.iter().enumerate() {
-            let mut wanted = group.counts.planned;
-            for node in nodes.iter().copied() {
-                let name = &self.ground.standing[node].name;
-                let Some(running) = group.running.get(name) else { continue };
-                let mut count = (*running).min(wanted);
-                let labels = &self.ground.standing[node].labels;
-                if let Some(class) = self.ground.model.class_of(index, labels) {
-                    // Pods of no class stay unconditionally: nothing is known about their rules.
-                    let seats = seats[node].entry(class).or_insert(0);
-                    count = count.min(*seats);
-                    *seats -= count;
-                }
-                wanted -= count;
-                if count > 0 {
-                    staying.entry(index).or_default().insert(Place::Node(name.clone()), count);
-                }
-            }
-        }
-        staying
-    }
-
-    /// Binds the pods that stay where they run.
-    fn seat(scene: &mut Scene) {
-        for (group, places) in &scene.staying {
-            for (place, count) in places {
-                let Place::Node(name) = place else { continue };
-                let seat = scene.scheduler.node(name).expect("every kept node is on stage");
-                for _ in 0..*count {
-                    scene.scheduler.bind(scene.classes[*group], seat);
-                }
-            }
-        }
-    }
-
-    fn play(&self, scene: &Scene, run: Run, unplaced: &BTreeMap<usize, u32>) -> Performance {
-        let scheduler = scene.scheduler.clone();
-        let mut scheduler = scheduler.with_balance(run.balance).with_seed(run.seed());
-        let (mut placements, mut left) = (scene.staying.clone(), BTreeMap::new());
-        let queue = self.queue(scene, run.order, unplaced);
-        let tries = queue.len().saturating_mul(scene.place_of.len());
-        self.work.set(self.work.get().saturating_add(u64::try_from(tries).unwrap_or(u64::MAX)));
-        for group in queue {
-            match scheduler.try_schedule(scene.classes[group], None) {
-                Some(node) => {
-                    let place = scene.place_of[&node].clone();
-                    *placements.entry(group).or_default().entry(place).or_insert(0) += 1;
-                }
-                None => *left.entry(group).or_insert(0) += 1,
-            }
-        }
-        self.retry(scene, &mut scheduler, &mut placements, &mut left);
-        Performance { placements, left }
-    }
-
-    /// Tries pods that found no place again as long as that helps: a pod that came after them may
-    /// be what they waited for, as the scheduler does when one is bound.
-    fn retry(
-        &self,
-        scene: &Scene,
-        scheduler: &mut Scheduler,
-        placements: &mut Placements,
-        left: &mut BTreeMap<usize, u32>,
-    ) {
-        let waits = |group: &usize| {
-            let shape = &self.groups[*group].shape;
-            !shape.affinity.required.is_empty() || !shape.spread.is_empty()
-        };
-        loop {
-            let waiting: Vec<usize> = left.keys().copied().filter(waits).collect();
-            let mut helped = false;
-            for group in waiting {
-                while let Some(count) = left.get_mut(&group) {
-                    let node = scheduler.try_schedule(scene.classes[group], None);
-                    let Some(node) = node else { break };
-                    let place = scene.place_of[&node].clone();
-                    *placements.entry(group).or_default().entry(place).or_insert(0) += 1;
-                    helped = true;
-                    *count -= 1;
-                    if *count == 0 {
-                        left.remove(&group);
-                    }
-                }
-            }
-            if !helped {
-                return;
-            }
-        }
-    }
-
-    /// The pending pods, by group, in the order in which they come; higher priority goes first in
-    /// any case.
-    fn queue(&self, scene: &Scene, order: Order, unplaced: &BTreeMap<usize, u32>) -> Vec<usize> {
-        let mut worth = vec![0; self.groups.len()];
-        for class in &self.ground.model.classes {
-            class.groups().for_each(|group| worth[group] = class.worth);
-        }
-        let placeable = |(_, group): &(usize, &PodGroup)| group.shape.unsupported.is_empty();
-        let mut groups: Vec<usize> =
-            self.groups.iter().enumerate().filter(placeable).map(|(index, _)| index).collect();
-        match order {
-            Order::LargestFirst => groups.sort_by_key(|g| (std::cmp::Reverse(worth[*g]), *g)),
-            Order::SmallestFirst => groups.sort_by_key(|g| (worth[*g], *g)),
-            Order::Declared | Order::Shuffled(_) => {}
-        }
-        let pending = |group: &usize| {
-            let staying: u32 =
-                scene.staying.get(group).into_iter().flat_map(BTreeMap::values).sum();
-            let without = unplaced.get(group).copied().unwrap_or(0);
-            let count = self.groups[*group].counts.planned.saturating_sub(staying + without);
-            std::iter::repeat_n(*group, usize::try_from(count).unwrap_or(usize::MAX))
-        };
-        let mut queue: Vec<usize> = groups.iter().flat_map(pending).collect();
-        if let Order::Shuffled(seed) = order {
-            queue.shuffle(&mut Pcg64::seed_from_u64(seed));
-        }
-        queue.sort_by_key(|group| std::cmp::Reverse(self.groups[*group].shape.priority));
-        queue
-    }
 }
 
 /// What the runs say of a layout.
@@ -620,15 +350,4 @@ pub(super) enum Verdict {
     Passed(Settled),
     /// A run left these pods over, by class.
     Left(Vec<u32>),
-}
-
-/// Nodes on stage, before the pending pods come.
-pub(super) struct Scene {
-    pub scheduler: Scheduler,
-    /// The class of each group.
-    pub classes: Vec<ClassIndex>,
-    /// The class of each daemon.
-    pub daemons: Vec<ClassIndex>,
-    place_of: BTreeMap<NodeIndex, Place>,
-    pub staying: Placements,
 }

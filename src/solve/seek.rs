@@ -15,8 +15,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::layout::{Counts, Layout};
 use super::offer::admits;
 use super::pack::{Opened, Packing};
-use super::rehearse::{Settled, Stage, planned_pods};
+use super::rehearse::{Settled, Stage};
 use super::rescue::{keys_of_rules, place_of_offer};
+use super::runs::planned_pods;
+use super::settle::pinned;
 use super::standing::Fate;
 
 /// Fleets that are rehearsed in one search.
@@ -60,7 +62,7 @@ impl Stage<'_> {
             seen: BTreeSet::from([start.clone()]),
             open: BTreeMap::new(),
             bases: BTreeMap::new(),
-            work: self.work.get(),
+            work: self.work(),
         };
         let rank = search.rank(&settled, (0, start));
         search.open.insert(rank, settled);
@@ -234,7 +236,7 @@ impl Search<'_> {
             let (_, edits, _, fleet) = rank;
             for next in self.changed(&fleet) {
                 if self.seen.len() > FLEETS_MAX
-                    || self.stage.work.get().saturating_sub(self.work) > WORK_MAX
+                    || self.stage.work().saturating_sub(self.work) > WORK_MAX
                 {
                     return best;
                 }
@@ -317,15 +319,6 @@ impl Search<'_> {
         layout.price += layout.packing.price(ground.model);
         Some(layout)
     }
-}
-
-/// Returns the layout with each new node bound to its offer.
-fn pinned(settled: &Settled) -> Layout {
-    let mut layout = settled.layout.clone();
-    for (node, offer) in layout.packing.opened.iter_mut().zip(&settled.offers) {
-        node.offer = Some(*offer);
-    }
-    layout
 }
 
 /// Returns `offers` with so many nodes of another.

@@ -3,10 +3,13 @@
 use std::collections::BTreeMap;
 
 use super::allot::NodeRule;
-use super::model::{Model, Side};
+use super::model::{Column, Model, Side};
 use super::offer::Offer;
 use super::pack::Opened;
 use crate::units::MicroUsd;
+
+/// How many times the least number of nodes is looked at when pods are spread.
+const SPREAD_MAX: usize = 4;
 
 /// Columns whose nodes differ in where they are alone, and so in which pods they take.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -47,6 +50,36 @@ impl Shape {
         bound.max(least_nodes(model, self.0[0], wanted))
     }
 
+    /// Returns about how many nodes hold the pods if the scheduler spreads them evenly, the smallest
+    /// first: a pod then needs room beside an even share of all that came before.
+    pub(super) fn spread_nodes(&self, model: &Model, wanted: &[u32]) -> usize {
+        let mut fails = self.least_nodes(model, wanted).saturating_sub(1);
+        let mut holds = fails.saturating_mul(SPREAD_MAX).saturating_add(SPREAD_MAX);
+        while holds - fails > 1 {
+            let middle = usize::midpoint(fails, holds);
+            let fits = self.holds_spread(model, wanted, middle);
+            if fits { holds = middle } else { fails = middle }
+        }
+        holds
+    }
+
+    /// Returns whether so many nodes hold the pods if they are spread evenly, the smallest first.
+    fn holds_spread(&self, model: &Model, wanted: &[u32], nodes: usize) -> bool {
+        let room = &model.columns[self.0[0]].room;
+        let nodes = i128::try_from(nodes.max(1)).unwrap_or(i128::MAX);
+        let mut used = vec![0_i128; room.len()];
+        model.order.iter().rev().filter(|class| wanted[**class] > 0).all(|class| {
+            let (ask, count) = (&model.classes[*class].ask, i128::from(wanted[*class]));
+            let asked = (0..room.len()).filter(|d| ask[*d] > 0);
+            let free = |d: usize| i128::from(room[d]) - used[d] / nodes;
+            let slots = asked.map(|d| free(d).max(0) / i128::from(ask[d])).min().unwrap_or(count);
+            for (used, ask) in used.iter_mut().zip(ask) {
+                *used += i128::from(*ask) * count;
+            }
+            slots.saturating_mul(nodes) >= count
+        })
+    }
+
     /// Returns `count` nodes: as many in each place as pods need that can run nowhere else, the
     /// others evenly.
     pub(super) fn nodes(&self, model: &Model, wanted: &[u32], count: usize) -> Vec<Opened> {
@@ -65,6 +98,33 @@ impl Shape {
             std::iter::repeat_n(node, count)
         };
         self.0.iter().zip(counts).flat_map(of).collect()
+    }
+
+    /// Returns what nodes of this shape and of another would cost together if pods could be split
+    /// and every node be used up, in micro-USD times a common factor: the least of any share.
+    ///
+    /// The cost of a share is the largest of a few straight lines, so that it is least at an end or
+    /// where two of them meet; shares are tried in sixteenths, which is near enough to rank shapes.
+    pub(super) fn price_beside(&self, other: &Self, model: &Model, wanted: &[u32]) -> i128 {
+        const PARTS: i128 = 16;
+        let (mine, theirs) = (&model.columns[self.0[0]], &model.columns[other.0[0]]);
+        let asked = |d: usize| -> i128 {
+            let classes = model.classes.iter().zip(wanted);
+            classes.map(|(class, n)| i128::from(class.ask[d]) * i128::from(*n)).sum()
+        };
+        let asked: Vec<i128> = (0..mine.room.len()).map(asked).collect();
+        // Per unit of money, since shapes differ in size.
+        let worth = |column: &Column, d: usize| {
+            i128::from(column.room[d]) * 1_000_000 / i128::from(column.price.0.max(1))
+        };
+        let cost = |part: i128| {
+            let needed = (0..asked.len()).filter(|d| asked[*d] > 0).map(|d| {
+                let room = worth(mine, d) * part + worth(theirs, d) * (PARTS - part);
+                asked[d] * 1_000_000 * PARTS / room.max(1)
+            });
+            needed.max().unwrap_or(0)
+        };
+        (0..=PARTS).map(cost).min().unwrap_or(0)
     }
 
     /// The nodes in each place that pods need which can run nowhere else.

@@ -6,6 +6,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::drift;
 use super::learned::is_ephemeral;
+use super::leave;
 use super::offer::{Offers, admits_daemon};
 use super::target::{BlockReason, KeepReason, RetireReason};
 use crate::catalog::{Catalog, Overlays};
@@ -228,7 +229,12 @@ impl Survey<'_> {
         if circumstances.replace.contains(&node.name) {
             return Fate::Leaves(RetireReason::Requested);
         }
+        let barred = |reason: &str| leave::is_barred(pool, reason, circumstances.at);
         if let Some(reason) = self.must_leave(node, instance, pool) {
+            // What has expired goes whatever budgets say, as with Karpenter.
+            if matches!(reason, RetireReason::Drifted { .. }) && barred("Drifted") {
+                return blocked(BlockReason::Budget);
+            }
             return Fate::Leaves(reason);
         }
         if pool.replicas.is_some() {
@@ -237,7 +243,15 @@ impl Survey<'_> {
         if pool.consolidate_after.is_none() {
             return blocked(BlockReason::ConsolidationDisabled);
         }
+        if barred("Empty") {
+            return blocked(BlockReason::Budget);
+        }
         match pool.consolidation {
+            Consolidation::WhenEmptyOrUnderutilized | Consolidation::Balanced
+                if barred("Underutilized") =>
+            {
+                Fate::OnlyWhenEmpty(BlockReason::Budget)
+            }
             Consolidation::WhenEmpty => Fate::OnlyWhenEmpty(BlockReason::PolicyWhenEmpty),
             Consolidation::WhenEmptyOrUnderutilized | Consolidation::Balanced => Fate::Free,
         }
@@ -264,6 +278,12 @@ impl Survey<'_> {
             let workload = super::workload_key(&group.workload);
             if group.shape.pinned {
                 return Some(BlockReason::PinnedPod { workload });
+            }
+            let circumstances = self.circumstances;
+            let groups = &circumstances.demand.groups;
+            if let Some(budget) = leave::protector(circumstances.desired, groups, group) {
+                let budget = format!("{}/{}", budget.namespace, budget.name);
+                return Some(BlockReason::ProtectedPod { workload, budget });
             }
             let feature = group.shape.unsupported.first()?.as_str().to_owned();
             Some(BlockReason::UnsupportedPod { workload, feature })

@@ -30,8 +30,21 @@ pub struct Target {
     pub packed: MicroUsd,
     /// Orders in which the placement was rehearsed.
     pub orders: Vec<String>,
+    /// Of a fleet whose pods are nominated to their nodes: what would be missing without.
+    pub unsteered: Option<Unsteered>,
     /// A bound below the hourly price of every fleet that holds all placed pods.
     pub lower_bound: MicroUsd,
+}
+
+/// What a steered fleet lacks if no pod goes to the node that it is nominated to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Unsteered {
+    /// Most pods that an order would leave pending.
+    pub pending: u32,
+    /// Nodes that would have to be added, so that no order leaves any.
+    pub nodes: u32,
+    /// Price per hour of these nodes.
+    pub hourly: MicroUsd,
 }
 
 /// A node that a pod is placed on.
@@ -288,6 +301,13 @@ pub enum BlockReason {
     PinnedPod {
         /// Its workload.
         workload: String,
+    },
+    /// A disruption budget never lets a pod on it be evicted, even while all are up.
+    ProtectedPod {
+        /// Its workload.
+        workload: String,
+        /// The budget, as namespace/name.
+        budget: String,
     },
     /// Its pool lets only empty nodes go.
     PolicyWhenEmpty,

@@ -1,6 +1,8 @@
 //! The solver on the fleets of the source documents.
 
 mod rules;
+mod stability;
+mod steering;
 
 use crate::story::Story;
 use crate::units::MicroUsd;

@@ -1,4 +1,7 @@
-//! Measures planning: `cargo bench --bench plan [-- DIRECTORY…]`.
+//! Measures planning: `cargo bench --bench plan [-- PART… | DIRECTORY…]`.
+//!
+//! The parts are `trees` (cost and bounds), `few` (against every way to part few pods), `alone` (solving without proof), `plans`, `mix`,
+//! `scheduler` and `views`; without arguments all of them are printed.
 //!
 //! Prints, for each tree, the median over several runs of reading, loading the catalogue and
 //! planning in this process, of the whole `fleetwright plan` process, and what the fleet costs against its lower bound. Without arguments the trees are the
@@ -10,7 +13,11 @@
 
 mod diverse;
 mod mix;
+#[path = "../it/optimum.rs"]
+mod optimum;
+mod packing;
 mod scheduler;
+mod trees;
 mod views;
 
 use std::collections::BTreeMap;
@@ -27,8 +34,12 @@ use fleetwright::manifest::{read, read_fleet};
 use fleetwright::plan::wire::{Base, BaseWorld};
 use fleetwright::plan::{Facts, Plan, check};
 use fleetwright::solve::Settings;
+use fleetwright::units::MicroUsd;
 
 const RUNS: usize = 5;
+
+/// What can be asked for by name.
+const PARTS: [&str; 7] = ["trees", "few", "alone", "plans", "mix", "scheduler", "views"];
 
 /// A tree of Deployments with requests that repeat rarely.
 #[derive(Clone, Copy)]
@@ -51,9 +62,58 @@ const MADE: [(&str, Made); 2] = [
 fn main() -> anyhow::Result<()> {
     let named: Vec<PathBuf> =
         std::env::args().skip(1).filter(|arg| !arg.starts_with('-')).map(PathBuf::from).collect();
-    if named == [PathBuf::from("views")] {
-        return views::rows();
+    let (parts, named): (Vec<_>, Vec<_>) =
+        named.into_iter().partition(|arg| PARTS.iter().any(|part| arg == Path::new(part)));
+    let all = parts.is_empty() && named.is_empty();
+    let wanted = |part: &str| all || parts.iter().any(|wanted| wanted == Path::new(part));
+    println!("{} cores, medians of {RUNS} runs", std::thread::available_parallelism()?);
+    if wanted("trees") {
+        trees::rows()?;
     }
+    if wanted("few") {
+        few();
+    }
+    if wanted("alone") {
+        packing::rows()?;
+    }
+    if wanted("plans") || !named.is_empty() {
+        plans(named)?;
+    }
+    if wanted("mix") {
+        mix::rows()?;
+    }
+    if wanted("scheduler") {
+        scheduler::rows();
+    }
+    if wanted("views") {
+        views::rows()?;
+    }
+    Ok(())
+}
+
+/// Prints how often few pods get the cheapest fleet there is, and how far off the others are.
+fn few() {
+    const CASES: u64 = 1_000;
+    let found: Vec<optimum::Found> = (0..CASES).map(optimum::case).collect();
+    let line = |name: &str, price: fn(&optimum::Found) -> MicroUsd| {
+        let equal = found.iter().filter(|found| price(found) == found.cheapest).count();
+        let over = |found: &optimum::Found| {
+            let cheapest = found.cheapest.0.max(1);
+            (price(found).0 - found.cheapest.0) * 10_000 / cheapest
+        };
+        let worst = found.iter().map(over).max().unwrap_or(0);
+        println!(
+            "few pods, {name:<10} {equal} of {CASES} cases equal the cheapest fleet, worst {}.{:02} % over",
+            worst / 100,
+            worst % 100
+        );
+    };
+    line("packed", |found| found.packed);
+    line("applied", |found| found.applied);
+}
+
+/// Prints a row for each directory, or for the examples and the made trees.
+fn plans(named: Vec<PathBuf>) -> anyhow::Result<()> {
     let made = tempfile::tempdir()?;
     let trees = if named.is_empty() {
         for (name, tree) in MADE {
@@ -71,12 +131,8 @@ fn main() -> anyhow::Result<()> {
         named
     };
     println!(
-        "{} cores, median of {RUNS} runs, milliseconds",
-        std::thread::available_parallelism()?
-    );
-    println!(
         "{:<16} {:>7} {:>7} {:>8} {:>8} {:>8} {:>8} {:>8} {:>8} {:>10} {:>10} {:>7} {:>7}",
-        "tree",
+        "milliseconds",
         "pods",
         "nodes",
         "unplaced",
@@ -93,12 +149,15 @@ fn main() -> anyhow::Result<()> {
     for tree in trees {
         row(&tree)?;
     }
+<<<<<<< HEAD
     println!();
     mix::rows()?;
     println!();
     scheduler::rows();
     println!();
     views::rows()
+=======
+    Ok(())
 }
 
 fn row(tree: &Path) -> anyhow::Result<()> {

@@ -97,7 +97,7 @@ fn row(count: usize, karpenter: u32) -> anyhow::Result<()> {
 }
 
 /// Writes a Deployment for all pods that are alike; returns how many there are.
-fn write_tree(root: &Path, pods: &[Pod]) -> anyhow::Result<usize> {
+pub(crate) fn write_tree(root: &Path, pods: &[Pod]) -> anyhow::Result<usize> {
     let mut groups: BTreeMap<Pod, usize> = BTreeMap::new();
     for pod in pods {
         *groups.entry(*pod).or_default() += 1;
@@ -157,7 +157,7 @@ fn write_deployment(
 
 /// The types of Karpenter's fake provider: n vCPU, 2n GiB, 10n pods; spot in two zones, on demand
 /// in three, at one price. Memory is such that 2n GiB are left after what a virtual machine loses.
-fn catalog() -> Catalog {
+pub(crate) fn catalog() -> Catalog {
     let names: Vec<String> = (1..=TYPES).map(|n| format!("fake{n}.it")).collect();
     let types: Vec<SyntheticType<'_>> = names
         .iter()

@@ -121,6 +121,9 @@ const PURE: [&str; 17] = [
     "render",
 ];
 
+/// The one file of a pure module that may use threads: what it returns does not depend on them.
+const ABREAST: &str = "solve/abreast.rs";
+
 /// What a pure module never mentions.
 const IMPURE: [&str; 14] = [
     "std::fs",
@@ -216,7 +219,8 @@ fn the_pure_part_touches_nothing_outside() {
     {
         for (path, code) in files {
             let code: String = code.lines().filter(|l| !l.trim_start().starts_with("//")).collect();
-            let bad = IMPURE.iter().filter(|name| code.contains(**name));
+            let may = |name: &str| name == "std::thread" && path == Path::new(ABREAST);
+            let bad = IMPURE.iter().filter(|name| code.contains(**name) && !may(name));
             wrong.extend(
                 bad.map(|name| format!("src/{}: {module} mentions {name}", path.display())),
             );

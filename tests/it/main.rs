@@ -10,6 +10,7 @@ mod conformance;
 mod deploy;
 mod golden;
 mod layers;
+mod optimum;
 mod order;
 mod proof;
 mod review;

@@ -8,7 +8,7 @@ use crate::solve::{Place, Solution};
 use crate::story::{Story, node_class, pool, requirement};
 
 /// A Deployment named `name` of pods of 500m and 512Mi; `spec` is put into its pod template.
-fn deployment(name: &str, replicas: u32, spec: &str) -> String {
+pub(super) fn deployment(name: &str, replicas: u32, spec: &str) -> String {
     let resources = "resources: {requests: {cpu: 500m, memory: 512Mi}}";
     let spec = spec.replace("$RESOURCES", resources);
     let container = format!("containers: [{{name: app, {resources}}}]");
@@ -48,7 +48,7 @@ struct Fleets {
     unplaced: u32,
 }
 
-fn story(manifests: &[String]) -> Story {
+pub(super) fn story(manifests: &[String]) -> Story {
     let mut story = Story::new(&[], 0, 0);
     let file =
         TreeFile { path: "w.yaml".into(), content: Ok(manifests.concat().into_bytes().into()) };

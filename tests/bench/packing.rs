@@ -1,0 +1,218 @@
+//! Solving alone, beside what proving the answer takes: the diverse mix, and many classes of pods
+//! over the whole catalogue.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use fleetwright::catalog::{CapacityType, Catalog};
+use fleetwright::demand::{Demand, DemandMode};
+use fleetwright::fleet::{ClusterIdentity, Observed};
+use fleetwright::git::read_tree;
+use fleetwright::manifest::{Desired, read, read_fleet};
+use fleetwright::solve::{Input, Packed, Settings, packing};
+use fleetwright::units::MicroUsd;
+use rand::{RngExt, SeedableRng};
+use rand_pcg::Pcg64;
+
+use crate::{diverse, mix};
+
+const RUNS: usize = 3;
+const SEED: u64 = 42;
+
+/// Pods of the diverse mix; Karpenter's own `Solve` plans 280 to 380 of them a second.
+const MIX: [usize; 5] = [1_000, 5_000, 10_000, 100_000, 1_000_000];
+
+/// Pods of the many classes, and how many classes.
+const MANY: [(usize, usize); 2] = [(100_000, 1_000), (1_000_000, 1_000)];
+
+const FLEET: &str = "apiVersion: fleetwright.dev/v1
+kind: Fleet
+metadata: { name: many }
+spec:
+  cluster: { name: many, region: us-east-1, zones: [us-east-1a, us-east-1b, us-east-1c] }
+";
+
+const POOL: &str = "apiVersion: karpenter.sh/v1
+kind: NodePool
+metadata: { name: many }
+spec:
+  template:
+    spec:
+      nodeClassRef: { group: karpenter.k8s.aws, kind: EC2NodeClass, name: many }
+      requirements:
+        - { key: karpenter.sh/capacity-type, operator: In, values: [spot, on-demand] }
+---
+apiVersion: karpenter.k8s.aws/v1
+kind: EC2NodeClass
+metadata: { name: many }
+spec:
+  amiSelectorTerms: [{ alias: al2023@latest }]
+  role: many
+  subnetSelectorTerms: [{ tags: { a: b } }]
+  securityGroupSelectorTerms: [{ tags: { a: b } }]
+";
+
+/// What is to be packed.
+struct World {
+    desired: Desired,
+    observed: Observed,
+    catalog: Catalog,
+    demand: Demand,
+}
+
+impl World {
+    fn read(root: &Path, catalog: Catalog) -> anyhow::Result<Self> {
+        let files = read_tree(root)?;
+        let (fleet, _) = read_fleet(&files.tree);
+        let desired = read(&files.tree, &fleet);
+        let cluster = ClusterIdentity {
+            name: fleet.cluster.name.clone(),
+            region: fleet.cluster.region.to_string(),
+            ..ClusterIdentity::default()
+        };
+        let observed = Observed::empty(cluster, "2026-11-01T00:00:00Z".parse()?);
+        let demand = Demand::build(&desired, &observed, DemandMode::Live);
+        Ok(Self { desired, observed, catalog, demand })
+    }
+
+    fn packed(&self, with_bound: bool) -> Packed {
+        let Self { desired, observed, catalog, demand } = self;
+        let input = Input {
+            desired,
+            demand,
+            observed,
+            catalog,
+            at: observed.taken_at,
+            frozen: None,
+            replace: &[],
+            untouched: &[],
+            settings: Settings::default(),
+        };
+        packing(&input, with_bound)
+    }
+}
+
+/// Prints a row for each size of both.
+pub(crate) fn rows() -> anyhow::Result<()> {
+    println!(
+        "{:<28} {:>8} {:>7} {:>8} {:>8} {:>10} {:>10} {:>12} {:>7} {:>8}",
+        "solving alone",
+        "pods",
+        "groups",
+        "nodes",
+        "left",
+        "ms",
+        "pods/s",
+        "USD/h",
+        "gap %",
+        "peak MB"
+    );
+    for count in MIX {
+        let root = tempfile::tempdir()?;
+        mix::write_tree(root.path(), &diverse::pods(count, SEED))?;
+        row("diverse mix", count, &World::read(root.path(), mix::catalog())?)?;
+    }
+    for (pods, classes) in MANY {
+        let root = tempfile::tempdir()?;
+        write_many(root.path(), pods, classes)?;
+        row("catalogue, spot drawn", pods, &World::read(root.path(), with_spot()?)?)?;
+    }
+    Ok(())
+}
+
+fn row(name: &str, pods: usize, world: &World) -> anyhow::Result<()> {
+    let (mut times, mut last) = (Vec::new(), None);
+    for _ in 0..RUNS {
+        let begun = Instant::now();
+        last = Some(world.packed(false));
+        times.push(begun.elapsed());
+    }
+    let packed = last.expect("it was packed");
+    times.sort();
+    let seconds = times[RUNS / 2].max(Duration::from_micros(1)).as_secs_f64();
+    let peak = peak_megabytes();
+    let bound = world.packed(true).lower_bound;
+    println!(
+        "{:<28} {:>8} {:>7} {:>8} {:>8} {:>10.1} {:>10.0} {:>12} {:>7.2} {:>8}",
+        name,
+        pods,
+        world.demand.groups.len(),
+        packed.nodes,
+        packed.left,
+        seconds * 1000.0,
+        f64::from(u32::try_from(pods)?) / seconds,
+        packed.hourly.rounded(2),
+        gap(packed.hourly, bound),
+        peak,
+    );
+    Ok(())
+}
+
+/// How far a price is above a bound, in percent.
+fn gap(price: MicroUsd, bound: MicroUsd) -> f64 {
+    let micro = |price: MicroUsd| i32::try_from(price.0 / 1000).map_or(f64::NAN, f64::from);
+    (micro(price) / micro(bound) - 1.0) * 100.0
+}
+
+/// The most memory that this process held so far; 0 where the system does not say.
+fn peak_megabytes() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let kilobytes = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
+    kilobytes.unwrap_or(0) / 1024
+}
+
+/// Writes Deployments of sizes drawn at random, the first ones with the most pods (Zipf).
+fn write_many(root: &Path, pods: usize, classes: usize) -> anyhow::Result<()> {
+    let mut rng = Pcg64::seed_from_u64(SEED);
+    let harmonic: f64 = (1..=u32::try_from(classes)?).map(|rank| 1.0 / f64::from(rank)).sum();
+    let mut text = String::new();
+    for rank in 1..=u32::try_from(classes)? {
+        let share = f64::from(u32::try_from(pods)?) / (harmonic * f64::from(rank));
+        let replicas = format!("{:.0}", share.max(1.0));
+        let cpu = 50 * rng.random_range(1..=80);
+        let memory = cpu * rng.random_range(1..=8);
+        write!(
+            text,
+            "---\napiVersion: apps/v1\nkind: Deployment\n\
+             metadata: {{ name: many-{rank}, namespace: default }}\n\
+             spec:\n  replicas: {replicas}\n  selector: {{ matchLabels: {{ app: many-{rank} }} }}\n  \
+             template:\n    metadata: {{ labels: {{ app: many-{rank} }} }}\n    spec:\n      \
+             containers:\n        - {{ name: app, image: app, resources: {{ requests: \
+             {{ cpu: {cpu}m, memory: {memory}Mi }} }} }}\n"
+        )?;
+    }
+    std::fs::write(root.join("fleetwright.yaml"), FLEET)?;
+    std::fs::write(root.join("pool.yaml"), POOL)?;
+    std::fs::write(root.join("pods.yaml"), text)?;
+    Ok(())
+}
+
+/// The catalogue with spot prices drawn: on-demand × U(0.28, 0.60), each type and zone its own.
+fn with_spot() -> anyhow::Result<Catalog> {
+    let zones = ["us-east-1a", "us-east-1b", "us-east-1c"];
+    let setting =
+        |name: &&str| fleetwright::catalog::ZoneSetting { name: (*name).into(), id: None };
+    let zones: Vec<_> = zones.iter().map(setting).collect();
+    let mut catalog = Catalog::load(&"us-east-1".into(), &zones)?;
+    let mut rng = Pcg64::seed_from_u64(SEED);
+    for kind in catalog.types.values_mut() {
+        let on_demand: BTreeMap<_, _> = kind
+            .offerings
+            .iter()
+            .filter(|offering| offering.capacity_type == CapacityType::OnDemand)
+            .map(|offering| (offering.zone.clone(), offering.price))
+            .collect();
+        for offering in &mut kind.offerings {
+            if offering.capacity_type == CapacityType::Spot {
+                let percent = rng.random_range(28..=60);
+                let price = on_demand.get(&offering.zone).copied().flatten();
+                offering.price = price.map(|price| MicroUsd(price.0 * percent / 100));
+                offering.estimated = false;
+            }
+        }
+    }
+    Ok(catalog)
+}

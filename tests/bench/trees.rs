@@ -1,0 +1,95 @@
+//! The six trees of `trees/`, each against the better of two bounds that were worked out with other
+//! programs: a fluid linear programme, and column generation over whole pods.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use fleetwright::units::MicroUsd;
+
+use crate::{RUNS, run};
+
+/// A tree, the better of the two bounds, and what Karpenter v1.13's own `Solve` plans for it, all
+/// in micro-USD an hour.
+const TREES: [(&str, i64, i64); 6] = [
+    ("web", 38_831_700, 50_803_200),
+    ("bench", 93_481_900, 124_387_200),
+    ("nodesized", 572_991_200, 818_724_500),
+    ("constrained", 43_859_700, 53_848_000),
+    ("openb_cpu", 787_150_000, 1_049_719_700),
+    ("dlrm_cpu", 12_477_080_000, 14_029_808_600),
+];
+
+/// Prints a row for each tree: the tightest packing, the plan as it would be applied, the plan if
+/// pods are nominated to their nodes, and the bounds.
+pub(crate) fn rows() -> anyhow::Result<()> {
+    println!(
+        "{:<12} {:>6} {:>11} {:>7} {:>11} {:>7} {:>8} {:>11} {:>7} {:>11} {:>11} {:>11} {:>8}",
+        "USD an hour",
+        "pods",
+        "packed",
+        "over %",
+        "applied",
+        "over %",
+        "pending",
+        "steered",
+        "over %",
+        "own bound",
+        "bound",
+        "Karpenter",
+        "ms"
+    );
+    for (name, bound, karpenter) in TREES {
+        row(name, MicroUsd(bound), MicroUsd(karpenter))?;
+    }
+    Ok(())
+}
+
+fn row(name: &str, bound: MicroUsd, karpenter: MicroUsd) -> anyhow::Result<()> {
+    let tree = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/bench/trees").join(name);
+    let (mut times, mut last) = (Vec::new(), None);
+    for _ in 0..RUNS {
+        let begun = Instant::now();
+        last = Some(run(&tree, None, &mut BTreeMap::new())?);
+        times.push(begun.elapsed());
+    }
+    times.sort();
+    let plan = last.expect("at least one run");
+    let (cost, packed) = (&plan.capacity.cost, plan.capacity.placement.packed_hourly);
+    let steered = steered(&tree)?;
+    let over = |price: MicroUsd| {
+        let thousandths = (price.0 - bound.0) * 100_000 / bound.0;
+        format!("{}.{:02}", thousandths / 1000, thousandths % 1000 / 10)
+    };
+    println!(
+        "{:<12} {:>6} {:>11} {:>7} {:>11} {:>7} {:>8} {:>11} {:>7} {:>11} {:>11} {:>11} {:>8.0}",
+        name,
+        plan.capacity.pods.total,
+        packed.rounded(2),
+        over(packed),
+        cost.hourly_after.rounded(2),
+        over(cost.hourly_after),
+        plan.capacity.pods.unschedulable,
+        steered.rounded(2),
+        over(steered),
+        cost.lower_bound_hourly.rounded(2),
+        bound.rounded(2),
+        karpenter.rounded(2),
+        times[RUNS / 2].as_secs_f64() * 1000.0,
+    );
+    Ok(())
+}
+
+/// What the steered plan costs, asked of the binary as a user does.
+fn steered(tree: &Path) -> anyhow::Result<MicroUsd> {
+    let output = Command::new(env!("CARGO_BIN_EXE_fleetwright"))
+        .args(["plan", "--steer", "--world", "empty", "--format", "json"])
+        .args(["--at", "2026-11-01T00:00:00Z"])
+        .arg(tree)
+        .stderr(Stdio::null())
+        .output()?;
+    anyhow::ensure!(output.status.success(), "planning {} failed", tree.display());
+    let plan: fleetwright::plan::Plan = serde_json::from_slice(&output.stdout)?;
+    Ok(plan.capacity.cost.hourly_after)
+}

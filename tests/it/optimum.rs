@@ -1,0 +1,151 @@
+//! Few pods against every way to part them: what the solver finds, and the cheapest there is.
+//!
+//! Also part of the benchmark, which looks at more cases.
+
+use fleetwright::catalog::{Catalog, SyntheticType};
+use fleetwright::demand::{Demand, DemandMode, PodShape};
+use fleetwright::fleet::{ClusterIdentity, Observed};
+use fleetwright::manifest::{Fleet, Tree, TreeFile, read};
+use fleetwright::solve::{Input, Offer, Offers, Settings, Supply, solve};
+use fleetwright::units::{MicroUsd, Resources};
+use rand::{RngExt, SeedableRng};
+use rand_pcg::Pcg64;
+
+const POOL: &str = "apiVersion: karpenter.sh/v1
+kind: NodePool
+metadata: { name: few }
+spec:
+  template:
+    spec:
+      nodeClassRef: { group: karpenter.k8s.aws, kind: EC2NodeClass, name: few }
+      requirements:
+        - { key: karpenter.sh/capacity-type, operator: In, values: [on-demand] }
+---
+apiVersion: karpenter.k8s.aws/v1
+kind: EC2NodeClass
+metadata: { name: few }
+spec:
+  amiSelectorTerms: [{ alias: al2023@latest }]
+  role: few
+  subnetSelectorTerms: [{ tags: { a: b } }]
+  securityGroupSelectorTerms: [{ tags: { a: b } }]
+";
+
+/// Prices of the tightest packing, of the plan as it would be applied, and of the cheapest fleet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Found {
+    pub(crate) packed: MicroUsd,
+    pub(crate) applied: MicroUsd,
+    pub(crate) cheapest: MicroUsd,
+}
+
+/// Returns what is found for a case drawn from `seed`: up to 6 pods, up to 20 types.
+pub(crate) fn case(seed: u64) -> Found {
+    let mut rng = Pcg64::seed_from_u64(seed);
+    let kinds: i64 = rng.random_range(1..=20);
+    let names: Vec<String> = (0..kinds).map(|n| format!("t{n}.x")).collect();
+    let types: Vec<SyntheticType<'_>> = names
+        .iter()
+        .map(|name| {
+            let vcpus: i64 = [1, 2, 4, 8, 16][rng.random_range(0..5)];
+            let gib = vcpus * [2, 4, 8][rng.random_range(0..3)];
+            // Not proportional to size, so that no size is always the best.
+            let price = (40_000 * vcpus + 5_000 * gib) * rng.random_range(80..=140) / 100;
+            SyntheticType::new(name, vcpus, gib * 1024, MicroUsd(price))
+        })
+        .collect();
+    let catalog = Catalog::synthetic("us-east-1", &["us-east-1a"], &types);
+    let mut text = POOL.to_owned();
+    let (mut pods, wanted): (i64, i64) = (0, rng.random_range(1..=6));
+    while pods < wanted {
+        let replicas = rng.random_range(1..=wanted - pods);
+        let (cpu, memory) = (100 * rng.random_range(1..=40), 128 * rng.random_range(1..=64));
+        text.push_str(&format!(
+            "---\napiVersion: apps/v1\nkind: Deployment\nmetadata: {{ name: d{pods}, namespace: a }}\n\
+             spec:\n  replicas: {replicas}\n  selector: {{ matchLabels: {{ app: d{pods} }} }}\n  \
+             template:\n    metadata: {{ labels: {{ app: d{pods} }} }}\n    spec:\n      containers:\n        \
+             - {{ name: app, image: app, resources: {{ requests: {{ cpu: {cpu}m, memory: {memory}Mi }} }} }}\n"
+        ));
+        pods += replicas;
+    }
+    found(&text, &catalog)
+}
+
+fn found(text: &str, catalog: &Catalog) -> Found {
+    let file = TreeFile { path: "few.yaml".into(), content: Ok(text.as_bytes().to_vec().into()) };
+    let desired = read(&Tree { files: vec![file] }, &Fleet::default());
+    assert_eq!(desired.problems, [], "{text}");
+    let cluster = ClusterIdentity { region: "us-east-1".into(), ..ClusterIdentity::default() };
+    let at = "2026-11-01T00:00:00Z".parse().expect("a time");
+    let observed = Observed::empty(cluster, at);
+    let demand = Demand::build(&desired, &observed, DemandMode::Live);
+    let supply = Supply { desired: &desired, catalog, observed: &observed, at };
+    let shapes = || demand.groups.iter().map(|group| &*group.shape);
+    let offers = Offers::of(&supply, &demand.daemons, shapes()).list;
+    let fits = |group: &&fleetwright::demand::PodGroup| {
+        offers.iter().any(|offer| group.shape.requests.fits(&offer.room))
+    };
+    let able: Vec<_> = demand.groups.iter().filter(fits).collect();
+    let pods = able.iter().flat_map(|group| (0..group.counts.planned).map(|_| &*group.shape));
+    let target = solve(&Input {
+        desired: &desired,
+        demand: &demand,
+        observed: &observed,
+        catalog,
+        at,
+        frozen: None,
+        replace: &[],
+        untouched: &[],
+        settings: Settings::default(),
+    })
+    .target;
+    Found {
+        packed: target.packed,
+        applied: target.launches.iter().map(|launch| launch.node.price).sum(),
+        cheapest: cheapest(&pods.collect::<Vec<_>>(), &mut Vec::new(), &offers),
+    }
+}
+
+/// Tries every way to part the pods, one after the other into each part or a new one.
+fn cheapest<'p>(
+    pods: &[&'p PodShape],
+    parts: &mut Vec<Vec<&'p PodShape>>,
+    offers: &[Offer],
+) -> MicroUsd {
+    let Some((pod, rest)) = pods.split_first() else {
+        let price = |part: &Vec<&PodShape>| {
+            let asked = part.iter().fold(Resources::default(), |sum, pod| sum.plus(&pod.requests));
+            let able = offers.iter().filter(|offer| asked.fits(&offer.room));
+            able.map(|offer| offer.node.price).min()
+        };
+        let prices: Option<Vec<MicroUsd>> = parts.iter().map(price).collect();
+        return prices.map_or(MicroUsd(i64::MAX), |prices| prices.into_iter().sum());
+    };
+    let mut best = MicroUsd(i64::MAX);
+    for part in 0..=parts.len() {
+        if part == parts.len() {
+            parts.push(Vec::new());
+        }
+        parts[part].push(pod);
+        best = best.min(cheapest(rest, parts, offers));
+        parts[part].pop();
+        if parts[part].is_empty() {
+            parts.pop();
+        }
+    }
+    best
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn few_pods_get_the_cheapest_fleet_there_is() {
+        const CASES: u64 = 60;
+        let found: Vec<super::Found> = (0..CASES).map(super::case).collect();
+        for (seed, found) in found.iter().enumerate() {
+            assert_eq!(found.packed, found.cheapest, "seed {seed}: {found:?}");
+        }
+        let equal = found.iter().filter(|found| found.applied == found.cheapest).count();
+        assert!(equal * 100 >= found.len() * 90, "{equal} of {} as applied", found.len());
+    }
+}
