@@ -149,14 +149,6 @@ fn plans(named: Vec<PathBuf>) -> anyhow::Result<()> {
     for tree in trees {
         row(&tree)?;
     }
-<<<<<<< HEAD
-    println!();
-    mix::rows()?;
-    println!();
-    scheduler::rows();
-    println!();
-    views::rows()
-=======
     Ok(())
 }
 
