@@ -14,8 +14,10 @@
 mod collect;
 mod named;
 mod output;
+mod remote;
 mod revision;
 mod shelf;
+mod signed;
 mod worktree;
 
 use std::path::{Component, Path, PathBuf};
@@ -28,7 +30,9 @@ use crate::manifest::{Skipped, Tree};
 
 pub(crate) use collect::Limits;
 pub use named::{NamedFile, read_named};
+pub use remote::{Remote, clone_cache};
 pub use shelf::Shelf;
+pub use signed::{Parent, Proof};
 
 /// What was read, and where it comes from.
 #[derive(Debug, Clone)]
@@ -41,6 +45,8 @@ pub struct TreeRead {
     pub submodules: Vec<String>,
     /// Every file, manifest or not.
     pub shelf: Arc<Shelf>,
+    /// What tells who signed the commit; `None` where there is no commit.
+    pub proof: Option<Proof>,
     /// Where the files come from.
     pub base: TreeBase,
 }
@@ -122,6 +128,15 @@ pub enum GitErrorKind {
     /// Git refuses a repository that belongs to somebody else.
     #[error("the Git repository belongs to another user")]
     NotOurs,
+    /// A URL of a kind that is not fetched from.
+    #[error("scheme `{scheme}` is not fetched from")]
+    Scheme {
+        /// The scheme.
+        scheme: String,
+    },
+    /// A repository elsewhere cannot be fetched.
+    #[error("it cannot be fetched: {0}")]
+    Fetch(String),
     /// Git's own data cannot be read.
     #[error("the Git repository cannot be read: {0}")]
     Repository(String),
@@ -157,6 +172,10 @@ impl GitError {
             GitErrorKind::NotOurs => {
                 "run `git config --global --add safe.directory DIRECTORY` if you trust it"
                     .to_owned()
+            }
+            GitErrorKind::Scheme { .. } => "use an https or ssh URL, or a path".to_owned(),
+            GitErrorKind::Fetch(_) => {
+                "`git ls-remote URL` says whether the credentials at hand reach it".to_owned()
             }
             GitErrorKind::Unreadable(_) | GitErrorKind::Repository(_) => return None,
         };

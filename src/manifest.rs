@@ -51,8 +51,8 @@ pub mod adr_0001 {}
 pub use cron::Schedule;
 pub use fleet::{
     Autoscaled, ClusterSettings, Commitment, CommitmentKind, ConsolidationSettings,
-    DeliverySettings, DemandSettings, Fleet, GuardSettings, Renderer, Source, TrustedKey, Window,
-    is_read, read_fleet,
+    DeliverySettings, DemandSettings, Fleet, GuardSettings, Renderer, Signer, SignerKey, Source,
+    TrustedKey, Window, is_read, read_fleet,
 };
 pub use model::{
     BufferScaling, Concurrency, CronSchedule, Desired, DisruptionBudget, JobScaling, JobStrategy,

@@ -9,14 +9,16 @@ use std::sync::atomic::AtomicBool;
 use jiff::{SignedDuration, Timestamp};
 
 use super::error::CliError;
+use super::planning;
 use super::progress;
 use super::repository::{FleetSettings, Repository};
+use super::settings::SourceSettings;
 use super::{Console, Exit, files};
 use crate::apply::{ApplyError, ApplySettings, Bounds, Ports, Receipt, Verdict, apply, verify};
 use crate::catalog::Catalog;
 use crate::demand::{Asked, ClusterSize, Demand, ShapeContext, shape_of, sized_template};
 use crate::fleet::{ClusterIdentity, Observed};
-use crate::git::{read_revision, read_tree};
+use crate::git::{Remote, read_revision, read_tree};
 use crate::ids::{Digest, WorkloadId};
 use crate::manifest::{Desired, Scale, Workload};
 use crate::plan::Plan;
@@ -210,7 +212,13 @@ fn declared_storage(desired: &Desired) -> Storage {
 fn same_tree(plan: &Plan) -> Result<Repository, CliError> {
     let base = &plan.capacity.base;
     let path = Path::new(&base.path);
-    let now = Repository::read(&read_tree(path)?);
+    let now = if Remote::parse(&base.path).is_some() {
+        let (path, revision) = (path.to_path_buf(), base.commit.clone());
+        planning::read(&SourceSettings { path, revision })?
+    } else {
+        read_tree(path)?
+    };
+    let now = Repository::read(&now);
     if now.base.tree == base.tree {
         return Ok(now);
     }

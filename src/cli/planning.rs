@@ -1,5 +1,7 @@
 //! From settings to a plan: read the tree, look at the world, ask the engine.
 
+use std::path::Path;
+
 use super::error::CliError;
 use super::policy::Judge;
 use super::repository::Repository;
@@ -12,7 +14,7 @@ use crate::catalog::Catalog;
 use crate::demand::DemandMode;
 use crate::engine::{self, Inputs};
 use crate::fleet::Observed;
-use crate::git::{TreeRead, read_revision, read_tree};
+use crate::git::{Remote, TreeRead, clone_cache, read_revision, read_tree};
 use crate::plan::wire::{Base, BaseWorld, Comparison};
 use crate::plan::{Plan, breakdown, compare};
 use crate::policy;
@@ -20,9 +22,10 @@ use crate::policy;
 /// Reads the files that the settings name.
 pub(super) fn read(source: &SourceSettings) -> Result<TreeRead, CliError> {
     let SourceSettings { path, revision } = source;
-    let read = match revision {
-        None => read_tree(path),
-        Some(revision) => read_revision(path, revision),
+    let read = match (path.to_str().and_then(Remote::parse), revision) {
+        (Some(remote), revision) => remote.read(revision.as_deref(), &clone_cache()),
+        (None, None) => read_tree(path),
+        (None, Some(revision)) => read_revision(path, revision),
     };
     let read = read?;
     tracing::info!(files = read.tree.files.len(), commit = read.base.commit, "tree read");
@@ -98,11 +101,20 @@ pub(super) fn choice(
     source: &SourceSettings,
     repository: &Repository,
 ) -> Result<WorldChoice, CliError> {
-    match asked {
-        Some(world) => Ok(world.clone()),
-        // What the repository names is relative to the repository, not to where the user stands.
-        None => Ok(WorldChoice::parse(&repository.fleet.world)?.below(&source.path)),
+    if let Some(world) = asked {
+        return Ok(world.clone());
     }
+    let world = WorldChoice::parse(&repository.fleet.world)?;
+    // What the repository names is relative to the repository, not to where the user stands, unless
+    // there is no directory of it here.
+    let is_here = source.path.to_str().and_then(Remote::parse).is_none();
+    Ok(if is_here { world.below(&source.path) } else { world })
+}
+
+/// Returns the path or URL as a plan records it.
+fn shown(path: &Path) -> String {
+    let remote = path.to_str().and_then(Remote::parse);
+    remote.map_or_else(|| path.display().to_string(), |remote| remote.shown())
 }
 
 /// Returns what a plan of this tree over this world is made from.
@@ -114,7 +126,7 @@ pub(super) fn base_of(
     demand: DemandMode,
 ) -> Base {
     Base {
-        path: source.path.display().to_string(),
+        path: shown(&source.path),
         repository: repository.base.repository.clone(),
         commit: repository.base.commit.clone(),
         tree: repository.base.tree.clone(),

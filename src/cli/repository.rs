@@ -5,11 +5,11 @@ use sha2::{Digest, Sha256};
 use crate::catalog::ZoneSetting;
 use crate::demand::DemandMode;
 use crate::fleet::ClusterIdentity;
-use crate::git::{TreeBase, TreeRead};
+use crate::git::{Parent, TreeBase, TreeRead};
 use crate::ids::{Origin, Region};
 use crate::manifest::{
-    Autoscaled, Commitment, Desired, Fleet, GuardSettings, Home, Renderings, Unresolved, is_read,
-    read_fleet,
+    Autoscaled, Commitment, Desired, Fleet, GuardSettings, Home, Problem, Renderings, Severity,
+    Signer, Tree, TreeFile, Unresolved, is_read, read_fleet,
 };
 use crate::plan::wire::RenderedRow;
 use crate::port::Repo;
@@ -57,6 +57,8 @@ impl Repository {
         let (mut desired, renderings) =
             sources::read(&tree.tree, &fleet, home, &*tree.shelf, &toolbox);
         desired.problems.extend(problems);
+        let (base, rendered) = base_with(tree, &renderings);
+        desired.problems.extend(unsigned(&fleet, tree, base.dirty));
         desired.problems.sort();
         desired.problems.dedup();
         desired.skipped.extend(tree.skipped.iter().cloned());
@@ -64,9 +66,49 @@ impl Repository {
         let unknown = tree.submodules.iter().filter(|path| is_read(&fleet, path));
         desired.unresolved.extend(unknown.map(|path| of_submodule(path)));
         desired.unresolved.sort();
-        let (base, rendered) = base_with(tree, &renderings);
         Self { fleet: FleetSettings::of(fleet), desired, base, rendered }
     }
+}
+
+/// Returns what is wrong with who signed the files, where the settings say whose signature counts.
+fn unsigned(fleet: &Fleet, tree: &TreeRead, dirty: bool) -> Option<Problem> {
+    let problem = |message: String, hint: &str| Problem {
+        origin: fleet.origin.clone().unwrap_or_else(|| Origin::new("fleetwright.yaml", 0)),
+        severity: Severity::Error,
+        object: "spec.signers".to_owned(),
+        message,
+        hint: Some(hint.to_owned()),
+    };
+    let Some(proof) = &tree.proof else {
+        let none = "the files are in no commit, so nobody signed them".to_owned();
+        return (!fleet.signers.is_empty()).then(|| problem(none, "commit and sign them"));
+    };
+    let before = match &proof.parent {
+        Parent::Settings(Some(settings)) => signers_of(settings),
+        Parent::Settings(None) | Parent::None | Parent::Absent => Vec::new(),
+    };
+    let signers = if before.is_empty() { &fleet.signers } else { &before };
+    if signers.is_empty() {
+        return None;
+    }
+    if proof.parent == Parent::Absent {
+        let message = "the commit before, whose signers count, is not in this clone".to_owned();
+        return Some(problem(message, "fetch it: `git fetch --deepen=1`"));
+    }
+    if dirty {
+        let message = "the files differ from the commit, so nobody signed them".to_owned();
+        return Some(problem(message, "commit and sign them, or plan the commit with --ref HEAD"));
+    }
+    let why = proof.signer(signers).err()?;
+    let commit: String = tree.base.commit.iter().flat_map(|id| id.chars()).take(12).collect();
+    let hint = "have it signed by one of the signers that the commit before lists";
+    Some(problem(format!("commit {commit} does not count: {why}"), hint))
+}
+
+/// Returns the signers that settings list.
+fn signers_of(settings: &[u8]) -> Vec<Signer> {
+    let file = TreeFile { path: "fleetwright.yaml".into(), content: Ok(settings.into()) };
+    read_fleet(&Tree { files: vec![file] }).0.signers
 }
 
 fn of_submodule(path: &str) -> Unresolved {

@@ -18,14 +18,21 @@ pub(crate) struct Limits {
     pub(crate) entries: u64,
     /// Bytes of one file; a larger one counts as unreadable.
     pub(crate) file_bytes: u64,
+    /// Directories inside each other; manifests further down count as unreadable.
+    pub(crate) depth: usize,
     /// Bytes of all manifest files together.
     pub(crate) total_bytes: u64,
 }
 
 impl Limits {
     /// What is read at most unless a test says otherwise.
-    pub(crate) const DEFAULT: Self =
-        Self { files: 100_000, entries: 1_000_000, file_bytes: 16 << 20, total_bytes: 1 << 30 };
+    pub(crate) const DEFAULT: Self = Self {
+        files: 100_000,
+        entries: 1_000_000,
+        file_bytes: 16 << 20,
+        depth: 64,
+        total_bytes: 1 << 30,
+    };
 }
 
 /// The files gathered so far.
@@ -69,6 +76,16 @@ impl Collector {
     pub(super) fn enter(&mut self) -> Result<(), GitErrorKind> {
         self.entries += 1;
         check(self.entries, self.limits.entries, "files and directories")
+    }
+
+    /// Returns whether the directory at `path` may be entered; else that is an error in the tree.
+    pub(super) fn descend(&mut self, path: &str) -> Result<bool, GitErrorKind> {
+        let most = self.limits.depth;
+        if path.split('/').count() <= most {
+            return Ok(true);
+        }
+        let reason = format!("directories nest deeper than {most} levels");
+        self.file(path, Err(reason)).map(|()| false)
     }
 
     /// Counts a file that is no manifest.
@@ -132,6 +149,7 @@ impl Collector {
             skipped: self.skipped,
             submodules: self.submodules,
             shelf: Arc::new(self.shelf),
+            proof: None,
             base,
         })
     }

@@ -8,7 +8,7 @@ use super::collect::Collector;
 use super::shelf::Place;
 use super::{
     GitError, GitErrorKind, Limits, Shelf, TreeBase, TreeRead, absolute, is_manifest_name, open,
-    origin_url, slashed,
+    origin_url, signed, slashed,
 };
 
 /// The mode of a symbolic link in a Git tree.
@@ -51,13 +51,15 @@ fn read_prefix(
     while let Some((path, tree)) = pending.pop() {
         walk.directory(&path, tree, &mut pending)?;
     }
-    walk.found.finish(TreeBase {
+    let mut read = walk.found.finish(TreeBase {
         repository: origin_url(repository),
         commit: Some(commit.id().to_string()),
         tree: String::new(),
         below: slashed(prefix),
         dirty: false,
-    })
+    })?;
+    read.proof = signed::proof(repository, commit.id(), prefix);
+    Ok(read)
 }
 
 /// Returns the tree object of the directory `prefix` below the tree `root`.
@@ -118,7 +120,11 @@ impl Walk<'_> {
             }
             let shown = join(path, &String::from_utf8_lossy(name));
             match entry(&item) {
-                Entry::Directory(id) => pending.push((shown, id)),
+                Entry::Directory(id) => {
+                    if self.found.descend(&shown)? {
+                        pending.push((shown, id));
+                    }
+                }
                 Entry::Other => self.found.submodule(&shown),
                 Entry::Link(id) if !is_manifest_name(name) => {
                     self.found.pass_over();

@@ -8,20 +8,20 @@ use tempfile::TempDir;
 use super::*;
 
 /// A directory with files, and a repository around it where a test asks for one.
-struct Place {
+pub(super) struct Place {
     directory: TempDir,
 }
 
 impl Place {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         Self { directory: TempDir::new().expect("a temporary directory") }
     }
 
-    fn path(&self, relative: &str) -> PathBuf {
+    pub(super) fn path(&self, relative: &str) -> PathBuf {
         self.directory.path().join(relative)
     }
 
-    fn write(&self, relative: &str, content: &str) -> &Self {
+    pub(super) fn write(&self, relative: &str, content: &str) -> &Self {
         let path = self.path(relative);
         fs::create_dir_all(path.parent().expect("a file has a parent")).expect("mkdir");
         fs::write(path, content).expect("write");
@@ -36,7 +36,7 @@ impl Place {
     }
 
     /// Commits everything that is not ignored, and returns the commit.
-    fn commit(&self) -> String {
+    pub(super) fn commit(&self) -> String {
         let root = self.directory.path();
         let options = &mut RepositoryInitOptions::new();
         let repository = Repository::open(root)

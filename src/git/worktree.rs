@@ -6,14 +6,14 @@ use std::fs::{self, File};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use git2::{Repository, Status, StatusOptions};
+use git2::{Oid, Repository, Status, StatusOptions};
 
 use super::collect::Collector;
 use super::output::is_output;
 use super::shelf::Place;
 use super::{
     GitErrorKind, Limits, Shelf, TreeBase, TreeRead, io_reason, is_manifest_name, origin_url,
-    slashed,
+    signed, slashed,
 };
 
 /// The mode of a submodule in Git's index.
@@ -33,7 +33,12 @@ pub(super) fn read(
         walk.directory(&directory, &mut pending)?;
     }
     let base = git.as_ref().map_or_else(TreeBase::default, |view| view.base.clone());
-    walk.found.finish(base)
+    let commit = base.commit.as_deref().and_then(|commit| Oid::from_str(commit).ok());
+    let mut read = walk.found.finish(base)?;
+    if let (Some(repository), Some(view), Some(commit)) = (repository, &git, commit) {
+        read.proof = signed::proof(repository, commit, &view.prefix);
+    }
+    Ok(read)
 }
 
 /// What Git says about a directory of its work tree.
@@ -226,7 +231,7 @@ impl Walk<'_> {
             let nested = self.root.join(&path).join(".git").symlink_metadata().is_ok();
             if nested || self.git.is_some_and(|git| git.is_submodule(&path)) {
                 self.found.submodule(&shown);
-            } else {
+            } else if self.found.descend(&shown)? {
                 pending.push(path);
             }
             return Ok(());

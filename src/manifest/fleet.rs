@@ -34,6 +34,8 @@ pub struct Fleet {
     pub cluster: ClusterSettings,
     /// Where manifests are read; empty means everywhere below the root.
     pub sources: Vec<Source>,
+    /// Whose signatures of commits count; empty means that none is needed.
+    pub signers: Vec<Signer>,
     /// Which objects of Argo CD and Flux are followed.
     pub delivery: DeliverySettings,
     /// How demand is computed.
@@ -93,6 +95,24 @@ pub struct Source {
     pub values: Vec<String>,
     /// Values of `${…}` placeholders.
     pub vars: BTreeMap<String, String>,
+}
+
+/// Somebody whose signature of a commit counts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Signer {
+    /// Name, for messages.
+    pub name: String,
+    /// Public key.
+    pub key: SignerKey,
+}
+
+/// The public key of a signer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SignerKey {
+    /// One line, as in `id_ed25519.pub`.
+    Ssh(String),
+    /// An armored block.
+    Gpg(String),
 }
 
 /// What tells the repository and the cluster that Argo CD and Flux speak of from others.
@@ -189,6 +209,7 @@ impl Default for Fleet {
                 zones: BTreeMap::new(),
             },
             sources: Vec::new(),
+            signers: Vec::new(),
             delivery: DeliverySettings::default(),
             demand: DemandSettings::default(),
             world: "empty".to_owned(),

@@ -173,7 +173,12 @@ impl Sources {
         let taken = Taken::of(self, renderings);
         for file in &tree.files {
             let Some(area) = area(areas, &file.path) else { continue };
-            let Some(form) = Form::of(&file.path) else { continue };
+            // What cannot be read is an error whatever its name: it may be a directory.
+            let form = match (&file.content, Form::of(&file.path)) {
+                (Err(_), form) => form.unwrap_or(Form::Yaml),
+                (Ok(_), Some(form)) => form,
+                (Ok(_), None) => continue,
+            };
             if is_settings(&file.path) {
                 continue;
             }

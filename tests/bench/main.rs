@@ -1,7 +1,7 @@
 //! Measures planning: `cargo bench --bench plan [-- PART… | DIRECTORY…]`.
 //!
 //! The parts are `trees` (cost and bounds), `few` (against every way to part few pods), `alone` (solving without proof), `plans`, `mix`,
-//! `scheduler` and `views`; without arguments all of them are printed.
+//! `scheduler`, `views` and `repository` (20,000 manifests and 500 overlays); without arguments all of them are printed.
 //!
 //! Prints, for each tree, the median over several runs of reading, loading the catalogue and
 //! planning in this process, of the whole `fleetwright plan` process, and what the fleet costs against its lower bound. Without arguments the trees are the
@@ -16,6 +16,7 @@ mod mix;
 #[path = "../it/optimum.rs"]
 mod optimum;
 mod packing;
+mod repository;
 mod scheduler;
 mod trees;
 mod views;
@@ -39,7 +40,8 @@ use fleetwright::units::MicroUsd;
 const RUNS: usize = 5;
 
 /// What can be asked for by name.
-const PARTS: [&str; 7] = ["trees", "few", "alone", "plans", "mix", "scheduler", "views"];
+const PARTS: [&str; 8] =
+    ["trees", "few", "alone", "plans", "mix", "scheduler", "views", "repository"];
 
 /// A tree of Deployments with requests that repeat rarely.
 #[derive(Clone, Copy)]
@@ -87,6 +89,9 @@ fn main() -> anyhow::Result<()> {
     }
     if wanted("views") {
         views::rows()?;
+    }
+    if wanted("repository") {
+        repository::rows()?;
     }
     Ok(())
 }

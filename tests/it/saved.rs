@@ -12,12 +12,13 @@ use crate::golden;
 const NEW_WORLD: [&str; 4] = ["--world", "sim:world", "--at", "2026-09-01T10:00:00Z"];
 
 /// Examples, and what each is planned over; the quickstart has a world, with a time, of its own.
-const EXAMPLES: [(&str, &[&str]); 9] = [
+const EXAMPLES: [(&str, &[&str]); 10] = [
     ("cpa", &NEW_WORLD),
     ("eks-workshop", &NEW_WORLD),
     ("fargate", &NEW_WORLD),
     ("hpa", &[]),
     ("keda-cron", &NEW_WORLD),
+    ("overlays", &NEW_WORLD),
     ("provisioner", &NEW_WORLD),
     ("quickstart", &[]),
     ("teams", &NEW_WORLD),
@@ -37,7 +38,9 @@ fn plans(name: &str) -> String {
 
 /// Returns the plan of an example, as `plan --out` saves it.
 fn plan_of(example: &str, world: &[&str]) -> String {
-    let place = Place::example(example);
+    let mut place = Place::example(example);
+    let tools = crate::overlays::stand_ins().display().to_string();
+    place.variables.insert("PATH".to_owned(), tools);
     let ran = place.run(&[&["plan", "--out", "plan.json"], world].concat());
     assert_eq!(ran.code, Some(0), "{example}: {}", ran.err);
     let plan = place.read("plan.json");

@@ -12,7 +12,8 @@ use super::super::pool::MinValuesPolicy;
 use super::super::yaml::{self, Node};
 use super::guard;
 use super::{
-    Autoscaled, ClusterSettings, DeliverySettings, Fleet, Renderer, Source, is_below, normal_path,
+    Autoscaled, ClusterSettings, DeliverySettings, Fleet, Renderer, Signer, SignerKey, Source,
+    is_below, normal_path,
 };
 
 use crate::fargate::Rates;
@@ -114,6 +115,9 @@ fn read_spec(spec: &Map<'_>, fleet: &mut Fleet) {
     }
     if let Some(sources) = spec.get("sources") {
         fleet.sources = sources.items().filter_map(|item| source(&item)).collect();
+    }
+    if let Some(signers) = spec.get("signers") {
+        fleet.signers = signers.items().filter_map(|item| signer(&item)).collect();
     }
     if let Some(map) = spec.get("delivery").as_ref().and_then(Field::map) {
         fleet.delivery = read_delivery(&map);
@@ -277,6 +281,41 @@ fn name(field: &Field<'_>) -> Option<String> {
         return None;
     }
     Some(text.into_owned())
+}
+
+/// Reads somebody whose signature counts.
+fn signer(field: &Field<'_>) -> Option<Signer> {
+    let map = field.map()?;
+    let name = map.need("name").and_then(|f| Some(f.filled()?.into_owned()));
+    let key = match (map.get("ssh"), map.get("gpg")) {
+        (Some(ssh), None) => {
+            let text = ssh.filled()?;
+            let line = text.trim();
+            // Options before the key, and further lines, would mean something of their own.
+            let plain = !line.contains(['\n', '\r', '"', ',']) && line.split(' ').count() >= 2;
+            let starts = ["ssh-", "ecdsa-", "sk-"].iter().any(|kind| line.starts_with(kind));
+            if !plain || !starts {
+                ssh.error("is not a public key of SSH", "write the line of id_….pub".to_owned());
+                return None;
+            }
+            SignerKey::Ssh(line.to_owned())
+        }
+        (None, Some(gpg)) => {
+            let text = gpg.filled()?;
+            if !text.trim_start().starts_with("-----BEGIN PGP PUBLIC KEY BLOCK-----") {
+                let hint = "write what `gpg --armor --export` gives".to_owned();
+                gpg.error("is not a public key of GnuPG", hint);
+                return None;
+            }
+            SignerKey::Gpg(text.into_owned())
+        }
+        (Some(_), Some(_)) | (None, None) => {
+            field.error("needs either `ssh` or `gpg`", None);
+            return None;
+        }
+    };
+    map.finish(Severity::Error);
+    Some(Signer { name: name?, key })
 }
 
 /// Reads what tells deliverers (Argo CD, Flux) of this repository and cluster from others.

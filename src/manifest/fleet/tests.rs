@@ -39,6 +39,7 @@ fn every_setting_is_read() {
   - path: ./apps/
   - {path: charts/shop, render: helm, values: [v.yaml, ../eu.yaml], vars: {TEAM: shop, COUNT: 3},
      release: web, namespace: shop}
+  signers: [{name: ops, ssh: ssh-ed25519 AAAA ops@x}, {name: lead, gpg: '-----BEGIN PGP PUBLIC KEY BLOCK-----'}]
   delivery: {repositories: [a], revisions: [b], clusters: [c], otherClusters: [d], vars: {E: f}}
   demand: {autoscaled: ceiling, lead: 1h30m}
   world: sim:world
@@ -58,6 +59,8 @@ fn every_setting_is_read() {
         (Some(Renderer::Helm), &["charts/shop/v.yaml".to_owned(), "charts/eu.yaml".to_owned()][..])
     );
     assert_eq!((chart.release.as_deref(), chart.namespace.as_deref()), (Some("web"), Some("shop")));
+    assert_eq!(fleet.signers[0].key, SignerKey::Ssh("ssh-ed25519 AAAA ops@x".to_owned()));
+    assert!(matches!(fleet.signers[1].key, SignerKey::Gpg(_)));
     let DeliverySettings { repositories, revisions, clusters, other_clusters, vars } =
         &fleet.delivery;
     assert_eq!([&repositories[0], &revisions[0], &clusters[0]], ["a", "b", "c"]);
@@ -195,6 +198,12 @@ const INVALID: &[&str] = &[
     "  sources: [{path: apps, render: helm, release: X}]\n",
     "  sources: [{path: apps, namespace: -x}]\n",
     "  delivery: {repos: []}\n",
+    "  signers: [{name: a}]\n",
+    "  signers: [{name: a, ssh: x}]\n",
+    "  signers: [{name: a, ssh: 'namespaces=\"git\" ssh-ed25519 AAAA'}]\n",
+    "  signers: [{name: a, gpg: x}]\n",
+    "  signers: [{ssh: ssh-ed25519 AAAA}]\n",
+    "  signers: [{name: a, ssh: ssh-ed25519 AAAA, gpg: '-----BEGIN PGP PUBLIC KEY BLOCK-----'}]\n",
     "  consolidation: {minimumSaving: 5}\n",
     "  consolidation: {minimumSaving: 101%}\n",
     "  consolidation: {more: 1}\n",

@@ -1,0 +1,3 @@
+{{- define "worker.name" -}}
+{{ .Release.Name }}-{{ .Chart.Name }}
+{{- end -}}

@@ -1,0 +1,106 @@
+//! A large repository: 20,000 manifests, and 500 overlays beside them.
+//!
+//! Prints what `validate` and `plan` take, as whole processes, and how much memory they held at
+//! most. Overlays need `kustomize` or `kubectl` on the PATH; cold is a run without its cache.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+const MANIFESTS: usize = 20_000;
+const OVERLAYS: usize = 500;
+
+/// Files in one directory.
+const PER_DIRECTORY: usize = 100;
+
+const POOL: &str = include_str!("../../examples/overlays/cluster/pool.yaml");
+
+/// Prints the rows.
+pub(crate) fn rows() -> anyhow::Result<()> {
+    let folder = tempfile::tempdir()?;
+    let plain = folder.path().join("plain");
+    manifests(&plain)?;
+    println!("{:<34} {:>9} {:>12} {:>9}", "repository", "wall ms", "manifests/s", "peak MiB");
+    let cache = folder.path().join("cache");
+    row("validate, 20000 manifests", &["validate"], &plain, &cache)?;
+    row("plan, 20000 manifests", &["plan"], &plain, &cache)?;
+    let both = folder.path().join("both");
+    manifests(&both)?;
+    overlays(&both)?;
+    row("validate, and 500 overlays, cold", &["validate"], &both, &cache)?;
+    row("validate, and 500 overlays, warm", &["validate"], &both, &cache)?;
+    row("plan, and 500 overlays, warm", &["plan"], &both, &cache)
+}
+
+fn manifests(root: &Path) -> anyhow::Result<()> {
+    fs::create_dir_all(root)?;
+    fs::write(root.join("pool.yaml"), POOL)?;
+    for n in 0..MANIFESTS {
+        let directory = root.join(format!("apps/{:03}", n / PER_DIRECTORY));
+        fs::create_dir_all(&directory)?;
+        fs::write(directory.join(format!("w{n}.yaml")), deployment(n))?;
+    }
+    Ok(())
+}
+
+fn deployment(n: usize) -> String {
+    let (replicas, cpu, memory) = (1 + n % 3, 50 + n % 40 * 10, 64 + n % 50 * 16);
+    format!(
+        "apiVersion: apps/v1\nkind: Deployment\nmetadata:\n  name: w{n}\n  namespace: ns{}\n  labels: \
+         {{ app: w{n} }}\nspec:\n  replicas: {replicas}\n  selector:\n    matchLabels: {{ app: w{n} }}\n  \
+         template:\n    metadata:\n      labels: {{ app: w{n} }}\n    spec:\n      containers:\n        - \
+         name: main\n          image: registry.example.com/w{n}:1.0\n          resources:\n            \
+         requests: {{ cpu: {cpu}m, memory: {memory}Mi }}\n",
+        n / PER_DIRECTORY
+    )
+}
+
+fn overlays(root: &Path) -> anyhow::Result<()> {
+    let mut fleet = "apiVersion: fleetwright.dev/v1\nkind: Fleet\nspec:\n  cluster: { name: big, \
+                     region: us-east-1 }\n  sources:\n    - path: apps\n    - path: pool.yaml\n"
+        .to_owned();
+    fs::create_dir_all(root.join("base"))?;
+    fs::write(root.join("base/web.yaml"), deployment(MANIFESTS))?;
+    fs::write(root.join("base/kustomization.yaml"), "resources: [web.yaml]\n")?;
+    for n in 0..OVERLAYS {
+        let path = format!("overlays/{n:03}");
+        fs::create_dir_all(root.join(&path))?;
+        let text = format!(
+            "resources: [../../base]\nnamespace: o{n}\nreplicas: [{{ name: w{MANIFESTS}, count: {} }}]\n",
+            1 + n % 4
+        );
+        fs::write(root.join(&path).join("kustomization.yaml"), text)?;
+        fleet += &format!("    - {{ path: {path}, render: kustomize }}\n");
+    }
+    fs::write(root.join("fleetwright.yaml"), fleet)?;
+    Ok(())
+}
+
+fn row(name: &str, arguments: &[&str], tree: &Path, cache: &Path) -> anyhow::Result<()> {
+    let begun = Instant::now();
+    let mut child = Command::new(env!("CARGO_BIN_EXE_fleetwright"))
+        .args(arguments)
+        .arg(tree)
+        .env("XDG_CACHE_HOME", cache)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()?;
+    // The kernel keeps the most that a process ever held, so that the last look is the peak.
+    let mut peak = 0;
+    while child.try_wait()?.is_none() {
+        peak = peak.max(most_held(child.id()));
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let wall = begun.elapsed();
+    let rate = u128::try_from(MANIFESTS)? * 1_000 / wall.as_millis().max(1);
+    println!("{name:<34} {:>9} {rate:>12} {:>9}", wall.as_millis(), peak / 1_024);
+    Ok(())
+}
+
+/// Returns the most memory that a process held so far, in KiB; 0 where the system does not say.
+fn most_held(pid: u32) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    line.and_then(|line| line.split_whitespace().next()?.parse().ok()).unwrap_or(0)
+}

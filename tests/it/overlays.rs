@@ -1,0 +1,108 @@
+//! Sources that tools render, with stand-ins for the tools: what they made is recorded in `tools/`.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use crate::binary::Place;
+
+const PLAN: [&str; 3] = ["plan", "--at", "2026-09-01T10:00:00Z"];
+
+/// Where the stand-ins are.
+pub(crate) fn stand_ins() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/tools")
+}
+
+/// Returns the example on a machine whose programs are in `path`.
+fn example(path: &Path) -> Place {
+    let mut place = Place::example("overlays");
+    place.variables.insert("PATH".to_owned(), path.display().to_string());
+    place.variables.insert("XDG_CACHE_HOME".to_owned(), place.path("cache").display().to_string());
+    place
+}
+
+fn program(place: &Place, name: &str, script: &str) {
+    place.write(&format!("bin/{name}"), &format!("#!/bin/sh\n{script}\n"));
+    let path = place.path(&format!("bin/{name}"));
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).expect("allowed");
+}
+
+#[test]
+fn what_tools_make_is_planned_and_the_plan_names_them() {
+    let place = example(&stand_ins());
+    let ran = place.run(&[&PLAN[..], &["--format", "json"]].concat());
+    assert_eq!(ran.code, Some(0), "{}{}", ran.out, ran.err);
+    let plan: Value = serde_json::from_str(&ran.out).expect("a plan");
+    let capacity = &plan["capacity"];
+    assert_eq!(capacity["pods"]["total"], 12, "{}", capacity["demand"]);
+    assert_eq!(capacity["pods"]["unresolved"], 0);
+    let rendered = capacity["base"]["rendered"].as_array().expect("rows");
+    let row = |row: &Value| format!("{} {}", row["path"], row["tool"]).replace('"', "");
+    assert_eq!(
+        rendered.iter().map(row).collect::<Vec<_>>(),
+        ["apps/overlays/prod kustomize v5.8.1 (kubectl)", "charts/worker helm v4.2.3"]
+    );
+    let demand = capacity["demand"].as_array().expect("rows");
+    let files: Vec<&str> = demand.iter().filter_map(|row| row["origin"]["file"].as_str()).collect();
+    assert_eq!(
+        files,
+        ["cluster/import.yaml", "charts/worker/templates/deployment.yaml", "apps/base/web.yaml"]
+    );
+    let again = place.run(&[&PLAN[..], &["--format", "json"]].concat());
+    assert_eq!(again.out, ran.out, "and from the cache");
+}
+
+#[test]
+fn a_tool_that_is_absent_or_fails_leaves_its_source_unresolved_and_every_node_in_place() {
+    let place = example(&stand_ins());
+    let world = ["--world", "sim:world"];
+    let applied = place.run(&[&["apply", ".", "--auto-approve"][..], &PLAN[1..], &world].concat());
+    assert_eq!(applied.code, Some(0), "{}{}", applied.out, applied.err);
+
+    let mut absent = place;
+    absent.write("empty/none", "");
+    let nowhere = absent.path("empty").display().to_string();
+    absent.variables.insert("PATH".to_owned(), nowhere);
+    let validated = absent.run(&["validate"]);
+    assert_eq!(validated.code, Some(0), "{}", validated.out);
+    assert!(validated.out.contains(
+        "warning: fleetwright.yaml:10: source apps/overlays/prod: its size is not known: neither \
+         `kustomize` nor `kubectl` is on the PATH; install one of them"
+    ));
+    assert!(validated.out.contains("2 unresolved"), "{}", validated.out);
+    let plan = |place: &Place| {
+        let ran = place.run(&[&["plan", "--format", "json"][..], &world].concat());
+        serde_json::from_str::<Value>(&ran.out).unwrap_or_else(|_| panic!("{}", ran.err))
+    };
+    let unknown = plan(&absent);
+    assert_eq!(unknown["capacity"]["pods"]["unresolved"], 2);
+    assert_eq!(unknown["summary"]["destroy"], 0, "pods that nobody counted may be on a node");
+
+    program(&absent, "kubectl", "echo 'Error: \u{1b}[31mno' >&2; exit 1");
+    program(&absent, "helm", "echo v4.0.0; [ \"$1\" = version ] || exit 3");
+    let bin = absent.path("bin").display().to_string();
+    absent.variables.insert("PATH".to_owned(), bin);
+    let failing = absent.run(&["validate"]);
+    assert!(failing.out.contains("`kubectl version` failed (exit status: 1)"), "{}", failing.out);
+    assert!(failing.out.contains("helm failed (exit status: 3): it said nothing"));
+    assert!(!failing.out.contains('\u{1b}'), "what a tool says is escaped");
+    assert_eq!(plan(&absent)["summary"]["destroy"], 0);
+}
+
+#[test]
+fn a_commit_is_rendered_without_touching_the_files() {
+    let place = example(&stand_ins());
+    let repository = git2::Repository::init(place.root()).expect("made");
+    let mut index = repository.index().expect("an index");
+    index.add_all(["*"], git2::IndexAddOption::DEFAULT, None).expect("added");
+    let tree = repository.find_tree(index.write_tree().expect("written")).expect("a tree");
+    let who = git2::Signature::new("a", "a@b", &git2::Time::new(0, 0)).expect("a signature");
+    repository.commit(Some("HEAD"), &who, &who, "first", &tree, &[]).expect("committed");
+    std::fs::remove_dir_all(place.path("apps")).expect("removed");
+    std::fs::remove_dir_all(place.path("charts")).expect("removed");
+    let ran = place.run(&[&PLAN[..], &["--ref", "HEAD", "--format", "json"]].concat());
+    let plan: Value = serde_json::from_str(&ran.out).expect("a plan");
+    assert_eq!(plan["capacity"]["pods"]["total"], 12, "{}", ran.err);
+    assert!(!place.path("apps").exists());
+}
