@@ -21,6 +21,7 @@ pub fn lints(desired: &Desired, demand: &Demand, catalog: &Catalog) -> Vec<Probl
     let mut found = budgets::budgets(desired, demand);
     found.extend(scalers::windows(desired));
     found.extend(scalers::rivals(desired));
+    found.extend(scalers::targets(desired));
     found.extend(scalers::proportional(desired, demand));
     found.extend(spread::zones(desired, catalog));
     found

@@ -6,7 +6,7 @@ use super::warning;
 use crate::demand::Demand;
 use crate::manifest::{
     CronTrigger, Desired, Horizontal, Metric, MetricSource, MetricTarget, Problem,
-    ProportionalMode, Scaler, ScalerRule, UpdateMode, VerticalScaler,
+    ProportionalMode, Scaler, ScalerRule, UpdateMode, VerticalScaler, Workload,
 };
 
 /// The fortnight in which windows are looked at; it begins on a Monday.
@@ -91,6 +91,71 @@ fn shared(vertical: &VerticalScaler, scaler: &Scaler, rule: &Horizontal) -> Opti
             metric.name, scaler.object, scaler.origin
         ),
         "take the resource out of controlledResources, or let the other follow another metric",
+    ))
+}
+
+/// Returns a warning for each scaler whose target is not there, or has no request to be measured by.
+pub(super) fn targets(desired: &Desired) -> Vec<Problem> {
+    let mut found = Vec::new();
+    for scaler in &desired.scalers {
+        for target in &scaler.targets {
+            let workload = desired.workloads.values().find(|workload| {
+                workload.id.namespace == scaler.namespace
+                    && workload.id.kind.as_str() == target.kind
+                    && *workload.id.name == *target.name
+            });
+            match (workload, &scaler.rule) {
+                (Some(workload), ScalerRule::Horizontal(rule)) => {
+                    found.extend(unmeasured(scaler, rule, workload, desired));
+                }
+                (Some(_), _) => {}
+                // It may be among what is rendered elsewhere.
+                (None, _) if !desired.unresolved.is_empty() => {}
+                (None, _) => found.push(warning(
+                    &scaler.origin,
+                    &scaler.object,
+                    format!(
+                        "scales {} {}/{}, which is not in the repository",
+                        target.kind, scaler.namespace, target.name
+                    ),
+                    "correct its target, or add the workload",
+                )),
+            }
+        }
+    }
+    found
+}
+
+/// A share of what pods request cannot be measured where one of their containers requests nothing.
+fn unmeasured(
+    scaler: &Scaler,
+    rule: &Horizontal,
+    workload: &Workload,
+    desired: &Desired,
+) -> Option<Problem> {
+    let spec = &workload.template.spec;
+    if spec.resources.is_some() || desired.limit_ranges.contains_key(&scaler.namespace) {
+        return None;
+    }
+    let is_sized = desired.verticals.iter().any(|v| v.namespace == scaler.namespace);
+    let is_open = |metric: &&Metric| {
+        let key = crate::units::ResourceName::from(metric.name.as_str());
+        metric.source == MetricSource::Resource
+            && matches!(metric.target, MetricTarget::Utilization(_))
+            && spec.containers.iter().any(|container| {
+                let stated = &container.resources;
+                !stated.requests.contains_key(&key) && !stated.limits.contains_key(&key)
+            })
+    };
+    let metric = rule.metrics.iter().find(is_open).filter(|_| !is_sized)?;
+    Some(warning(
+        &scaler.origin,
+        &scaler.object,
+        format!(
+            "measures {} by what the pods of {} request, and they request none: it never acts",
+            metric.name, workload.id
+        ),
+        "state the request in every container",
     ))
 }
 

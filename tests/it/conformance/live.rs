@@ -34,12 +34,11 @@ pub(super) fn hpa(world: &mut Observed, line: &Line) -> Result<(), String> {
             continue;
         }
         let mut metric = LiveMetric { name: name.clone(), ..LiveMetric::default() };
-        match value.strip_suffix('%') {
-            Some(share) => metric.utilization = share.parse().ok(),
-            None => {
-                let value: Quantity = value.parse().map_err(|_| "a metric is an amount")?;
-                metric.average_milli = Some(value.ceil_milli());
-            }
+        if let Some(share) = value.strip_suffix('%') {
+            metric.utilization = share.parse().ok();
+        } else {
+            let value: Quantity = value.parse().map_err(|_| "a metric is an amount")?;
+            metric.average_milli = Some(value.ceil_milli());
         }
         metrics.push(metric);
     }
