@@ -1,4 +1,4 @@
-//! Tells files that this program wrote (plans, worlds) from files that it is to read.
+//! Tells files that this program wrote (plans, worlds, approvals, receipts) from files that it is to read.
 //!
 //! `plan --world sim:world --out p.json` inside the repository is what everybody types first. Were
 //! those files part of the tree, saving a plan would change the tree that the plan was made from.
@@ -6,13 +6,17 @@
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
-/// What every plan and every world has.
-const MARK: &[u8] = b"\"format_version\"";
+/// What every plan and every world has, and what every approval and every receipt has.
+const MARKS: [&[u8]; 2] = [b"\"format_version\"", b"\"plan_id\""];
 
 /// The keys that tell a plan and a world from every other JSON.
 #[derive(Deserialize)]
 struct Keys {
-    format_version: IgnoredAny,
+    format_version: Option<IgnoredAny>,
+    plan_id: Option<IgnoredAny>,
+    approvals: Option<IgnoredAny>,
+    outcomes: Option<IgnoredAny>,
+    verdict: Option<IgnoredAny>,
     resource_changes: Option<IgnoredAny>,
     capacity: Option<IgnoredAny>,
     taken_at: Option<IgnoredAny>,
@@ -20,18 +24,31 @@ struct Keys {
     kind: Option<IgnoredAny>,
 }
 
-/// Returns whether the file is a plan or a world; `path` is its name.
+/// Returns whether the file is a plan, a world, approvals or a receipt; `path` is its name.
 pub(super) fn is_output(path: &[u8], content: &[u8]) -> bool {
     // The mark is looked for first, as most JSON of a repository need not be parsed then.
-    if !path.ends_with(b".json") || !content.windows(MARK.len()).any(|window| window == MARK) {
+    let has = |mark: &&[u8]| content.windows(mark.len()).any(|window| window == *mark);
+    if !path.ends_with(b".json") || !MARKS.iter().any(has) {
         return false;
     }
     let Ok(keys) = serde_json::from_slice::<Keys>(content) else { return false };
-    let Keys { format_version: IgnoredAny, resource_changes, capacity, taken_at, sources, kind } =
-        keys;
-    let is_plan = resource_changes.is_some() && capacity.is_some();
-    let is_world = taken_at.is_some() && sources.is_some();
-    kind.is_none() && (is_plan || is_world)
+    let Keys {
+        format_version,
+        plan_id,
+        approvals,
+        outcomes,
+        verdict,
+        resource_changes,
+        capacity,
+        taken_at,
+        sources,
+        kind,
+    } = keys;
+    let is_versioned = format_version.is_some();
+    let is_plan = is_versioned && resource_changes.is_some() && capacity.is_some();
+    let is_world = is_versioned && taken_at.is_some() && sources.is_some();
+    let is_receipt = plan_id.is_some() && outcomes.is_some() && verdict.is_some();
+    kind.is_none() && (is_plan || is_world || is_receipt || approvals.is_some())
 }
 
 #[cfg(test)]
@@ -43,6 +60,9 @@ mod tests {
         let plan = br#"{"format_version":"1.0","resource_changes":[],"capacity":{}}"#;
         let world = br#"{"sources":{},"taken_at":"x","format_version":"1.0"}"#;
         assert!(is_output(b"p.json", plan) && is_output(b"w/world.json", world));
+        let approvals = br#"{"approvals":[{"plan_id":"x"}]}"#;
+        let receipt = br#"{"plan_id":"x","outcomes":[],"verdict":"applied"}"#;
+        assert!(is_output(b"a.json", approvals) && is_output(b"r.json", receipt));
         assert!(!is_output(b"p.yaml", plan), "what is no JSON is never written");
         for input in [
             &br#"{"kind":"List","items":[]}"#[..],

@@ -75,7 +75,10 @@ fn workflows_are_pinned_and_ask_for_no_more_than_they_need() {
             !text.contains("pull_request_target") && !text.contains("contents: write"),
             "{name}"
         );
-        for uses in text.lines().filter_map(|line| line.split("uses: ").nth(1)) {
+        for uses in text
+            .lines()
+            .filter_map(|line| line.trim_start().trim_start_matches("- ").strip_prefix("uses: "))
+        {
             let pin = uses.split(['@', ' ']).nth(1).unwrap_or_default();
             assert!(
                 pin.len() == 40 && pin.chars().all(|c| c.is_ascii_hexdigit()),

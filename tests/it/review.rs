@@ -154,7 +154,7 @@ fn two_plans_are_compared_and_drift_is_a_report() {
         (report["applyable"].as_bool(), &report["resource_changes"]),
         (Some(false), &serde_json::json!([]))
     );
-    assert!(!apply.out.contains("launched"), "{}", apply.out);
+    assert!(!apply.err.contains("launched i-"), "{}", apply.err);
 }
 
 #[test]
