@@ -16,6 +16,7 @@
 //! ```
 
 mod amounts;
+mod budget;
 mod classify;
 mod cluster;
 mod collect;
@@ -48,6 +49,7 @@ mod yaml;
 #[doc = include_str!("adr/0001-yaml.md")]
 pub mod adr_0001 {}
 
+pub use budget::kept_pods;
 pub use cron::Schedule;
 pub use fleet::{
     Autoscaled, ClusterSettings, Commitment, CommitmentKind, ConsolidationSettings,
@@ -56,8 +58,8 @@ pub use fleet::{
 };
 pub use model::{
     BufferScaling, Concurrency, CronSchedule, Desired, DisruptionBudget, JobScaling, JobStrategy,
-    LimitRangeItem, LimitScope, Problem, QuotaScope, ResourceQuota, RuntimeClass, Scale, Severity,
-    Skipped, Tree, TreeFile, Unresolved, VolumeClaim, Workload,
+    LimitRangeItem, LimitScope, PriorityClass, Problem, QuotaScope, ResourceQuota, RuntimeClass,
+    Scale, Severity, Skipped, Tree, TreeFile, Unresolved, VolumeClaim, Workload,
 };
 pub use order::{Home, Layer, Order, Recipe, Release, Rendered, Renderings, SetValue, Values};
 pub use pool::{

@@ -56,6 +56,9 @@ pub struct PodSpec {
     /// Priority stated in the pod itself.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub priority: Option<i32>,
+    /// Whether others may be evicted for it: `Never`, or `PreemptLowerPriority`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub preemption_policy: Option<String>,
     /// The node the pod names itself.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub node_name: Option<String>,

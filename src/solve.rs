@@ -12,6 +12,7 @@ mod assemble;
 mod attach;
 mod bound;
 mod consolidate;
+mod contest;
 mod converge;
 mod drift;
 mod exchange;
@@ -66,8 +67,8 @@ pub use offer::{
 };
 pub use standing::{Circumstances, Fate, Standing};
 pub use target::{
-    Alternative, BlockReason, KeepReason, Launch, LaunchReason, NewNode, Place, Rejection, Relaxed,
-    Retire, RetireReason, Target, Unplaced, Unsteered, workload_key,
+    Alternative, BlockReason, Contest, KeepReason, Launch, LaunchReason, NewNode, Place, Rejection,
+    Relaxed, Retire, RetireReason, Target, Unplaced, Unsteered, workload_key,
 };
 
 use jiff::Timestamp;
@@ -258,6 +259,13 @@ pub fn solve(input: &Input) -> Solution {
     let stage = passes.stage(&apart.demand, &standing, &model);
     let unplaced = inquest
         .explain_all(groups, &places.unplaced, || rescue::Hearing::of(&stage, &outcome.settled));
+    let budgets = contest::budgets(input.desired, groups);
+    let mut contests = stage.contests(&outcome.settled, budgets);
+    let contested = |unplaced: Unplaced| Unplaced {
+        contest: contests.remove(&unplaced.group).unwrap_or_default(),
+        ..unplaced
+    };
+    let unplaced = unplaced.into_iter().map(contested).collect();
     let refusals = offers.refusals.iter().map(|(p, r)| unplaced::refusal_text(p, r)).collect();
     let target = Target {
         launches,

@@ -6,7 +6,7 @@ use super::mount::Mount;
 use super::requests::{Granted, Surroundings, pod_requests, presumed_requests};
 use crate::fleet::{Observed, Pod};
 use crate::ids::{LabelKey, LabelValue, Labels, Namespace};
-use crate::manifest::{Desired, LimitRangeItem, RuntimeClass};
+use crate::manifest::{Desired, LimitRangeItem, PriorityClass, RuntimeClass};
 use crate::pod::{
     Expression, HostPort, NodeTerm, PodAffinity, PodSpec, PodTemplate, Toleration, TopologySpread,
     Volume, VolumeSource,
@@ -43,6 +43,8 @@ pub struct PodShape {
     pub volumes: Vec<Mount>,
     /// Priority; higher goes first.
     pub priority: i32,
+    /// Whether pods of lower priority are evicted for it where it has no place.
+    pub preempts: bool,
     /// Whether the pod may not be moved (`do-not-disrupt`, `safe-to-evict: "false"`).
     pub pinned: bool,
     /// What the pod uses that placement does not know yet; such a pod is reported, never planned
@@ -104,7 +106,7 @@ impl Unsupported {
 
 /// The objects that fill in what a pod template leaves open.
 pub struct ShapeContext<'a> {
-    priority_classes: &'a BTreeMap<String, (i32, bool)>,
+    priority_classes: &'a BTreeMap<String, PriorityClass>,
     runtime_classes: &'a BTreeMap<String, RuntimeClass>,
     limit_ranges: &'a BTreeMap<Namespace, Vec<LimitRangeItem>>,
     /// Host names of the nodes that are there, where they are known.
@@ -191,16 +193,27 @@ impl<'a> ShapeContext<'a> {
         Surroundings { overhead, limits, granted }
     }
 
+    /// Returns whether a pod has others evicted: its class says so, else the pod itself.
+    fn preempts(&self, spec: &PodSpec) -> bool {
+        let classes = self.priority_classes;
+        let class = match &spec.priority_class_name {
+            Some(name) => classes.get(name),
+            None => classes.values().find(|class| class.is_default),
+        };
+        let own = || spec.preemption_policy.as_deref() != Some("Never");
+        class.map_or_else(own, |class| class.preempts)
+    }
+
     fn priority(&self, spec: &PodSpec) -> i32 {
         let named = |name: &String| match name.as_str() {
             "system-node-critical" => Some(2_000_001_000),
             "system-cluster-critical" => Some(2_000_000_000),
-            _ => self.priority_classes.get(name).map(|(value, _)| *value),
+            _ => self.priority_classes.get(name).map(|class| class.value),
         };
-        let default = || self.priority_classes.values().find(|(_, is_default)| *is_default);
+        let default = || self.priority_classes.values().find(|class| class.is_default);
         match &spec.priority_class_name {
             Some(name) => named(name).or(spec.priority).unwrap_or(0),
-            None => spec.priority.or_else(|| default().map(|(value, _)| *value)).unwrap_or(0),
+            None => spec.priority.or_else(|| default().map(|class| class.value)).unwrap_or(0),
         }
     }
 }
@@ -235,6 +248,7 @@ pub fn shape_of(namespace: &Namespace, template: &PodTemplate, context: &ShapeCo
         anti_affinity: spec.pod_anti_affinity.clone(),
         volumes: Vec::new(),
         priority: context.priority(spec),
+        preempts: context.preempts(spec),
         pinned: is_pinned(&template.annotations),
         unsupported: unsupported(spec),
     }
@@ -334,16 +348,26 @@ mod tests {
 
     #[test]
     fn priority_comes_from_the_class_then_the_pod_then_the_default() {
+        let class = |value, is_default| crate::manifest::PriorityClass {
+            value,
+            is_default,
+            preempts: true,
+        };
         let mut desired = Desired::default();
-        desired.priority_classes.insert("high".into(), (1000, false));
+        desired.priority_classes.insert("high".into(), class(1000, false));
         let mut template = PodTemplate::default();
         assert_eq!(shape(&template, &desired).priority, 0);
-        desired.priority_classes.insert("normal".into(), (5, true));
+        desired.priority_classes.insert("normal".into(), class(5, true));
         assert_eq!(shape(&template, &desired).priority, 5);
         template.spec.priority_class_name = Some("high".into());
         assert_eq!(shape(&template, &desired).priority, 1000);
         template.spec.priority_class_name = Some("system-node-critical".into());
         assert_eq!(shape(&template, &desired).priority, 2_000_001_000);
+        assert!(shape(&template, &desired).preempts);
+        template.spec.priority_class_name = None;
+        desired.priority_classes.clear();
+        template.spec.preemption_policy = Some("Never".into());
+        assert!(!shape(&template, &desired).preempts);
     }
 
     #[test]

@@ -6,7 +6,7 @@ use super::collect::{Collected, Named};
 use super::decode::{Field, Map};
 use super::labels::{Of, labels, selector};
 use super::meta::Meta;
-use super::model::{DisruptionBudget, RuntimeClass, Severity};
+use super::model::{DisruptionBudget, PriorityClass, RuntimeClass, Severity};
 use super::podspec::tolerations;
 use crate::ids::Labels;
 
@@ -34,7 +34,9 @@ pub(super) fn priority_class(meta: Meta, root: &Map<'_>, into: &mut Collected) {
     let default = root.get("globalDefault").and_then(|f| f.boolean()).unwrap_or(false);
     let Some(value) = value else { return };
     let named = named("PriorityClass", &meta.name, &meta, root);
-    let entry = (meta.name, (value, default));
+    let policy = root.get("preemptionPolicy").and_then(|field| Some(field.text()?.into_owned()));
+    let preempts = policy.as_deref() != Some("Never");
+    let entry = (meta.name, PriorityClass { value, is_default: default, preempts });
     into.insert(named, |all| &mut all.desired.priority_classes, entry, PartialEq::eq);
 }
 

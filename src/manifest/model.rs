@@ -92,8 +92,8 @@ pub struct Desired {
     pub min_values_policy: MinValuesPolicy,
     /// Labels of namespaces that the repository declares.
     pub namespaces: BTreeMap<Namespace, Labels>,
-    /// Priority classes: value, and whether it is the default one.
-    pub priority_classes: BTreeMap<String, (i32, bool)>,
+    /// Priority classes, by name.
+    pub priority_classes: BTreeMap<String, PriorityClass>,
     /// Overhead, node selector and tolerations of runtime classes.
     pub runtime_classes: BTreeMap<String, RuntimeClass>,
     /// Limit ranges, by namespace.
@@ -317,6 +317,17 @@ pub struct DisruptionBudget {
     pub min_available: Option<String>,
     /// Pods that may go.
     pub max_unavailable: Option<String>,
+}
+
+/// A class of priorities.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PriorityClass {
+    /// Its value; higher goes first.
+    pub value: i32,
+    /// Whether pods that name no class have it.
+    pub is_default: bool,
+    /// Whether its pods have others evicted.
+    pub preempts: bool,
 }
 
 /// A `PersistentVolumeClaim` of the repository.

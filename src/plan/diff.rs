@@ -17,8 +17,8 @@ use crate::fleet::Observed;
 use crate::ids::Address;
 use crate::plan::wire::{Action, Amount, FORMAT_VERSION};
 use crate::plan::wire::{
-    AlternativesRow, Base, Capacity, DaemonRow, DemandRow, Diagnostic, Plan, ResourceChange,
-    UnresolvedRow, UnschedulableRow, Wave, WaveStep,
+    AlternativesRow, Base, Capacity, DaemonRow, DemandRow, Diagnostic, EvictionRow, Plan,
+    ResourceChange, UnresolvedRow, UnschedulableRow, Wave, WaveStep,
 };
 use crate::solve::Solution;
 
@@ -141,7 +141,7 @@ fn waves(changes: &[ResourceChange]) -> Vec<Wave> {
 
 fn unschedulable(demand: &Demand, solution: &Solution) -> Vec<UnschedulableRow> {
     let row = |unplaced: &crate::solve::Unplaced| {
-        let group = &demand.groups[unplaced.group];
+        let (group, contest) = (&demand.groups[unplaced.group], &unplaced.contest);
         UnschedulableRow {
             workload: group.workload.clone(),
             origin: group.origin.clone(),
@@ -149,6 +149,9 @@ fn unschedulable(demand: &Demand, solution: &Solution) -> Vec<UnschedulableRow> 
             offerings: unplaced.offerings,
             reasons: unplaced.rejections.clone(),
             nearest: unplaced.nearest.clone(),
+            eviction: (contest.let_in > 0)
+                .then(|| EvictionRow { lets_in: contest.let_in, evicts: contest.evicts.clone() }),
+            displaces: contest.displaces.clone(),
         }
     };
     solution.target.unplaced.iter().map(row).collect()

@@ -586,6 +586,22 @@ pub struct UnschedulableRow {
     /// The change that would help, where one is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nearest: Option<String>,
+    /// What kube-scheduler evicts for some of them, which it then lets in all the same.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub eviction: Option<EvictionRow>,
+    /// Placed pods that wait in their stead where they come first, by workload: the most in any
+    /// order that was rehearsed.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub displaces: BTreeMap<String, u32>,
+}
+
+/// What is evicted for pods that have no place otherwise.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct EvictionRow {
+    /// How many of the pods are let in.
+    pub lets_in: u32,
+    /// The pods of lower priority that are evicted for them, by workload.
+    pub evicts: BTreeMap<String, u32>,
 }
 
 /// A source whose size is not known.

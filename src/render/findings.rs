@@ -1,11 +1,13 @@
 //! What a plan could not do, does not know, or wants a reader to know.
 
+use std::collections::BTreeMap;
+
 use super::amount::{amount, count};
 use super::page::{Page, Span, Tone, Verbosity, plain};
 use super::problems::{Line, write_line};
 use super::reason::rejection;
 use crate::plan::Plan;
-use crate::plan::wire::{Amount, FARGATE_REASON, UnschedulableRow, workload_key};
+use crate::plan::wire::{Amount, EvictionRow, FARGATE_REASON, UnschedulableRow, workload_key};
 
 /// Writes unschedulable pods, unresolved sources, findings of policies, diagnostics and prices.
 pub(super) fn write(page: &mut Page, plan: &Plan, verbosity: Verbosity) {
@@ -34,7 +36,16 @@ fn unschedulable(page: &mut Page, plan: &Plan) {
 
 /// Writes the pods of one workload that have no place, with what ruled out how many offerings.
 pub(super) fn write_unschedulable(page: &mut Page, plan: &Plan, row: &UnschedulableRow) {
-    let UnschedulableRow { workload, origin, pods, offerings, reasons, nearest } = row;
+    let UnschedulableRow {
+        workload,
+        origin,
+        pods,
+        offerings,
+        reasons,
+        nearest,
+        eviction,
+        displaces,
+    } = row;
     let place = origin.as_ref().map_or_else(String::new, |origin| format!("  {origin}"));
     let demand = plan.capacity.demand.iter().find(|demand| demand.workload == *workload);
     let needs = demand.map_or_else(String::new, |demand| needs(&demand.requests));
@@ -59,6 +70,20 @@ pub(super) fn write_unschedulable(page: &mut Page, plan: &Plan, row: &Unschedula
     if let Some(nearest) = nearest {
         page.text(format!("      nearest: {nearest}"));
     }
+    if let Some(EvictionRow { lets_in, evicts }) = eviction {
+        let (lets_in, evicts) = (format!("{lets_in} of them"), list(evicts));
+        page.text(format!("      kube-scheduler evicts {evicts} to let {lets_in} in"));
+    }
+    if !displaces.is_empty() {
+        let text = format!("      where they come first, {} wait in their stead", list(displaces));
+        page.text(text);
+    }
+}
+
+/// Returns pods by workload as a list.
+fn list(pods: &BTreeMap<String, u32>) -> String {
+    let each = pods.iter().map(|(workload, pods)| format!("{workload} x{pods}"));
+    each.collect::<Vec<_>>().join(", ")
 }
 
 fn needs(requests: &Amount) -> String {

@@ -8,8 +8,8 @@ use crate::ids::{Address, Labels, Origin, WorkloadId, WorkloadKind};
 use crate::plan::Plan;
 use crate::plan::wire::{
     Action, AlternativesRow, Amount, Base, BaseWorld, Capacity, Change, ClusterIdentity,
-    Completeness, Condition, Cost, DaemonRow, DemandRow, Diagnostic, ExplainRow, KEY_LABEL,
-    NodeState, NodeTotals, Placement, PodTotals, Precondition, Reason, ResourceChange,
+    Completeness, Condition, Cost, DaemonRow, DemandRow, Diagnostic, EvictionRow, ExplainRow,
+    KEY_LABEL, NodeState, NodeTotals, Placement, PodTotals, Precondition, Reason, ResourceChange,
     ResourceKind, Summary, UnresolvedRow, UnschedulableRow, Wave, WaveStep,
 };
 use crate::pod::{Taint, TaintEffect};
@@ -427,6 +427,11 @@ fn unschedulable() -> UnschedulableRow {
             rejection("limit-reached", "pool web: memory 512Gi of 512Gi", 3),
         ],
         nearest: Some("raise spec.limits.memory of NodePool web to 608Gi".into()),
+        eviction: Some(EvictionRow {
+            lets_in: 1,
+            evicts: [("shop/Deployment/web".to_owned(), 2)].into(),
+        }),
+        displaces: [("shop/Deployment/web".to_owned(), 1)].into(),
     }
 }
 

@@ -173,6 +173,8 @@ fn a_plan_reads_from_totals_to_what_is_lost_to_details() {
             40 wrong zone (outside eu-west-1a)
             3 limit reached (pool web: memory 512Gi of 512Gi)
           nearest: raise spec.limits.memory of NodePool web to 608Gi
+          kube-scheduler evicts shop/Deployment/web x2 to let 1 of them in
+          where they come first, shop/Deployment/web x1 wait in their stead
 
     Unresolved: of these the size is not known, and they are in no total
       ? HelmRelease web/shop  clusters/prod/shop.yaml:1: charts are not rendered yet
@@ -448,6 +450,8 @@ fn a_workload_is_explained_by_its_count_and_its_nodes() {
             40 wrong zone (outside eu-west-1a)
             3 limit reached (pool web: memory 512Gi of 512Gi)
           nearest: raise spec.limits.memory of NodePool web to 608Gi
+          kube-scheduler evicts shop/Deployment/web x2 to let 1 of them in
+          where they come first, shop/Deployment/web x1 wait in their stead
     ");
     insta::assert_snapshot!(explained("cni"), @r"
     kube-system/DaemonSet/cni

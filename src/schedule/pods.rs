@@ -81,7 +81,8 @@ impl Selection {
     }
 
     /// Compiles the pods of a disruption budget; one without expressions has none.
-    pub(super) fn of_budget(budget: &Budget) -> Option<Self> {
+    #[must_use]
+    pub fn of_budget(budget: &Budget) -> Option<Self> {
         let labels = requirements(&budget.selector);
         let namespaces = [budget.namespace.clone()].into();
         let any = !labels.is_unconstrained();

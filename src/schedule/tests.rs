@@ -61,6 +61,7 @@ fn pod(app: &str) -> PodShape {
         anti_affinity: PodAffinity::default(),
         volumes: Vec::new(),
         priority: 0,
+        preempts: true,
         pinned: false,
         presumed: Resources::default(),
         unsupported: Vec::new(),

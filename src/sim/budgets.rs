@@ -1,7 +1,7 @@
 //! Disruption budgets: whether an eviction is allowed now.
 //!
-//! Follows the disruption controller of Kubernetes: a share is of the replicas that the controllers
-//! of the matched pods want, rounded up; what cannot be computed allows nothing.
+//! Follows the disruption controller of Kubernetes: shares are of the replicas that the controllers
+//! of the matched pods want.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,7 @@ use super::state::State;
 use crate::demand::label_set;
 use crate::fleet::{Pod, PodPhase};
 use crate::ids::{Labels, Namespace, WorkloadId};
-use crate::manifest::DisruptionBudget;
+use crate::manifest::{DisruptionBudget, kept_pods};
 use crate::pod::Selector;
 use crate::port::EvictOutcome;
 
@@ -42,17 +42,6 @@ impl From<&DisruptionBudget> for Budget {
 /// Returns whether every expression of `selector` holds for `labels`.
 fn selects(selector: &Selector, labels: &Labels) -> bool {
     selector.0.iter().all(|wish| label_set(wish).contains(labels.get(&wish.key)))
-}
-
-/// Returns the amount that `text` means where `whole` is all; a share is rounded up.
-fn amount(text: &str, whole: i64) -> Option<i64> {
-    match text.strip_suffix('%') {
-        None => text.parse().ok(),
-        Some(percent) => {
-            let share = percent.parse::<i64>().ok()?.checked_mul(whole)?;
-            Some(share.div_euclid(100) + i64::from(share.rem_euclid(100) > 0))
-        }
-    }
 }
 
 impl State {
@@ -99,11 +88,8 @@ impl State {
             .collect();
         let healthy = matched.iter().filter(|pod| pod.phase == PodPhase::Running).count();
         let wanted = self.wanted(&matched);
-        let keep = match (&budget.min_available, &budget.max_unavailable) {
-            (Some(least), _) => amount(least, wanted),
-            (None, Some(most)) => amount(most, wanted).map(|most| (wanted - most).max(0)),
-            (None, None) => None,
-        };
+        let Budget { min_available, max_unavailable, .. } = budget;
+        let keep = kept_pods(min_available.as_deref(), max_unavailable.as_deref(), wanted);
         let healthy = i64::try_from(healthy).unwrap_or(i64::MAX);
         keep.map_or(0, |keep| healthy.saturating_sub(keep))
     }
@@ -114,25 +100,5 @@ impl State {
             pods.iter().filter_map(|pod| pod.owner.as_ref()).collect();
         let replicas = |owner: &WorkloadId| self.controllers.get(owner).map(|c| c.replicas);
         owners.into_iter().filter_map(replicas).map(i64::from).sum()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::amount;
-
-    #[test]
-    fn shares_are_rounded_up_and_nonsense_is_nothing() {
-        for (text, whole, expected) in [
-            ("2", 10, Some(2)),
-            ("30%", 10, Some(3)),
-            ("31%", 10, Some(4)),
-            ("0%", 7, Some(0)),
-            ("100%", 7, Some(7)),
-            ("x", 7, None),
-            ("%", 7, None),
-        ] {
-            assert_eq!(amount(text, whole), expected, "{text} of {whole}");
-        }
     }
 }

@@ -74,20 +74,31 @@ impl State {
         self.run_fargate();
         let mut scheduler = self.scheduler();
         self.run_daemons(&mut scheduler);
-        for key in self.queue() {
-            let Some(pod) = self.pods.get(&key).cloned() else { continue };
-            let Some(shape) = self.pod_shape(&pod) else { continue };
-            if shape.unsupported.iter().any(|feature| NOT_MODELLED.contains(feature)) {
-                continue;
-            }
-            let class = scheduler.class(&shape, pod.owner.as_ref());
-            // A pod that fits nowhere waits for the next tick.
-            if let Some(node) = scheduler.try_schedule(class, None) {
-                let node = scheduler.name(node).clone();
-                self.provision_for(&key, &node);
-                self.bind(&key, node);
+        let mut waiting = self.queue();
+        loop {
+            let before = waiting.len();
+            waiting.retain(|key| !self.schedule(key, &mut scheduler));
+            // A pod that came later may be what one that waits needs beside it; one that fits
+            // nowhere even so waits for the next tick.
+            if waiting.len() == before {
+                return;
             }
         }
+    }
+
+    /// Binds a pod where the scheduler finds it a node; returns whether it did.
+    fn schedule(&mut self, key: &PodKey, scheduler: &mut Scheduler) -> bool {
+        let Some(pod) = self.pods.get(key).cloned() else { return false };
+        let Some(shape) = self.pod_shape(&pod) else { return false };
+        if shape.unsupported.iter().any(|feature| NOT_MODELLED.contains(feature)) {
+            return false;
+        }
+        let class = scheduler.class(&shape, pod.owner.as_ref());
+        let Some(node) = scheduler.try_schedule(class, None) else { return false };
+        let node = scheduler.name(node).clone();
+        self.provision_for(key, &node);
+        self.bind(key, node);
+        true
     }
 
     /// Returns the scheduler with everything that is bound. A pod that is stopping uses its room

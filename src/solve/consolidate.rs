@@ -9,9 +9,13 @@ use std::collections::BTreeMap;
 
 use super::Settings;
 use super::layout::{Ground, Layout};
-use super::rehearse::{Settled, Stage};
+use super::rehearse::{Settled, Stage, Verdict};
+use super::settle::is_rehearsed;
 use super::standing::{Fate, Standing};
+use super::target::{BlockReason, KeepReason};
 use crate::ids::NodeName;
+use crate::pod::{TopologySpread, WhenUnsatisfiable};
+use crate::requirement::key;
 use crate::units::MicroUsd;
 
 /// Rounds of improvement; each accepted round strictly lowers the price, this bounds the work.
@@ -57,7 +61,9 @@ pub(super) struct Declined {
 
 /// Returns the layout after every removal and replacement that is worth it.
 pub(super) fn consolidate(stage: &Stage, settings: &Settings) -> Consolidated {
-    let mut settled = stage.rescued(stage.settle(&without_leavers(&stage.ground)));
+    let layout = without_leavers(&stage.ground);
+    let enough = on_what_stands(stage, &layout);
+    let mut settled = enough.unwrap_or_else(|| stage.rescued(stage.settle(&layout)));
     settled = stage.let_in(stage.sought(with_needed_leavers(stage, settled)));
     let baseline = settled.layout.price;
     let mut round = Round { stage, settings, declined: BTreeMap::new() };
@@ -89,6 +95,35 @@ pub(super) fn without_leavers(ground: &Ground) -> Layout {
         }
     }
     ground.repacked(layout)
+}
+
+/// Returns the layout without new nodes, where kube-scheduler places every pod all the same: then
+/// none of them is ever pending, whatever rules of one node say of new nodes. Pods that spread over
+/// other domains get theirs, which kube-scheduler would not miss.
+fn on_what_stands(stage: &Stage, layout: &Layout) -> Option<Settled> {
+    let model = stage.ground.model;
+    let mut classes = layout.packing.opened.iter().flat_map(|node| node.pods.keys());
+    let spreads_wide = |class: &usize| {
+        let mut groups = model.classes[*class].groups();
+        groups.any(|group| stage.groups[group].shape.spread.iter().any(is_wide))
+    };
+    let is_none = layout.packing.opened.is_empty() || !is_rehearsed(stage.groups);
+    if is_none || classes.any(spreads_wide) {
+        return None;
+    }
+    let mut bare = layout.clone();
+    bare.price = bare.price - bare.packing.price(stage.ground.model);
+    bare.packing.opened.clear();
+    bare.packing.left.fill(0);
+    match stage.rehearse(&bare) {
+        Verdict::Passed(settled) => Some(settled),
+        Verdict::Left(_) => None,
+    }
+}
+
+fn is_wide(rule: &TopologySpread) -> bool {
+    rule.when_unsatisfiable == WhenUnsatisfiable::DoNotSchedule
+        && rule.topology_key.as_str() != key::HOSTNAME
 }
 
 /// Keeps nodes that should leave as long as pods would have no place without them.
@@ -170,11 +205,23 @@ impl Round<'_> {
             current.unplaced.get(group).is_some_and(|before| pods <= before)
         };
         let holds = settled.unplaced.iter().all(has_place);
+        let holds = holds && !self.leans_on_starting(current, &settled);
         if holds && saves >= needed && self.settings.gain(saves, moves) > MicroUsd::ZERO {
             return Some(settled);
         }
         self.decline(&set, Declined { saves, needed, moves });
         None
+    }
+
+    /// Returns whether pods would move to nodes that are not Ready yet: they may never be.
+    fn leans_on_starting(&self, current: &Settled, next: &Settled) -> bool {
+        let starts = |index: &usize| match &self.stage.ground.standing[*index].fate {
+            Fate::Stays(KeepReason::Blocked { by }) => *by == BlockReason::NotReady,
+            Fate::Stays(_) | Fate::OnlyWhenEmpty(_) | Fate::Free | Fate::Leaves(_) => false,
+        };
+        let pods = |settled: &Settled, index: usize| settled.layout.on[index].values().sum::<u32>();
+        let mut starting = (0..self.stage.ground.standing.len()).filter(starts);
+        starting.any(|index| pods(next, index) > pods(current, index))
     }
 
     fn decline(&mut self, set: &[usize], declined: Declined) {

@@ -181,6 +181,17 @@ impl<'a> Stage<'a> {
         Some(self.settled(layout.clone(), first, offers, unplaced))
     }
 
+    /// Returns what each run leaves over where every pod is in the queue, those that are left out
+    /// as well.
+    pub(super) fn left_in_each_run(&self, settled: &Settled) -> Vec<BTreeMap<usize, u32>> {
+        let scene = self.scene(&settled.layout, &settled.offers);
+        let guided = self.steered.then(|| self.guided(&settled.layout, &scene));
+        let nobody = BTreeMap::new();
+        let cast = || Cast { unplaced: &nobody, guided: guided.as_ref() };
+        let runs = runs(planned_pods(self.groups), scene.nodes()).iter();
+        runs.map(|run| self.play_one(&scene, *run, cast()).left).collect()
+    }
+
     fn settled(
         &self,
         mut layout: Layout,

@@ -14,8 +14,8 @@ use super::pack::Opened;
 use super::rehearse::{Settled, Stage, Verdict};
 use super::target::Place;
 use crate::demand::PodGroup;
-use crate::ids::{LabelKey, LabelValue, PoolName};
-use crate::schedule::{ClassIndex, NodeIndex, Scheduler, UnfitReason};
+use crate::ids::{LabelKey, LabelValue, PoolName, WorkloadId};
+use crate::schedule::{Budget, ClassIndex, NodeIndex, Preemption, Scheduler, UnfitReason};
 
 /// Times that pods are put to the scheduler again after some of them found a place.
 const ROUNDS_MAX: usize = 4;
@@ -40,6 +40,32 @@ impl<'a> Hearing<'a> {
         let rescue = Rescue::of(stage, settled);
         let classes = stage.scene(&settled.layout, &settled.offers).classes;
         Self { rescue, classes, known: BTreeMap::new() }
+    }
+
+    /// Returns the hearing with budgets that evictions respect where they can.
+    pub(super) fn with_budgets(mut self, budgets: Vec<Budget>) -> Self {
+        self.rescue.scheduler = self.rescue.scheduler.with_budgets(budgets);
+        self
+    }
+
+    /// Puts one more pod of the group where the scheduler would, and returns whose pods are evicted
+    /// for it; none where it has room without. `None` where no eviction helps.
+    pub(super) fn evict_for(&mut self, group: usize) -> Option<Vec<&'a WorkloadId>> {
+        let (class, stage) = (self.classes[group], self.rescue.stage);
+        let scheduler = &mut self.rescue.scheduler;
+        if scheduler.try_schedule(class, None).is_some() {
+            return Some(Vec::new());
+        }
+        let Preemption { node, victims } = scheduler.preempt(class)?;
+        let groups = self.classes.iter().zip(stage.groups.iter().map(|group| &group.workload));
+        let daemons = stage.daemons.iter().map(|daemon| &daemon.workload);
+        let known: BTreeMap<ClassIndex, &WorkloadId> =
+            self.rescue.daemons.iter().zip(daemons).chain(groups).map(|(c, w)| (*c, w)).collect();
+        for victim in &victims {
+            scheduler.unbind(*victim, node);
+        }
+        scheduler.bind(class, node);
+        Some(victims.iter().filter_map(|victim| known.get(victim).copied()).collect())
     }
 
     /// Returns whether the limits of its pool leave room for one more node of the offer.

@@ -170,6 +170,20 @@ pub struct Unplaced {
     pub offerings: u32,
     /// The change that would help, in words, where one is known.
     pub nearest: Option<String>,
+    /// What they do to others while they wait.
+    pub contest: Contest,
+}
+
+/// What pods without a place do to others while they wait in kube-scheduler's queue.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Contest {
+    /// How many of them kube-scheduler lets in all the same, by evicting others.
+    pub let_in: u32,
+    /// The pods that are evicted for them, by workload.
+    pub evicts: BTreeMap<String, u32>,
+    /// Placed pods that wait in their stead where they come first, by workload: the most in any
+    /// order that was rehearsed.
+    pub displaces: BTreeMap<String, u32>,
 }
 
 /// A reason, and how many offerings or nodes it ruled out.

@@ -13,7 +13,7 @@ use super::aside::aside;
 use super::limits::amount;
 use super::offer::{Offer, Offers, Withheld, pool_requirements};
 use super::rescue::Hearing;
-use super::target::{Rejection, Relaxed, Unplaced};
+use super::target::{Contest, Rejection, Relaxed, Unplaced};
 use crate::catalog::{CapacityType, InstanceType, NodeSettings};
 use crate::demand::{Mount, PodGroup, PodShape};
 use crate::ids::{PoolName, ReservationId};
@@ -98,7 +98,8 @@ impl Inquest<'_> {
         if let Some(feature) = shape.unsupported.first() {
             let (rejection, nearest) = aside(*feature, group, self.input, offerings);
             let rejections = vec![rejection];
-            return Unplaced { group: index, pods, rejections, offerings, nearest };
+            let contest = Contest::default();
+            return Unplaced { group: index, pods, rejections, offerings, nearest, contest };
         }
         let mut counts: BTreeMap<(String, String), u32> = BTreeMap::new();
         let mut obstacles = Vec::with_capacity(self.offers.list.len());
@@ -126,6 +127,7 @@ impl Inquest<'_> {
             rejections,
             offerings,
             nearest: self.nearest(shape, &obstacles),
+            contest: Contest::default(),
         }
     }
 

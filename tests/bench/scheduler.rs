@@ -191,6 +191,7 @@ fn class(scheduler: &mut Scheduler, pod: &Pod, has_owner: bool) -> ClassIndex {
         anti_affinity: anti_affinity.unwrap_or_default(),
         volumes: vec![],
         priority: 0,
+        preempts: true,
         pinned: false,
         unsupported: vec![],
     };

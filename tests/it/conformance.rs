@@ -96,6 +96,9 @@ use page::{Case, Source};
 /// The lists that sections name, with the number of their entries.
 const LISTS: [(&str, u32); 2] = [("Karpenter", 68), ("Autoscalers", 40)];
 
+/// The page of rules that neither list has.
+const BEYOND: &str = "beyond.md";
+
 /// The page whose table lists what is not planned here.
 const ELSEWHERE: &str = "elsewhere.md";
 
@@ -166,7 +169,8 @@ fn every_rule_of_the_lists_stands_in_one_place() {
     for page in pages() {
         for section in &page.sections {
             let place = format!("{}:{}", page.name, section.line);
-            if section.cases.is_empty() || section.sources.is_empty() {
+            let has_source = !section.sources.is_empty() || page.name == BEYOND;
+            if section.cases.is_empty() || !has_source {
                 wrong.push(format!("{place}: a rule names its source and has a case"));
             }
             for source in &section.sources {

@@ -14,6 +14,7 @@ kind: PriorityClass
 metadata: {name: gold}
 value: 1000
 globalDefault: true
+preemptionPolicy: Never
 ---
 apiVersion: node.k8s.io/v1beta1
 kind: RuntimeClass
@@ -29,7 +30,8 @@ spec: {runtimeHandler: x, overhead: {podFixed: {cpu: 1}}}
 ",
     );
     assert_eq!(desired.namespaces["web"]["team"].as_str(), "a");
-    assert_eq!(desired.priority_classes["gold"], (1000, true));
+    let gold = PriorityClass { value: 1000, is_default: true, preempts: false };
+    assert_eq!(desired.priority_classes["gold"], gold);
     let kata = &desired.runtime_classes["kata"];
     assert_eq!((kata.overhead["cpu"], kata.overhead["memory"]), (250, 125_829_120));
     assert_eq!(kata.node_selector["kubernetes.io/os"].as_str(), "linux");

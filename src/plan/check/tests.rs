@@ -13,8 +13,8 @@ use crate::ids::{Origin, WorkloadKind};
 use crate::manifest::{Problem, Severity, Unresolved};
 use crate::plan::fixture::{Inputs, address, inputs, plan, sealed, workload};
 use crate::plan::wire::{
-    Action, Amount, Condition, ExplainRow, NodeState, PlacementRow, Precondition, ResourceChange,
-    ResourceKind, UnresolvedRow, Wave, WaveStep,
+    Action, Amount, Condition, EvictionRow, ExplainRow, NodeState, PlacementRow, Precondition,
+    ResourceChange, ResourceKind, UnresolvedRow, Wave, WaveStep,
 };
 use crate::requirement::{Requirements, key, label};
 use crate::solve::RetireReason;
@@ -480,6 +480,11 @@ const TOTALS: &[Defect] = &[
     ("totals/unschedulable", "none without a place", |p, _| p.capacity.unschedulable[0].pods = 0),
     ("totals/unschedulable", "no workload without a place", |p, _| {
         p.capacity.unschedulable[0].workload.kind = WorkloadKind::Job;
+    }),
+    ("totals/eviction", "somebody who is as important is evicted", |p, _| {
+        let row = &mut p.capacity.unschedulable[0];
+        let evicts = [("shop/Deployment/api".to_owned(), 1)].into();
+        row.eviction = Some(EvictionRow { lets_in: 1, evicts });
     }),
     ("totals/group", "pods lost", |p, _| p.capacity.unschedulable.clear()),
     ("totals/group", "a pod placed twice", |p, _| {

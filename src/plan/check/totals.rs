@@ -5,7 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::Verdict;
 use super::case::{Case, Deed, Row, number, total};
 use super::fargate::is_stuck;
-use crate::plan::wire::{Amount, NodeTotals, PodTotals, Reason, Summary};
+use crate::plan::wire::{
+    Amount, EvictionRow, NodeTotals, PodTotals, Reason, Summary, UnschedulableRow,
+};
 use crate::solve::{KeepReason, workload_key};
 
 pub(super) fn check(case: &Case<'_>, verdict: &mut Verdict) {
@@ -70,6 +72,7 @@ fn groups(case: &Case<'_>, verdict: &mut Verdict) {
         if row.pods == 0 || !case.groups.contains_key(&key) {
             verdict.plan("totals/unschedulable", format!("{key} has no pods without a place"));
         }
+        evictions((row, &key), case, verdict);
         let sum = unplaced.entry(key).or_default();
         *sum = sum.saturating_add(row.pods);
     }
@@ -83,6 +86,24 @@ fn groups(case: &Case<'_>, verdict: &mut Verdict) {
             );
             verdict.plan("totals/group", fault);
         }
+    }
+}
+
+/// Holds what is said of evictions to: no more are let in than wait, and whoever goes has a lower
+/// priority.
+fn evictions((row, key): (&UnschedulableRow, &str), case: &Case<'_>, verdict: &mut Verdict) {
+    let Some(EvictionRow { lets_in, evicts }) = &row.eviction else { return };
+    let own = case.groups.get(key).map(|group| group.shape.priority);
+    let daemons = case.facts.demand.daemons.iter();
+    let daemons: BTreeMap<String, i32> =
+        daemons.map(|daemon| (workload_key(&daemon.workload), daemon.shape.priority)).collect();
+    let lower = |victim: &String| {
+        let group = case.groups.get(victim).map(|group| group.shape.priority);
+        group.or_else(|| daemons.get(victim).copied()) < own
+    };
+    if *lets_in > row.pods || *lets_in == 0 || evicts.is_empty() || !evicts.keys().all(lower) {
+        let fault = format!("nobody that is named can be evicted for {lets_in} pods of {key}");
+        verdict.plan("totals/eviction", fault);
     }
 }
 

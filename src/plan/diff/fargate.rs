@@ -49,6 +49,8 @@ pub(super) fn stuck(demand: &Demand) -> impl Iterator<Item = UnschedulableRow> {
             offerings: 0,
             reasons: vec![Rejection { reason: FARGATE_REASON.to_owned(), detail, count: 0 }],
             nearest: Some(misfit.remedy.clone()),
+            eviction: None,
+            displaces: BTreeMap::new(),
         })
     })
 }

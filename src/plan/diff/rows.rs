@@ -232,6 +232,8 @@ impl Rows {
                 offerings: 0,
                 reasons: vec![Rejection { reason: "left-out".to_owned(), detail, count: 0 }],
                 nearest: Some("plan without --target and --exclude".to_owned()),
+                eviction: None,
+                displaces: BTreeMap::new(),
             });
         }
     }

@@ -153,6 +153,7 @@ pub(crate) fn holds(line: &Line, made: &Made, given: &Given) -> Result<(), Strin
             same(found, line.count(2)?, "placed")
         }
         "leave" => leave(line, made),
+        "evict" | "displace" => contest(line, made),
         "spread" => spread(line, made),
         "put" => put(line, made),
         "fargate" => fargate(line, made),
@@ -237,6 +238,23 @@ fn leave(line: &Line, made: &Made) -> Result<(), String> {
     let mut reasons = rows.flat_map(|row| &row.reasons);
     let said = reasons.any(|r| r.reason.contains(reason) || r.detail.contains(reason));
     if said { Ok(()) } else { Err(format!("no reason says `{reason}`")) }
+}
+
+/// Holds `evict NAME COUNT for OTHER`, and `displace` likewise: whom pods without a place have
+/// evicted, or whose room they may take.
+fn contest(line: &Line, made: &Made) -> Result<(), String> {
+    let (name, count) = (line.word(1)?, line.count(2)?);
+    let other = line.reason().ok_or("write evict NAME COUNT for OTHER")?;
+    let mut rows = made.plan.capacity.unschedulable.iter();
+    let row = rows.find(|row| &*row.workload.name == other).ok_or("nothing is left out")?;
+    let pods = match (line.word(0)?, &row.eviction) {
+        ("evict", Some(eviction)) => Some(&eviction.evicts),
+        ("evict", None) => None,
+        _ => Some(&row.displaces),
+    };
+    let mut pods = pods.into_iter().flatten();
+    let found = pods.find(|(workload, _)| workload.ends_with(&format!("/{name}")));
+    same(found.map_or(0, |(_, pods)| *pods), count, "concerned")
 }
 
 fn spread(line: &Line, made: &Made) -> Result<(), String> {

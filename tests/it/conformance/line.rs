@@ -3,11 +3,13 @@
 use std::collections::BTreeMap;
 
 /// Words with which a line says what is expected.
-const EXPECTATIONS: [&str; 14] = [
+const EXPECTATIONS: [&str; 16] = [
     "launch",
     "terminate",
     "place",
     "leave",
+    "evict",
+    "displace",
     "spread",
     "put",
     "fargate",

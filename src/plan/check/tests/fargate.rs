@@ -72,6 +72,8 @@ fn with_fargate() -> (Plan, Inputs) {
             count: 0,
         }],
         nearest: None,
+        eviction: None,
+        displaces: std::collections::BTreeMap::new(),
     });
     capacity.pods.total += 4;
     capacity.pods.fargate = 2;

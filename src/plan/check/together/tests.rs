@@ -162,6 +162,7 @@ fn bare(name: &str) -> PodShape {
         anti_affinity: PodAffinity::default(),
         volumes: Vec::new(),
         priority: 0,
+        preempts: true,
         pinned: false,
         unsupported: Vec::new(),
     }
