@@ -57,9 +57,11 @@ fn deployment(n: usize) -> String {
 }
 
 fn overlays(root: &Path) -> anyhow::Result<()> {
-    let mut fleet = "apiVersion: fleetwright.dev/v1\nkind: Fleet\nspec:\n  cluster: { name: big, \
+    let mut fleet = vec![
+        "apiVersion: fleetwright.dev/v1\nkind: Fleet\nspec:\n  cluster: { name: big, \
                      region: us-east-1 }\n  sources:\n    - path: apps\n    - path: pool.yaml\n"
-        .to_owned();
+            .to_owned(),
+    ];
     fs::create_dir_all(root.join("base"))?;
     fs::write(root.join("base/web.yaml"), deployment(MANIFESTS))?;
     fs::write(root.join("base/kustomization.yaml"), "resources: [web.yaml]\n")?;
@@ -71,9 +73,9 @@ fn overlays(root: &Path) -> anyhow::Result<()> {
             1 + n % 4
         );
         fs::write(root.join(&path).join("kustomization.yaml"), text)?;
-        fleet += &format!("    - {{ path: {path}, render: kustomize }}\n");
+        fleet.push(format!("    - {{ path: {path}, render: kustomize }}\n"));
     }
-    fs::write(root.join("fleetwright.yaml"), fleet)?;
+    fs::write(root.join("fleetwright.yaml"), fleet.concat())?;
     Ok(())
 }
 

@@ -60,12 +60,12 @@ pub(crate) fn case(seed: u64) -> Found {
     while pods < wanted {
         let replicas = rng.random_range(1..=wanted - pods);
         let (cpu, memory) = (100 * rng.random_range(1..=40), 128 * rng.random_range(1..=64));
-        text.push_str(&format!(
+        text.extend([format!(
             "---\napiVersion: apps/v1\nkind: Deployment\nmetadata: {{ name: d{pods}, namespace: a }}\n\
              spec:\n  replicas: {replicas}\n  selector: {{ matchLabels: {{ app: d{pods} }} }}\n  \
              template:\n    metadata: {{ labels: {{ app: d{pods} }} }}\n    spec:\n      containers:\n        \
              - {{ name: app, image: app, resources: {{ requests: {{ cpu: {cpu}m, memory: {memory}Mi }} }} }}\n"
-        ));
+        )]);
         pods += replicas;
     }
     found(&text, &catalog)
