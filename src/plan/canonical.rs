@@ -61,13 +61,38 @@ pub fn compact<T: Serialize + ?Sized>(value: &T) -> Result<String, CanonicalErro
 
 /// Returns `value` as canonical JSON with two spaces for each level and a final line feed.
 ///
+/// People read it in terminals: what would be obeyed there is written as an escape, which reads back
+/// as the same value.
+///
 /// # Errors
 /// When the value holds a float, raw bytes, or keys that clash or are no text.
 pub fn pretty<T: Serialize + ?Sized>(value: &T) -> Result<String, CanonicalError> {
     let mut out = String::new();
     write_pretty(&Json::of(value)?, 0, &mut out);
     out.push('\n');
-    Ok(out)
+    Ok(if out.contains(is_obeyed) { escaped(&out) } else { out })
+}
+
+/// Returns whether a terminal obeys `c` instead of showing it: late controls, and changes of the
+/// direction of writing. Early controls have their escapes in JSON itself.
+fn is_obeyed(c: char) -> bool {
+    matches!(c,
+        '\u{7f}'..='\u{9f}' | '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}'
+        | '\u{2066}'..='\u{2069}')
+}
+
+/// Returns JSON with escapes for what terminals obey, which stands nowhere but in texts.
+fn escaped(json: &str) -> String {
+    let mut out = String::with_capacity(json.len());
+    for c in json.chars() {
+        if is_obeyed(c) {
+            // Writing to a `String` cannot fail.
+            let _ = write!(out, "\\u{:04x}", u32::from(c));
+        } else {
+            out.push(c);
+        }
+    }
+    out
 }
 
 fn write_compact(json: &Json, out: &mut String) {
@@ -189,6 +214,14 @@ mod tests {
         }
         let value = Shape { z: 1, a: None, m: [(10, "x"), (9, "y")].into() };
         assert_eq!(compact(&value).unwrap(), r#"{"a":null,"m":{"10":"x","9":"y"},"z":1}"#);
+    }
+
+    #[test]
+    fn what_a_terminal_obeys_is_escaped_in_files_and_reads_back() {
+        let value = json!({"a": "x\u{202e}y\u{9b}"});
+        let text = pretty(&value).unwrap();
+        assert_eq!(text, "{\n  \"a\": \"x\\u202ey\\u009b\"\n}\n");
+        assert_eq!(serde_json::from_str::<Value>(&text).unwrap(), value);
     }
 
     #[test]

@@ -50,14 +50,19 @@ impl Assembly<'_> {
         let ties = super::allot::ties(self.groups, &self.input.desired.namespaces);
         let mut memo: BTreeMap<(usize, &Counts), Others> = BTreeMap::new();
         let mut launches = Vec::with_capacity(settled.offers.len());
-        for (node, offer) in settled.layout.packing.opened.iter().zip(&settled.offers) {
+        let opened = settled.layout.packing.opened.iter().zip(&settled.offers);
+        for (index, (node, offer)) in opened.enumerate() {
             let key = (node.column, &node.pods);
             let others = memo.entry(key).or_insert_with(|| self.others(node, &limits));
             let mut new = self.offers[*offer].node.clone();
             let pool = self.input.desired.pools.get(&new.pool);
             let demands = pool.map(variety::demands).unwrap_or_default();
             // Pods that rules between pods tie to a zone stay in it, whatever stands in.
-            let groups = node.pods.keys().flat_map(|class| self.model.classes[*class].groups());
+            let packed = node.pods.keys().flat_map(|class| self.model.classes[*class].groups());
+            // The rehearsal may put others there than the packing has.
+            let place = Place::Launch(index);
+            let on_it = settled.placements.iter().filter(|(_, places)| places.contains_key(&place));
+            let groups = packed.chain(on_it.map(|(group, _)| *group));
             let fixed: BTreeSet<&LabelKey> = groups.flat_map(|group| &ties[group]).collect();
             let keeps = |offer: &&&Offer| {
                 fixed.iter().all(|key| offer.node.labels.get(*key) == new.labels.get(*key))
