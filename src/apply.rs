@@ -12,6 +12,7 @@
 //! [`tag::CHANGE`]: crate::fleet::tag::CHANGE
 //! [`CORDONED_ANNOTATION`]: crate::fleet::CORDONED_ANNOTATION
 
+mod group;
 mod guard;
 mod launch;
 mod receipt;

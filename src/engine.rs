@@ -175,6 +175,7 @@ fn put_together(inputs: &Inputs, demand: &Demand, solution: &Solution) -> Plan {
     let scope = &inputs.scope;
     let left_out = |address: &Address| !scope.allows(address);
     let mut plan = diff(Parts {
+        desired: inputs.desired,
         observed: inputs.observed,
         demand,
         solution,
@@ -304,6 +305,7 @@ fn diagnostics(inputs: &Inputs, demand: &Demand, solution: &Solution) -> Vec<Dia
         hint: None,
     };
     let mut found = inputs.catalog.unknown_types(inputs.desired);
+    found.extend(inputs.catalog.unequal_types(inputs.desired));
     found.extend(inputs.catalog.overlay_conflicts(inputs.desired));
     found.extend(inputs.catalog.unpriced_licences(inputs.desired));
     found.extend(lints(inputs.desired, demand, inputs.catalog));

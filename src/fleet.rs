@@ -6,10 +6,12 @@
 
 mod capacity;
 mod file;
+mod group;
 mod scaling;
 
 pub use capacity::{Exclusion, MatchCriteria, Reservation, ReservationKind, ReservationState};
 pub use file::{WorldError, read_world, template_key, write_world};
+pub use group::{Group, Membership};
 pub use scaling::{
     LiveEvents, LiveHorizontal, LiveMetric, LiveScale, LiveVertical, Recommendation, Scaling,
 };
@@ -24,8 +26,8 @@ use serde::{Deserialize, Serialize};
 use crate::catalog::CapacityType;
 use crate::fargate;
 use crate::ids::{
-    InstanceId, InstanceTypeName, LabelKey, Labels, Namespace, NodeName, Region, ReservationId,
-    Uid, WorkloadId, ZoneName,
+    GroupName, InstanceId, InstanceTypeName, LabelKey, Labels, Namespace, NodeName, Region,
+    ReservationId, Uid, WorkloadId, ZoneName,
 };
 use crate::pod::{Amounts, PodTemplate, Taint};
 use crate::storage::Storage;
@@ -100,6 +102,9 @@ pub struct Observed {
     /// Capacity reservations that the account can use, by id.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub reservations: BTreeMap<ReservationId, Reservation>,
+    /// Auto Scaling groups of the cluster, by name; a file without this key tells nothing of them.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub groups: BTreeMap<GroupName, Group>,
     /// Fargate profiles of the cluster, by name; a file without this key tells nothing of them.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub fargate_profiles: BTreeMap<String, fargate::Profile>,
@@ -163,6 +168,9 @@ pub struct Instance {
     /// The capacity reservation it runs in.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reservation: Option<ReservationId>,
+    /// The Auto Scaling group that it is a member of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub group: Option<Membership>,
 }
 
 impl Instance {
@@ -345,6 +353,7 @@ impl Observed {
             storage: Storage::default(),
             exclusions: Vec::new(),
             reservations: BTreeMap::new(),
+            groups: BTreeMap::new(),
             fargate_profiles: BTreeMap::new(),
             scaling: Scaling::default(),
         }

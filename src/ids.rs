@@ -73,6 +73,8 @@ define_id! {
     InstanceId,
     /// The id of an EC2 capacity reservation, such as `cr-0abc`.
     ReservationId,
+    /// The name of an Auto Scaling group.
+    GroupName,
     /// The name of a Kubernetes node.
     NodeName,
     /// The UID that the API server gave an object.

@@ -26,6 +26,7 @@ mod delivery;
 mod duration;
 mod eksctl;
 mod fleet;
+mod group;
 mod karpenter;
 mod labels;
 mod layout;
@@ -56,6 +57,7 @@ pub use fleet::{
     DeliverySettings, DemandSettings, Fleet, GuardSettings, Renderer, Signer, SignerKey, Source,
     TrustedKey, Window, is_read, read_fleet,
 };
+pub use group::{DISCOVERY_PREFIX, DISCOVERY_TAG, GroupKind, NodeGroup};
 pub use model::{
     BufferScaling, Concurrency, CronSchedule, Desired, DisruptionBudget, JobScaling, JobStrategy,
     LimitRangeItem, LimitScope, PriorityClass, Problem, QuotaScope, ResourceQuota, RuntimeClass,

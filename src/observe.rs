@@ -27,9 +27,14 @@ pub async fn observe<C: Cloud, K: Cluster, T: Clock>(
     identity: ClusterIdentity,
 ) -> Observed {
     let taken_at = clock.now();
+    let groups = cloud.groups().await;
     let instances = cloud.instances().await;
     let objects = cluster.objects().await;
-    let (ec2, kubernetes) = (judge_ec2(&instances, &objects), judge_kubernetes(&objects));
+    let ec2 = match &groups {
+        Ok(_) => judge_ec2(&instances, &objects),
+        Err(error) => Completeness::Failed { reason: error.to_string() },
+    };
+    let kubernetes = judge_kubernetes(&objects);
     let ClusterObjects { nodes, pods, templates, workloads, storage, scaling } =
         objects.unwrap_or_default();
     let mut observed = Observed {
@@ -46,6 +51,7 @@ pub async fn observe<C: Cloud, K: Cluster, T: Clock>(
         // No port tells yet what is sold out, or reserved.
         exclusions: Vec::new(),
         reservations: BTreeMap::new(),
+        groups: groups.unwrap_or_default().into_iter().map(|g| (g.name.clone(), g)).collect(),
         fargate_profiles: BTreeMap::new(),
         scaling,
     };

@@ -13,8 +13,10 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::catalog::CapacityType;
-use crate::fleet::{Instance, LiveWorkload, Node, Pod, Scaling};
-use crate::ids::{InstanceId, InstanceTypeName, Labels, NodeName, ReservationId, Uid, ZoneName};
+use crate::fleet::{Group, Instance, LiveWorkload, Node, Pod, Scaling};
+use crate::ids::{
+    GroupName, InstanceId, InstanceTypeName, Labels, NodeName, ReservationId, Uid, ZoneName,
+};
 use crate::manifest::{Order, Rendered};
 use crate::pod::{PodTemplate, Taint};
 use crate::storage::Storage;
@@ -88,14 +90,25 @@ pub enum EvictOutcome {
 
 /// EC2.
 pub trait Cloud {
-    /// Lists every instance that carries our cluster tag, terminated ones included while EC2 shows
-    /// them.
+    /// Lists every instance that carries our cluster tag or is a member of one of the cluster's
+    /// groups, terminated ones included while EC2 shows them.
     fn instances(&self) -> impl Future<Output = Result<Vec<Instance>, PortError>>;
     /// Launches one instance, at most once for each token.
     fn launch(
         &self,
         request: &LaunchRequest,
     ) -> impl Future<Output = Result<LaunchOutcome, PortError>>;
+    /// Lists the Auto Scaling groups of the cluster.
+    fn groups(&self) -> impl Future<Output = Result<Vec<Group>, PortError>>;
+    /// Raises the desired size of a group; fails if it would shrink, or grow above its most.
+    fn raise_group(
+        &self,
+        group: &GroupName,
+        desired: u32,
+    ) -> impl Future<Output = Result<(), PortError>>;
+    /// Ends one member of a group and lowers the group's desired size by one; a member that is gone
+    /// is no error.
+    fn end_member(&self, id: &InstanceId) -> impl Future<Output = Result<(), PortError>>;
     /// Terminates one instance; an instance that is gone is no error.
     fn terminate(&self, id: &InstanceId) -> impl Future<Output = Result<(), PortError>>;
 }

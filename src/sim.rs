@@ -22,6 +22,7 @@ mod budgets;
 mod controllers;
 mod fargate;
 mod file;
+mod groups;
 mod journal;
 mod ledger;
 mod machines;
@@ -31,6 +32,7 @@ mod state;
 mod volumes;
 
 pub use file::SimError;
+pub use groups::{DeliveredGroup, LaunchTemplate};
 pub use ledger::Call;
 pub use state::{Reported, Unavailable};
 
@@ -71,6 +73,10 @@ pub mod delay {
     pub const FORGOTTEN: SignedDuration = SignedDuration::from_hours(1);
     /// How long a client token is remembered, counted from the launch.
     pub const TOKEN: SignedDuration = SignedDuration::from_hours(24);
+    /// From what concerns a group until it launches what it lacks.
+    pub const GROUP_ACTS: SignedDuration = SignedDuration::from_secs(5);
+    /// Between two attempts of a group to launch what cannot be had.
+    pub const GROUP_RETRIES: SignedDuration = SignedDuration::from_mins(5);
     /// From something that concerns the scheduler until the scheduler has acted on it.
     pub const SCHEDULED: SignedDuration = SignedDuration::from_secs(1);
     /// From the binding of a pod until it runs.
@@ -104,6 +110,8 @@ pub struct Delivery {
     pub namespaces: BTreeMap<Namespace, Labels>,
     /// Storage classes, volumes and claims; what is bound already stays bound.
     pub storage: Storage,
+    /// Node groups; those that the world has stay.
+    pub groups: Vec<DeliveredGroup>,
     /// Fargate profiles; those that the world has stay.
     pub fargate_profiles: BTreeMap<String, Profile>,
 }

@@ -18,6 +18,7 @@ mod drift;
 mod exchange;
 mod fill;
 mod fixed;
+mod groups;
 mod joining;
 mod layout;
 mod learned;
@@ -57,9 +58,14 @@ pub mod adr_0005 {}
 pub mod adr_0006 {}
 
 #[cfg(doc)]
+#[doc = include_str!("adr/0007-groups.md")]
+pub mod adr_0007 {}
+
+#[cfg(doc)]
 #[doc = include_str!("adr/0009-few-shapes.md")]
 pub mod adr_0009 {}
 
+pub use groups::{live_group, observed_only};
 pub use learned::measure;
 pub use offer::{
     Offer, Offers, PoolRefusal, Supply, Withheld, admits, admits_daemon, daemon_requests,

@@ -144,6 +144,7 @@ impl Story {
                 }))
                 .collect(),
             reservation: new.reservation.clone(),
+            group: None,
         };
         if let Some(id) = &new.reservation {
             let held = self.observed.reservations.get_mut(id).expect("a reservation that is there");

@@ -8,8 +8,8 @@ use jiff::{SignedDuration, Timestamp};
 use super::{ApplyError, ApplySettings, Bounds, Event, Ports, Receipt, apply};
 use crate::catalog::{CapacityType, PriceSource};
 use crate::demand::DemandMode;
-use crate::fleet::{Instance, KEY_LABEL, Observed, Pod, tag};
-use crate::ids::{Address, InstanceId, NodeName, Uid, WorkloadKind};
+use crate::fleet::{Group, Instance, KEY_LABEL, Observed, Pod, tag};
+use crate::ids::{Address, GroupName, InstanceId, NodeName, Uid, WorkloadKind};
 use crate::observe::observe;
 use crate::plan::Plan;
 use crate::plan::change_id;
@@ -89,6 +89,7 @@ fn new_node(zone: &str) -> NodeState {
         node: None,
         node_uid: None,
         launched_at: None,
+        group: None,
     }
 }
 
@@ -346,6 +347,18 @@ impl Cloud for Faulty<'_> {
 
     async fn terminate(&self, id: &InstanceId) -> Result<(), PortError> {
         self.write(Cloud::terminate(self.world, id)).await
+    }
+
+    async fn groups(&self) -> Result<Vec<Group>, PortError> {
+        self.world.groups().await
+    }
+
+    async fn raise_group(&self, group: &GroupName, desired: u32) -> Result<(), PortError> {
+        self.write(self.world.raise_group(group, desired)).await
+    }
+
+    async fn end_member(&self, id: &InstanceId) -> Result<(), PortError> {
+        self.write(self.world.end_member(id)).await
     }
 }
 

@@ -8,8 +8,8 @@ use thiserror::Error;
 
 use super::ApplySettings;
 use super::work::{LaunchWork, Reader, RetireWork, WaveWork};
-use crate::fleet::{ClusterIdentity, Completeness, Instance, InstanceState, Observed, tag};
-use crate::ids::{Address, ChangeId, Digest, InstanceId, PoolName, Uid};
+use crate::fleet::{ClusterIdentity, Completeness, Group, Instance, InstanceState, Observed, tag};
+use crate::ids::{Address, ChangeId, Digest, GroupName, InstanceId, PoolName, Uid};
 use crate::plan::Plan;
 use crate::plan::wire::{Check, Condition, Precondition};
 
@@ -197,6 +197,7 @@ impl Facts<'_> {
                 self.instance_is(&address, instance_id, node_uid.as_ref())
             }
             Condition::KeyUnused { pool, key } => self.key_unused(&address, pool, key),
+            Condition::GroupIs { group, desired } => self.group_is(&address, group, *desired),
             // The retirement waits for this one; it need not hold yet.
             Condition::ReplicasAtMost { .. } => None,
         }?;
@@ -223,7 +224,7 @@ impl Facts<'_> {
             let done = self.retires(address, id);
             return (!done).then(|| (expected, "no such instance".to_owned()));
         };
-        if !instance.is_ours(&self.observed.cluster.name) {
+        if !instance.is_ours(&self.observed.cluster.name) && !self.is_member(address, instance) {
             return Some((expected, format!("instance {id} without our tags")));
         }
         let found = node.map(|node| &node.uid);
@@ -232,6 +233,50 @@ impl Facts<'_> {
             None => format!("instance {id} without a node"),
         };
         (found != uid).then_some((expected, found_text))
+    }
+
+    /// Raised already by this very plan, the group is as large as the plan has it.
+    fn group_is(
+        &self,
+        address: &Address,
+        group: &GroupName,
+        desired: u32,
+    ) -> Option<(String, String)> {
+        let found = self.observed.groups.get(group);
+        let raised = desired.saturating_add(self.launches_of(address));
+        let fits = |live: &Group| (desired..=raised).contains(&live.desired);
+        // Members that the plan has go are counted off as they go.
+        let lowered = |live: &Group| self.retires_of(address) > 0 && live.desired <= raised;
+        if found.is_some_and(|live| fits(live) || lowered(live)) {
+            return None;
+        }
+        let found = found
+            .map_or_else(|| "no such group".to_owned(), |live| format!("{} members", live.desired));
+        Some((format!("group {group} of {desired} members"), found))
+    }
+
+    /// Returns how many members the plan launches into the group of a row.
+    fn launches_of(&self, address: &Address) -> u32 {
+        let of = |wave: &WaveWork<'_>| match wave {
+            WaveWork::Launch(launches) => {
+                let of = |work: &&LaunchWork<'_>| {
+                    work.group.as_ref().is_some_and(|group| group.address == address)
+                };
+                launches.iter().filter(of).count()
+            }
+            WaveWork::Retire(_) => 0,
+        };
+        u32::try_from(self.waves.iter().map(of).sum::<usize>()).unwrap_or(u32::MAX)
+    }
+
+    fn retires_of(&self, address: &Address) -> usize {
+        let of = |wave: &WaveWork<'_>| match wave {
+            WaveWork::Launch(_) => 0,
+            WaveWork::Retire(retires) => {
+                retires.iter().filter(|work| work.of_group == Some(address)).count()
+            }
+        };
+        self.waves.iter().map(of).sum()
     }
 
     fn key_unused(
@@ -258,6 +303,17 @@ impl Facts<'_> {
         let holder = self.observed.instances.values().filter(taken).find(|i| !own(i))?;
         let expected = format!("no instance with key `{key}` in pool `{pool}`");
         Some((expected, format!("instance {}", holder.id)))
+    }
+
+    /// Returns whether an instance is a member of the group that the row says it is of.
+    fn is_member(&self, address: &Address, instance: &Instance) -> bool {
+        let of = instance.group.as_ref().map(|of| &of.name);
+        self.waves.iter().any(|wave| match wave {
+            WaveWork::Launch(_) => false,
+            WaveWork::Retire(retires) => retires
+                .iter()
+                .any(|work| work.address == address && of.is_some() && work.member_of == of),
+        })
     }
 
     /// Returns whether the row has this instance go: then its absence is the change done.

@@ -17,12 +17,12 @@ use crate::port::{Clock, Cloud, Cluster, LaunchOutcome, LaunchRequest, PortError
 use crate::units::{Bytes, MilliCpu, Resources};
 
 /// An instance that is booting.
-struct Booting<'w, 'p> {
-    work: &'w LaunchWork<'p>,
-    instance: InstanceId,
+pub(super) struct Booting<'w, 'p> {
+    pub(super) work: &'w LaunchWork<'p>,
+    pub(super) instance: InstanceId,
     /// What the change counts as once the node is Ready.
-    success: Outcome,
-    deadline: Timestamp,
+    pub(super) success: Outcome,
+    pub(super) deadline: Timestamp,
 }
 
 /// What a look at a booting instance says.
@@ -45,11 +45,12 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
             observed = self.look_whole().await;
         }
         let mut booting = Vec::new();
-        for work in launches {
+        for work in launches.iter().filter(|work| work.group.is_none()) {
             if let Some(begun) = self.begin(work, observed.as_ref()).await {
                 booting.push(begun);
             }
         }
+        booting.extend(self.grow(launches, observed.as_ref()).await);
         self.await_ready(booting).await;
     }
 

@@ -4,7 +4,9 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::catalog::CapacityType;
-use crate::ids::{Address, Digest, InstanceId, InstanceTypeName, NodeName, PlanId, ZoneName};
+use crate::ids::{
+    Address, Digest, GroupName, InstanceId, InstanceTypeName, NodeName, PlanId, ZoneName,
+};
 use crate::plan::wire::WaveStep;
 
 /// How one change ended.
@@ -137,6 +139,20 @@ pub enum Step {
         zone: ZoneName,
         /// Capacity type.
         capacity_type: CapacityType,
+    },
+    /// The desired size of a group was raised.
+    Raised {
+        /// The group.
+        group: GroupName,
+        /// Its size before.
+        from: u32,
+        /// Its size now.
+        to: u32,
+    },
+    /// The group made the instance.
+    Joined {
+        /// The instance.
+        instance_id: InstanceId,
     },
     /// An earlier run launched the instance.
     Found {

@@ -69,6 +69,7 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
     /// Retires every node of the wave; one that is held up holds up no other.
     pub(super) async fn retire_wave(&mut self, retires: &[RetireWork<'_>]) {
         let deadline = self.deadline(self.settings.bounds.replicas);
+        let others = self.others(retires).await;
         let mut under_way = Vec::new();
         for work in retires {
             match self.obstacle(work) {
@@ -103,6 +104,7 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
                 self.pause().await;
             }
         }
+        self.check_others(&others).await;
     }
 
     /// Returns how the change ends without being begun, if it does.
@@ -236,7 +238,12 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
                 return Progress::Same;
             }
         }
-        match self.ports.cloud.terminate(work.instance).await {
+        let ended = match work.member_of {
+            // Never by number: Auto Scaling would choose who goes.
+            Some(_) => self.ports.cloud.end_member(work.instance).await,
+            None => self.ports.cloud.terminate(work.instance).await,
+        };
+        match ended {
             Ok(()) => {
                 let instance_id = work.instance.clone();
                 self.say(Some(work.address), Step::Terminating { instance_id });
@@ -368,7 +375,9 @@ fn standing<'o>(work: &RetireWork<'_>, observed: &'o Observed) -> Standing<'o> {
     if is_gone(instance) {
         return Standing::Ending;
     }
-    if !instance.is_ours(&observed.cluster.name) {
+    let of = instance.group.as_ref().map(|of| &of.name);
+    let is_member = of.is_some() && of == work.member_of;
+    if !instance.is_ours(&observed.cluster.name) && !is_member {
         return Standing::Other("the instance no longer carries our tags".to_owned());
     }
     match (node.map(|node| &node.uid), &work.node.node_uid) {

@@ -44,6 +44,8 @@ fn writes(world: &World) -> Vec<Call> {
         Call::Terminate { .. }
         | Call::Cordon { .. }
         | Call::Evict { .. }
+        | Call::RaiseGroup { .. }
+        | Call::EndMember { .. }
         | Call::DeleteNode { .. } => false,
     };
     world.ledger().into_iter().filter(|call| !set_up(call)).collect()
@@ -77,6 +79,9 @@ fn assert_lawful(world: &World, plan: &Plan) {
                 assert!(allowed.iter().any(|(_, name)| name.as_ref() == Some(&node)));
             }
             Call::Evict { name, .. } => assert!(name.starts_with("api-"), "{name}"),
+            call @ (Call::RaiseGroup { .. } | Call::EndMember { .. }) => {
+                panic!("the plan has no group: {call:?}");
+            }
         }
     }
 }
@@ -504,6 +509,8 @@ fn an_alternative_the_catalogue_does_not_know_is_never_launched() {
         Call::Terminate { .. }
         | Call::Cordon { .. }
         | Call::Evict { .. }
+        | Call::RaiseGroup { .. }
+        | Call::EndMember { .. }
         | Call::DeleteNode { .. } => false,
     }));
 }

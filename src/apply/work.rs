@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::stand_in::Offering;
-use crate::ids::{Address, ChangeId, InstanceId, PoolName, WorkloadId};
+use crate::ids::{Address, ChangeId, GroupName, InstanceId, PoolName, WorkloadId};
 use crate::plan::Plan;
 use crate::plan::change_id;
 use crate::plan::wire::{Action, Condition, NodeState, ResourceChange, ResourceKind, WaveStep};
@@ -40,8 +40,23 @@ pub(super) struct LaunchWork<'p> {
     pub(super) node: &'p NodeState,
     /// The instance that goes once this one is Ready.
     pub(super) replaces: Option<&'p InstanceId>,
-    /// The planned offering, then those that may stand in.
+    /// The planned offering, then those that may stand in; none for a member of a group.
     pub(super) offerings: Vec<Offering>,
+    /// The group that makes it, where it is to be a member.
+    pub(super) group: Option<GroupWork<'p>>,
+}
+
+/// A group to be raised, once for all of its members to come.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct GroupWork<'p> {
+    pub(super) address: &'p Address,
+    /// The Auto Scaling group.
+    pub(super) name: &'p GroupName,
+    /// The size that it is raised from, and to.
+    pub(super) from: u32,
+    pub(super) to: u32,
+    /// Members that the plan knows.
+    pub(super) known: BTreeSet<&'p InstanceId>,
 }
 
 /// An instance to drain and terminate.
@@ -51,6 +66,9 @@ pub(super) struct RetireWork<'p> {
     pub(super) node: &'p NodeState,
     /// Name of the group of rows that replace each other.
     pub(super) group: Option<&'p str>,
+    /// The row of the group that it is a member of, and the group's name.
+    pub(super) of_group: Option<&'p Address>,
+    pub(super) member_of: Option<&'p GroupName>,
     /// Most replicas that each workload may still have when the node goes.
     pub(super) at_most: Vec<(&'p WorkloadId, u32)>,
 }
@@ -119,8 +137,9 @@ impl<'p> Reader<'p> {
         let mut wanted = BTreeSet::new();
         for row in &self.plan.resource_changes {
             let has = |action| row.change.actions.contains(&action);
-            if has(Action::Update) || (row.kind != ResourceKind::Ec2Instance && !has(Action::NoOp))
-            {
+            let is_resize = row.kind == ResourceKind::AutoscalingGroup && !has(Action::Create);
+            let is_known = is_resize || row.kind == ResourceKind::Ec2Instance || has(Action::NoOp);
+            if has(Action::Update) && !is_resize || !is_known {
                 self.problems.push(format!(
                     "`{}` is a change that this version cannot carry out",
                     row.address
@@ -143,6 +162,65 @@ impl<'p> Reader<'p> {
     fn launch(&self, row: &'p ResourceChange) -> Result<LaunchWork<'p>, String> {
         let lacks = |what: &str| format!("`{}` has no {what} to launch with", row.address);
         let node = row.change.after.as_ref().ok_or_else(|| lacks("`after`"))?;
+        let group = self.group_of(node, row)?;
+        let offerings = if group.is_some() { Vec::new() } else { self.offerings(node, row)? };
+        Ok(LaunchWork {
+            address: &row.address,
+            change_id: change_id(&self.plan.capacity.plan_id, &row.address),
+            key: row.index.as_deref().ok_or_else(|| lacks("key"))?,
+            pool: node.pool.as_ref().ok_or_else(|| lacks("pool"))?,
+            image: node.image.as_deref().ok_or_else(|| lacks("image"))?,
+            node,
+            replaces: row.change.before.as_ref().and_then(|before| before.instance_id.as_ref()),
+            offerings,
+            group,
+        })
+    }
+
+    /// Returns the row of the group that a state is a member of.
+    fn group_row(&self, state: &NodeState) -> Option<&'p ResourceChange> {
+        let pool = state.pool.as_ref()?;
+        let rows = self.plan.resource_changes.iter();
+        let mut groups = rows.filter(|row| row.kind == ResourceKind::AutoscalingGroup);
+        groups.find(|row| row.name == pool.as_str())
+    }
+
+    fn group_of(
+        &self,
+        node: &NodeState,
+        row: &ResourceChange,
+    ) -> Result<Option<GroupWork<'p>>, String> {
+        let Some(group) = self.group_row(node) else { return Ok(None) };
+        let size = |state: &'p Option<NodeState>| state.as_ref()?.group.as_ref();
+        let before = size(&group.change.before);
+        let name = before.and_then(|size| size.name.as_ref());
+        let (Some(before), Some(name)) = (before, name) else {
+            return Err(format!(
+                "`{}` is to be a member of group {}, which the world of the plan does not tell of",
+                row.address, group.name
+            ));
+        };
+        let of_group = |row: &&ResourceChange| {
+            let state = row.change.after.as_ref().or(row.change.before.as_ref());
+            let pool = state.and_then(|state| state.pool.as_ref());
+            row.kind == ResourceKind::Ec2Instance && pool == node.pool.as_ref()
+        };
+        let rows: Vec<&'p ResourceChange> =
+            self.plan.resource_changes.iter().filter(of_group).collect();
+        let creates = rows.iter().filter(|row| row.change.actions.contains(&Action::Create));
+        let more = u32::try_from(creates.count()).unwrap_or(u32::MAX);
+        let known = rows.iter().filter_map(|row| row.change.before.as_ref()?.instance_id.as_ref());
+        Ok(Some(GroupWork {
+            address: &group.address,
+            name,
+            from: before.desired,
+            to: before.desired.saturating_add(more),
+            known: known.collect(),
+        }))
+    }
+
+    fn offerings(&self, node: &NodeState, row: &ResourceChange) -> Result<Vec<Offering>, String> {
+        let lacks = |what: &str| format!("`{}` has no {what} to launch with", row.address);
         let planned = Offering {
             instance_type: required(node.instance_type.as_ref(), || lacks("instance type"))?,
             zone: required(node.zone.as_ref(), || lacks("zone"))?,
@@ -156,32 +234,29 @@ impl<'p> Reader<'p> {
             zone: offering.zone.clone(),
             capacity_type: offering.capacity_type,
         });
-        Ok(LaunchWork {
-            address: &row.address,
-            change_id: change_id(&self.plan.capacity.plan_id, &row.address),
-            key: row.index.as_deref().ok_or_else(|| lacks("key"))?,
-            pool: node.pool.as_ref().ok_or_else(|| lacks("pool"))?,
-            image: node.image.as_deref().ok_or_else(|| lacks("image"))?,
-            node,
-            replaces: row.change.before.as_ref().and_then(|before| before.instance_id.as_ref()),
-            offerings: std::iter::once(planned).chain(alternatives).collect(),
-        })
+        Ok(std::iter::once(planned).chain(alternatives).collect())
     }
 
     fn retire(&self, row: &'p ResourceChange) -> Result<RetireWork<'p>, String> {
         let lacks = |what: &str| format!("`{}` has no {what} to retire", row.address);
         let node = row.change.before.as_ref().ok_or_else(|| lacks("`before`"))?;
+        let group = self.group_row(node);
         let own = self.plan.capacity.base.preconditions.iter();
         let own = own.filter(|precondition| precondition.address == row.address);
         let at_most = own.filter_map(|precondition| match &precondition.condition {
             Condition::ReplicasAtMost { workload, replicas } => Some((workload, *replicas)),
-            Condition::InstanceIs { .. } | Condition::KeyUnused { .. } => None,
+            Condition::InstanceIs { .. }
+            | Condition::KeyUnused { .. }
+            | Condition::GroupIs { .. } => None,
         });
         Ok(RetireWork {
             address: &row.address,
             instance: node.instance_id.as_ref().ok_or_else(|| lacks("instance id"))?,
             node,
             group: self.groups.get(&row.address).copied(),
+            of_group: group.map(|row| &row.address),
+            member_of: group
+                .and_then(|row| row.change.before.as_ref()?.group.as_ref()?.name.as_ref()),
             at_most: at_most.collect(),
         })
     }

@@ -7,7 +7,7 @@ use super::model::Catalog;
 use super::near::nearest;
 use super::snapshot;
 use crate::ids::InstanceTypeName;
-use crate::manifest::{AmiFamily, Desired, Generation, Pool, Problem, Severity};
+use crate::manifest::{AmiFamily, Desired, Generation, NodeGroup, Pool, Problem, Severity};
 use crate::requirement::{Operator, key};
 
 impl Catalog {
@@ -63,12 +63,42 @@ impl Catalog {
         desired.pools.values().filter(is_windows).map(warning).collect()
     }
 
+    /// Returns a warning for each node group of types that are not alike: whoever counts on one of them
+    /// is wrong about the others.
+    #[must_use]
+    pub fn unequal_types(&self, desired: &Desired) -> Vec<Problem> {
+        let warning = |group: &NodeGroup| {
+            let kinds = group.types.iter().filter_map(|name| self.types.get(name));
+            let sizes: Vec<_> =
+                kinds.map(|kind| (&kind.name, kind.vcpus, kind.memory_mib)).collect();
+            let (first, rest) = sizes.split_first()?;
+            let other = rest.iter().find(|other| (other.1, other.2) != (first.1, first.2))?;
+            let show = |(name, vcpus, mib): &(&InstanceTypeName, i64, i64)| {
+                format!("{name} ({vcpus} vCPU, {mib} MiB)")
+            };
+            Some(Problem {
+                origin: group.origin.clone(),
+                severity: Severity::Warning,
+                object: format!("node group {}", group.name),
+                message: format!(
+                    "its types are not alike: {} stands beside {}. Cluster Autoscaler takes every \
+                     node for the first; here the least of them is promised",
+                    show(first),
+                    show(other)
+                ),
+                hint: Some("choose types with the same vCPU and memory".to_owned()),
+            })
+        };
+        desired.node_groups.values().filter_map(warning).collect()
+    }
+
     fn unknown(&self, pool: &Pool, name: &InstanceTypeName) -> Problem {
         let near = nearest(name.as_str(), self.types.keys().map(InstanceTypeName::as_str));
         let near: Vec<String> = near.iter().map(|name| format!("`{name}`")).collect();
         let kind = match pool.generation {
             Generation::V1alpha5 => "Provisioner",
             Generation::V1beta1 | Generation::V1 => "NodePool",
+            Generation::Eksctl => "node group",
         };
         Problem {
             origin: pool.origin.clone(),

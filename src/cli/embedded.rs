@@ -15,14 +15,18 @@ use super::repository::{FleetSettings, Repository};
 use super::settings::SourceSettings;
 use super::{Console, Exit, files};
 use crate::apply::{ApplyError, ApplySettings, Bounds, Ports, Receipt, Verdict, apply, verify};
-use crate::catalog::Catalog;
+use crate::catalog::{CapacityType, Catalog, InstanceType, NodeSettings};
 use crate::demand::{Asked, ClusterSize, Demand, ShapeContext, shape_of, sized_template};
-use crate::fleet::{ClusterIdentity, Observed};
+use crate::fleet::{ClusterIdentity, Group, Observed};
 use crate::git::{Remote, read_revision, read_tree};
-use crate::ids::{Digest, WorkloadId};
-use crate::manifest::{Desired, Scale, Workload};
+use crate::ids::{Digest, WorkloadId, ZoneName};
+use crate::manifest::{Desired, NodeGroup, Pool, Scale, Workload};
 use crate::plan::Plan;
-use crate::sim::{DeliveredWorkload, Delivery, Genesis, ShapeOf, World};
+use crate::port::LaunchRequest;
+use crate::requirement::{key, label};
+use crate::sim::{
+    DeliveredGroup, DeliveredWorkload, Delivery, Genesis, LaunchTemplate, ShapeOf, World,
+};
 use crate::storage::Storage;
 
 /// How long an embedded world may take to come to rest after an apply.
@@ -65,7 +69,9 @@ pub(super) fn carry_out(
         bounds: Bounds::default(),
     };
     verify(plan, &settings, world.observed().taken_at).map_err(refused)?;
-    world.deliver(&delivery(&desired, &world.observed())).map_err(CliError::new)?;
+    let mut delivered = delivery(&desired, &world.observed());
+    delivered.groups = groups(&desired, &catalog);
+    world.deliver(&delivered).map_err(CliError::new)?;
     let receipt = run(plan, &world, &settings, console)?;
     world.settle(SETTLE_MAX).map_err(CliError::new)?;
     // Autoscalers look again: some of them follow the nodes that have just come or gone.
@@ -190,6 +196,76 @@ fn delivery(desired: &Desired, observed: &Observed) -> Delivery {
         namespaces: desired.namespaces.clone(),
         storage: declared_storage(desired),
         fargate_profiles: desired.fargate_profiles.clone(),
+        groups: Vec::new(),
+    }
+}
+
+/// Returns the node groups that the repository declares, as eksctl would make them.
+fn groups(desired: &Desired, catalog: &Catalog) -> Vec<DeliveredGroup> {
+    let one = |group: &NodeGroup| {
+        let pool = desired.pools.get(&group.name)?;
+        let class = desired.node_classes.get(pool.node_class.as_ref()?)?;
+        let identity = group.identity().map(|(key, value)| (key.to_owned(), value.to_owned()));
+        let identity: BTreeMap<String, String> = identity.into();
+        let mut tags = group.tags.clone();
+        tags.extend(identity.clone());
+        let zones: Vec<ZoneName> = match group.zones.as_slice() {
+            [] => catalog.zones.iter().map(|zone| zone.name.clone()).collect(),
+            zones => zones.to_vec(),
+        };
+        let spot = pool.requirements.iter().any(|requirement| {
+            requirement.values.iter().any(|value| value.as_str() == CapacityType::Spot.as_str())
+        });
+        let capacity_type = if spot { CapacityType::Spot } else { CapacityType::OnDemand };
+        let settings = NodeSettings::of(pool, class);
+        let machines = group.types.iter().filter_map(|name| {
+            let kind = catalog.types.get(name)?;
+            Some(machine((pool, &settings), kind, capacity_type, catalog))
+        });
+        Some(DeliveredGroup {
+            group: Group {
+                name: format!("eksctl-{}-nodegroup-{}", group.cluster, group.name).into(),
+                min: group.min,
+                max: group.max,
+                desired: group.desired.unwrap_or(group.min),
+                types: group.types.clone(),
+                zones,
+                tags,
+                suspended: Vec::new(),
+            },
+            identity,
+            template: LaunchTemplate::of(capacity_type, machines.collect()),
+        })
+    };
+    desired.node_groups.values().filter_map(one).collect()
+}
+
+/// Returns what a member of a group of that type registers as.
+fn machine(
+    (pool, settings): (&Pool, &NodeSettings),
+    kind: &InstanceType,
+    capacity_type: CapacityType,
+    catalog: &Catalog,
+) -> LaunchRequest {
+    let amounts = catalog.allocation(kind, settings);
+    let mut labels = pool.labels.clone();
+    let of_karpenter = |key: &str| key.starts_with("karpenter.");
+    let of_kind = kind.labels.iter().filter(|(key, _)| !of_karpenter(key.as_str()));
+    labels.extend(of_kind.map(|(key, value)| (key.clone(), value.clone())));
+    labels.extend([label(key::REGION, catalog.region.as_str())]);
+    LaunchRequest {
+        token: String::new(),
+        instance_type: kind.name.clone(),
+        zone: "".into(),
+        capacity_type,
+        reservation: None,
+        image: String::new(),
+        tags: BTreeMap::new(),
+        labels,
+        taints: pool.taints.clone(),
+        startup_taints: Vec::new(),
+        capacity: amounts.capacity,
+        allocatable: amounts.allocatable,
     }
 }
 

@@ -27,6 +27,8 @@ fn describe(step: &Step) -> String {
         Step::NoCapacity { instance_type, zone, capacity_type } => {
             format!("no capacity for {instance_type} in {zone} ({capacity_type}); trying the next")
         }
+        Step::Raised { group, from, to } => format!("group {group} raised from {from} to {to}"),
+        Step::Joined { instance_id } => format!("{instance_id} is what its group made"),
         Step::Found { instance_id } => format!("{instance_id} was launched by an earlier run"),
         Step::Retrying { why } => format!("trying again: {why}"),
         Step::Unreadable => "the world cannot be read as a whole; waiting".to_owned(),

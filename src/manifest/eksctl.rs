@@ -4,11 +4,13 @@
 //! noted as no input.
 
 mod fargate;
+mod groups;
 
 pub(super) use fargate::ack_profile;
 
 use super::collect::Collected;
 use super::decode::Map;
+use super::group::GroupKind;
 use super::meta::Meta;
 
 /// Fields of a `ClusterConfig` that do not decide capacity.
@@ -52,8 +54,15 @@ pub(super) fn cluster_config(meta: Meta, root: &Map<'_>, into: &mut Collected) {
             fargate::profile(&item, into);
         }
     }
+    for (key, kind) in
+        [("nodeGroups", GroupKind::Unmanaged), ("managedNodeGroups", GroupKind::Managed)]
+    {
+        if let Some(listed) = root.get(key) {
+            for item in listed.items() {
+                groups::group(kind, &meta.name, &item, into);
+            }
+        }
+    }
     root.ignore(IRRELEVANT);
-    // Groups are read as pools elsewhere.
-    root.ignore(&["nodeGroups", "managedNodeGroups"]);
     root.finish_exact();
 }

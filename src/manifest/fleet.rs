@@ -53,6 +53,8 @@ pub struct Fleet {
     /// What to do where a pool's `minValues` cannot be met, as Karpenter is told by
     /// `MIN_VALUES_POLICY`.
     pub min_values_policy: MinValuesPolicy,
+    /// Node groups, by name, and whether this program resizes them.
+    pub groups: BTreeMap<String, bool>,
     /// What Fargate costs; `None`: it is not priced.
     pub fargate: Option<Rates>,
 }
@@ -218,6 +220,7 @@ impl Default for Fleet {
             guard: GuardSettings::default(),
             consolidation: ConsolidationSettings::default(),
             min_values_policy: MinValuesPolicy::default(),
+            groups: BTreeMap::new(),
             fargate: None,
         }
     }

@@ -12,7 +12,7 @@ mod overlay;
 mod provisioner;
 mod requirements;
 
-pub(super) use kubelet::milli_percent;
+pub(super) use kubelet::{kubelet, milli_percent};
 pub(super) use node_class::{node_class, node_template};
 pub(super) use node_pool::node_pool;
 pub(super) use overlay::node_overlay;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use jiff::SignedDuration;
 
 use super::cron::Schedule;
+use super::group::NodeGroup;
 use super::pool::{MinValuesPolicy, NodeClass, Overlay, Pool};
 use super::scaling::{ScaleTarget, Scaler, VerticalScaler};
 use crate::fargate::{Profile, Rates};
@@ -108,6 +109,8 @@ pub struct Desired {
     pub volumes: BTreeMap<String, PersistentVolume>,
     /// Claims, by namespace and name.
     pub claims: BTreeMap<(Namespace, String), VolumeClaim>,
+    /// Node groups, by name; what their nodes are like stands in the pool of that name.
+    pub node_groups: BTreeMap<PoolName, NodeGroup>,
     /// Fargate profiles, by name.
     pub fargate_profiles: BTreeMap<String, Profile>,
     /// What Fargate costs, where the settings say so.

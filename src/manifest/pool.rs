@@ -20,6 +20,8 @@ pub enum Generation {
     V1beta1,
     /// `karpenter.sh/v1`.
     V1,
+    /// `eksctl.io/v1alpha5`: a node group, which Auto Scaling makes the nodes of.
+    Eksctl,
 }
 
 /// A pool: which nodes may be made, how many, and when they may go.

@@ -56,6 +56,22 @@ pub fn read_rendered(tree: &Tree, fleet: &Fleet, renderings: &Renderings) -> Des
     desired.lead = fleet.demand.lead;
     desired.min_values_policy = fleet.min_values_policy;
     desired.fargate_rates = fleet.fargate;
+    for name in fleet.groups.keys().filter(|name| !desired.node_groups.contains_key(name.as_str()))
+    {
+        let origin = fleet.origin.clone().unwrap_or_else(|| Origin::new(FILE, 0));
+        report.add(Problem {
+            origin,
+            severity: Severity::Warning,
+            object: "Fleet".to_owned(),
+            message: format!(
+                "`spec.groups.{name}` names a node group that no ClusterConfig declares"
+            ),
+            hint: Some("add it to the ClusterConfig, or remove the setting".to_owned()),
+        });
+    }
+    for group in desired.node_groups.values_mut() {
+        group.manage = fleet.groups.get(group.name.as_str()).copied().unwrap_or(false);
+    }
     references::check(&desired, &report);
     desired.problems = report.into_problems();
     desired.problems.sort();

@@ -26,6 +26,8 @@ fn check_pool(pool: &Pool, desired: &Desired, report: &Report) {
     let (kind, class_kind) = match pool.generation {
         Generation::V1alpha5 => ("Provisioner", "AWSNodeTemplate"),
         Generation::V1beta1 | Generation::V1 => ("NodePool", "EC2NodeClass"),
+        // Both are read from one object.
+        Generation::Eksctl => return,
     };
     let names: Vec<&str> = desired.node_classes.keys().map(NodeClassName::as_str).collect();
     let hint = nearest(class.as_str(), &names).map_or_else(

@@ -1,8 +1,8 @@
 //! Unknown is not empty.
 
 use super::*;
-use crate::fleet::{tag, write_world};
-use crate::ids::{InstanceId, NodeName, Uid, WorkloadKind};
+use crate::fleet::{Group, tag, write_world};
+use crate::ids::{GroupName, InstanceId, NodeName, Uid, WorkloadKind};
 use crate::port::{EvictOutcome, LaunchOutcome, LaunchRequest};
 use crate::sim::fixture::{cluster, launch, request, run, world};
 use crate::sim::{Delivery, World};
@@ -37,6 +37,18 @@ impl Cloud for Faulty {
 
     async fn terminate(&self, id: &InstanceId) -> Result<(), PortError> {
         self.world.terminate(id).await
+    }
+
+    async fn groups(&self) -> Result<Vec<Group>, PortError> {
+        self.world.groups().await
+    }
+
+    async fn raise_group(&self, group: &GroupName, desired: u32) -> Result<(), PortError> {
+        self.world.raise_group(group, desired).await
+    }
+
+    async fn end_member(&self, id: &InstanceId) -> Result<(), PortError> {
+        self.world.end_member(id).await
     }
 }
 

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 use super::wire::{
     CommitmentRow, Committed, Cost, CostBreakdown, CostRange, CostRow, NodeState, Plan,
-    ResourceChange,
+    ResourceChange, ResourceKind,
 };
 use crate::catalog::CapacityType;
 use crate::ids::Address;
@@ -63,6 +63,8 @@ fn nodes(plan: &Plan) -> Vec<Node<'_>> {
     let node = |row: &'_ ResourceChange| prices.get(&row.address).copied().unwrap_or_default();
     plan.resource_changes
         .iter()
+        // What a group costs, its members do.
+        .filter(|row| row.kind != ResourceKind::AutoscalingGroup)
         .map(|row| {
             let (before, after) = node(row);
             let side = |state, hourly| Priced { state, hourly };

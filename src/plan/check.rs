@@ -16,6 +16,7 @@ mod cost;
 mod fargate;
 mod fit;
 mod fixed;
+mod groups;
 mod identity;
 mod launches;
 mod limits;
@@ -97,6 +98,7 @@ pub fn check(plan: &Plan, facts: &Facts<'_>) -> Vec<Violation> {
     alternatives::check(&case, &state, &mut verdict);
     reservations::check(&case, &mut verdict);
     fixed::check(&case, &mut verdict);
+    groups::check(&case, &mut verdict);
     limits::check(&case, &mut verdict);
     fit::check(&case, &state, &mut verdict);
     volumes::check(&case, &state, &mut verdict);

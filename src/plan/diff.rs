@@ -5,6 +5,7 @@
 
 mod address;
 mod fargate;
+mod groups;
 mod rows;
 mod totals;
 
@@ -15,6 +16,7 @@ use crate::demand::Demand;
 use crate::fargate::Rates;
 use crate::fleet::Observed;
 use crate::ids::Address;
+use crate::manifest::Desired;
 use crate::plan::wire::{Action, Amount, FORMAT_VERSION};
 use crate::plan::wire::{
     AlternativesRow, Base, Capacity, DaemonRow, DemandRow, Diagnostic, EvictionRow, Plan,
@@ -24,6 +26,8 @@ use crate::solve::Solution;
 
 /// What a plan is put together from.
 pub struct Parts<'a> {
+    /// What the repository declares.
+    pub desired: &'a Desired,
     /// What runs.
     pub observed: &'a Observed,
     /// What has to be placed.
@@ -57,8 +61,10 @@ const ADDITIVE_EXPIRY: jiff::SignedDuration = jiff::SignedDuration::from_hours(2
 /// Returns the plan, without digest and plan id.
 #[must_use]
 pub fn diff(parts: Parts) -> Plan {
-    let rows = rows::Rows::of(&parts);
+    let mut rows = rows::Rows::of(&parts);
+    groups::add(&mut rows, &parts);
     let Parts {
+        desired: _,
         observed: _,
         demand,
         solution,

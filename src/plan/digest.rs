@@ -21,8 +21,8 @@ use sha2::{Digest as _, Sha256};
 
 use super::canonical;
 use super::wire::{
-    Action, AlternativesRow, Base, BaseWorld, Capacity, Change, Condition, NodeState, Plan,
-    Precondition, ResourceChange, ResourceKind, Wave, WaveStep,
+    Action, AlternativesRow, Base, BaseWorld, Capacity, Change, Condition, GroupSize, NodeState,
+    Plan, Precondition, ResourceChange, ResourceKind, Wave, WaveStep,
 };
 use crate::catalog::CapacityType;
 use crate::fleet::ClusterIdentity;
@@ -173,6 +173,8 @@ struct After<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     reservation: &'a Option<ReservationId>,
     spec_digest: &'a Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    group: &'a Option<GroupSize>,
 }
 
 /// A wave; the order of its addresses decides nothing.
@@ -304,6 +306,8 @@ impl<'a> Before<'a> {
             node_uid,
             // Follows from the instance.
             launched_at: _,
+            // Its precondition says it already.
+            group: _,
         } = state;
         Self { instance_id, node_uid, pool, instance_type, zone, capacity_type: *capacity_type }
     }
@@ -333,6 +337,7 @@ impl<'a> After<'a> {
             node: _,
             node_uid: _,
             launched_at: _,
+            group,
         } = state;
         Self {
             pool,
@@ -346,6 +351,7 @@ impl<'a> After<'a> {
             startup_taints: in_order(startup_taints),
             reservation,
             spec_digest,
+            group,
         }
     }
 }

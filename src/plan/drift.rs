@@ -65,7 +65,7 @@ fn is_drift(reason: &Reason) -> bool {
         Reason::Launch { because: LaunchReason::Replacement { because, .. } } => {
             is_drift_of_node(because)
         }
-        Reason::Launch { .. } | Reason::Keep { .. } => false,
+        Reason::Launch { .. } | Reason::Keep { .. } | Reason::Resize { .. } => false,
     }
 }
 

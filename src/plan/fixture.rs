@@ -312,6 +312,7 @@ fn live(key: &str, kind: &str) -> (Instance, Node) {
         ]
         .into(),
         reservation: None,
+        group: None,
     };
     let kinds = catalog().types;
     let allocation = allocation(&kinds[kind], &NodeSettings::default());
@@ -381,6 +382,7 @@ fn node_state(key: &str, kind: &str) -> NodeState {
         node: None,
         node_uid: None,
         launched_at: None,
+        group: None,
     }
 }
 

@@ -15,8 +15,8 @@ pub use crate::demand::{Counts, Decider, DemandMode, Sizing};
 pub use crate::fargate::{Rates as FargateRates, Size as FargateSize};
 pub use crate::fleet::{ClusterIdentity, Completeness, KEY_LABEL};
 use crate::ids::{
-    Address, Digest, InstanceId, InstanceTypeName, LabelKey, Labels, NodeName, Origin, PlanId,
-    PoolName, ReservationId, Uid, WorkloadId, ZoneId, ZoneName,
+    Address, Digest, GroupName, InstanceId, InstanceTypeName, LabelKey, Labels, NodeName, Origin,
+    PlanId, PoolName, ReservationId, Uid, WorkloadId, ZoneId, ZoneName,
 };
 pub use crate::pod::Taint;
 pub use crate::solve::{
@@ -28,7 +28,7 @@ use crate::units::{MicroUsd, Resources};
 /// The version of the plan format that this program writes.
 ///
 /// 1.1 added: `capacity.comparison`, `capacity.base.guard`, `capacity.cost.breakdown`,
-/// `capacity.disruption_budgets`, `launched_at` of nodes,
+/// `capacity.disruption_budgets`, `launched_at` of nodes, `group` of states, the reason `resize`, the condition `group-is`,
 /// `capacity.explain[].pods_before`, and `severity`, `findings` and `exceptions` of checks.
 pub const FORMAT_VERSION: &str = "1.1";
 
@@ -191,6 +191,51 @@ pub struct NodeState {
     /// When the instance was launched, where it is there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub launched_at: Option<Timestamp>,
+    /// Size of a group; present on its row alone, which has no amounts of its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub group: Option<GroupSize>,
+}
+
+impl NodeState {
+    /// Returns the state of what is no node.
+    #[must_use]
+    pub(super) fn nothing() -> Self {
+        Self {
+            pool: None,
+            instance_type: None,
+            zone: None,
+            zone_id: None,
+            capacity_type: None,
+            image: None,
+            labels: Labels::new(),
+            taints: Vec::new(),
+            startup_taints: Vec::new(),
+            capacity: Amount::default(),
+            allocatable: Amount::default(),
+            reservation: None,
+            open_labels: Vec::new(),
+            spec_digest: None,
+            instance_id: None,
+            node: None,
+            node_uid: None,
+            launched_at: None,
+            group: None,
+        }
+    }
+}
+
+/// The size of an Auto Scaling group.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+pub struct GroupSize {
+    /// Its name; absent where the world tells of no groups.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<GroupName>,
+    /// Fewest members.
+    pub min: u32,
+    /// Most members.
+    pub max: u32,
+    /// Members that it is to have.
+    pub desired: u32,
 }
 
 /// Resources with the unit in the key.
@@ -489,6 +534,13 @@ pub enum Condition {
         instance_id: InstanceId,
         /// UID of its node; absent where none had joined.
         node_uid: Option<Uid>,
+    },
+    /// The group is to have as many members as it had.
+    GroupIs {
+        /// The Auto Scaling group.
+        group: GroupName,
+        /// Its desired size.
+        desired: u32,
     },
     /// No instance of ours has this key in this pool.
     KeyUnused {
@@ -885,6 +937,13 @@ pub enum Reason {
     Retire {
         /// Reason.
         because: RetireReason,
+    },
+    /// Who comes to a group, and who goes.
+    Resize {
+        /// Members launched.
+        launch: u32,
+        /// Members that go, by id.
+        terminate: Vec<InstanceId>,
     },
     /// Why it stays.
     Keep {

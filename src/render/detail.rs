@@ -9,8 +9,8 @@ use super::row::{Row, Symbol};
 use crate::ids::Address;
 use crate::plan::Plan;
 use crate::plan::wire::{
-    Alternative, AlternativesRow, Amount, Change, ExplainRow, KEY_LABEL, LaunchReason, NodeState,
-    Reason, Relaxed, Taint,
+    Alternative, AlternativesRow, Amount, Change, ExplainRow, GroupSize, KEY_LABEL, LaunchReason,
+    NodeState, Reason, Relaxed, Taint,
 };
 use crate::requirement::is_well_known;
 
@@ -125,8 +125,8 @@ fn attributes(page: &mut Page, change: &Change) {
 }
 
 /// Attributes that are shown even where they do not change, or where all of the node goes.
-const ESSENTIAL: [&str; 6] =
-    ["pool", "instance_type", "zone", "capacity_type", "instance_id", "node"];
+const ESSENTIAL: [&str; 7] =
+    ["pool", "instance_type", "zone", "capacity_type", "instance_id", "node", "desired"];
 
 /// A name with its value before and after.
 type Attribute = (String, Option<String>, Option<String>);
@@ -183,6 +183,7 @@ fn fields(state: &NodeState) -> Fields {
         node,
         node_uid,
         launched_at,
+        group,
     } = state;
     let mut listed: Vec<(String, String)> = Vec::new();
     let mut add = |name: &str, value: Option<String>| {
@@ -194,6 +195,13 @@ fn fields(state: &NodeState) -> Fields {
     add("zone_id", text(zone_id.as_ref()));
     add("capacity_type", text(capacity_type.as_ref()));
     add("image", text(image.as_ref()));
+    if let Some(GroupSize { name, min, max, desired }) = group {
+        add("name", text(name.as_ref()));
+        add("min", Some(min.to_string()));
+        add("max", Some(max.to_string()));
+        add("desired", Some(desired.to_string()));
+        return Fields { listed, well_known: 0 };
+    }
     add("capacity", Some(with_pods(capacity)));
     add("allocatable", Some(with_pods(allocatable)));
     let own = labels.iter().filter(|(key, _)| !is_well_known(key.as_str()));

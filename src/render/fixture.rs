@@ -150,6 +150,7 @@ fn node(pool: &str, key: &str, instance_type: &str, size: i64) -> NodeState {
         node: None,
         node_uid: None,
         launched_at: None,
+        group: None,
     }
 }
 

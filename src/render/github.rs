@@ -126,7 +126,7 @@ fn causes(plan: &Plan) -> Vec<Annotation> {
                 pods.keys().cloned().collect()
             }
             Reason::Retire { .. } => freed(plan, row),
-            Reason::Launch { .. } | Reason::Keep { .. } => Vec::new(),
+            Reason::Launch { .. } | Reason::Keep { .. } | Reason::Resize { .. } => Vec::new(),
         };
         for name in workloads {
             let cause = causes.entry(name).or_default();
@@ -186,7 +186,9 @@ fn freed(plan: &Plan, row: &ExplainRow) -> Vec<String> {
         .filter(|precondition| precondition.address == row.address)
         .filter_map(|precondition| match &precondition.condition {
             Condition::ReplicasAtMost { workload, .. } => Some(workload_key(workload)),
-            Condition::InstanceIs { .. } | Condition::KeyUnused { .. } => None,
+            Condition::InstanceIs { .. }
+            | Condition::KeyUnused { .. }
+            | Condition::GroupIs { .. } => None,
         })
         .collect();
     names.sort();
@@ -199,7 +201,7 @@ fn drift(row: &ExplainRow) -> Option<Annotation> {
     let because = match &row.reason {
         Reason::Retire { because } => because,
         Reason::Launch { because: LaunchReason::Replacement { because, .. } } => because,
-        Reason::Launch { .. } | Reason::Keep { .. } => return None,
+        Reason::Launch { .. } | Reason::Keep { .. } | Reason::Resize { .. } => return None,
     };
     let own = match because {
         RetireReason::Drifted { .. } | RetireReason::Expired { .. } | RetireReason::PoolRemoved => {

@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 
 use super::amount::{count, hourly, list};
+use crate::ids::InstanceId;
 use crate::plan::wire::{
     BlockReason, Condition, Decider, KeepReason, LaunchReason, Reason, Rejection, RetireReason,
     WaveStep,
@@ -20,6 +21,7 @@ pub(super) fn reason(reason: &Reason) -> String {
         Reason::Launch { because } => launch(because),
         Reason::Retire { because } => retire(because),
         Reason::Keep { because } => keep(because),
+        Reason::Resize { launch, terminate } => resize(*launch, terminate),
     }
 }
 
@@ -42,6 +44,20 @@ fn launch(reason: &LaunchReason) -> String {
         LaunchReason::Replacement { of, because } => {
             format!("takes the place of {of}, which goes: {}", retire(because))
         }
+    }
+}
+
+/// Returns who comes to a group, and who goes.
+fn resize(launch: u32, terminate: &[InstanceId]) -> String {
+    let names: Vec<String> = terminate.iter().map(ToString::to_string).collect();
+    let comes = format!("grows by {} for pods without room", count(launch, "node"));
+    let gone = count(u32::try_from(names.len()).unwrap_or(u32::MAX), "node");
+    let goes = format!("gives up {gone} by id: {}", list(&names, WORKLOADS_MAX));
+    match (launch, names.is_empty()) {
+        (0, true) => "as large as its pods need".to_owned(),
+        (_, true) => comes,
+        (0, false) => goes,
+        (_, false) => format!("{comes}; {goes}"),
     }
 }
 
@@ -107,6 +123,10 @@ fn block(reason: &BlockReason) -> String {
             format!("disruption budget {budget} never lets a pod of {workload} be evicted")
         }
         BlockReason::StaticPool => "its pool has a fixed number of nodes".to_owned(),
+        BlockReason::GroupMinimum { minimum } => {
+            format!("its group has at least {}", count(*minimum, "node"))
+        }
+        BlockReason::GroupObserved { why } => format!("its group is only observed: {why}"),
         BlockReason::InTurn => {
             "another node of its pool, which has a fixed number, is replaced first".to_owned()
         }
@@ -158,6 +178,9 @@ pub(super) fn condition(condition: &Condition) -> String {
         }
         Condition::InstanceIs { instance_id, node_uid: None } => {
             format!("instance {instance_id} is there")
+        }
+        Condition::GroupIs { group, desired } => {
+            format!("group {group} is to have {}", count(*desired, "member"))
         }
         Condition::KeyUnused { pool, key } => {
             format!("no instance of pool {pool} has key {key}")

@@ -33,15 +33,17 @@ impl Symbol {
     ];
 
     fn of(change: &ResourceChange, explain: Option<&ExplainRow>) -> Self {
+        let kind = change.kind;
         let actions = &change.change.actions;
         let at = |action| actions.iter().position(|a| *a == action);
+        let is_node = kind != ResourceKind::AutoscalingGroup;
         match (at(Action::Delete), at(Action::Create)) {
             (Some(delete), Some(create)) if delete < create => Self::TerminateFirst,
             (Some(_), Some(_)) => Self::LaunchFirst,
             (Some(_), None) => Self::Terminate,
             (None, Some(_)) => Self::Launch,
             (None, None) if at(Action::Update).is_some() => Self::Update,
-            (None, None) if explain.is_some_and(is_blocked) => Self::Blocked,
+            (None, None) if is_node && explain.is_some_and(is_blocked) => Self::Blocked,
             (None, None) => Self::Keep,
         }
     }

@@ -4,7 +4,7 @@ use super::amount::dollars;
 use super::page::{Column, Page, Span, Tone, plain};
 use super::reason::reason;
 use super::row::{Row, Symbol, count};
-use crate::plan::wire::NodeState;
+use crate::plan::wire::{GroupSize, NodeState, ResourceKind};
 
 /// Unchanged rows that are listed; more of them are only counted.
 const KEPT_SHOWN_MAX: u32 = 5;
@@ -69,16 +69,40 @@ fn cells(row: &Row<'_>) -> Vec<Span> {
     ]
 }
 
+fn is_group(row: &Row<'_>) -> bool {
+    row.resource.kind == ResourceKind::AutoscalingGroup
+}
+
+/// Returns the size of a group, before and after where they differ, with its bounds: what its nodes
+/// are stands beside it.
+fn size(row: &Row<'_>) -> Option<String> {
+    let change = &row.resource.change;
+    let before = change.before.as_ref().and_then(|state| state.group.as_ref());
+    let after = change.after.as_ref().and_then(|state| state.group.as_ref())?;
+    let nodes = |size: &GroupSize| size.desired.to_string();
+    let text = arrow(before.map(nodes), Some(nodes(after)));
+    Some(format!("{text} of {} to {} nodes", after.min, after.max))
+}
+
 /// Returns the instance type, before and after where they differ; so do the next two.
 pub(super) fn kind(row: &Row<'_>) -> String {
+    if let Some(size) = size(row) {
+        return size;
+    }
     before_and_after(row, |state| state.instance_type.as_ref().map(ToString::to_string))
 }
 
 pub(super) fn zone(row: &Row<'_>) -> String {
+    if is_group(row) {
+        return String::new();
+    }
     before_and_after(row, |state| state.zone.as_ref().map(ToString::to_string))
 }
 
 pub(super) fn bought(row: &Row<'_>) -> String {
+    if is_group(row) {
+        return String::new();
+    }
     before_and_after(row, |state| state.capacity_type.map(|kind| kind.to_string()))
 }
 
@@ -99,6 +123,9 @@ fn before_and_after(row: &Row<'_>, of: fn(&NodeState) -> Option<String>) -> Stri
 }
 
 pub(super) fn price(row: &Row<'_>) -> String {
+    if is_group(row) {
+        return String::new();
+    }
     let Some(explain) = row.explain else { return "?".to_owned() };
     let change = &row.resource.change;
     let unknown = || "?".to_owned();

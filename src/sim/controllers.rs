@@ -24,6 +24,7 @@ impl State {
         self.budgets = delivery.budgets.iter().map(Budget::from).collect();
         self.namespaces.clone_from(&delivery.namespaces);
         self.deliver_storage(&delivery.storage);
+        self.deliver_groups(&delivery.groups);
         self.fargate_profiles.extend(delivery.fargate_profiles.clone());
         let missing = |(id, controller): &(&WorkloadId, &Controller)| {
             controller.delivered && !delivery.workloads.contains_key(*id)

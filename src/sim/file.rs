@@ -15,9 +15,9 @@ use super::delay;
 use super::state::{
     Controller, Counters, Due, Machine, PodRef, Reported, State, Timer, Token, Unavailable,
 };
-use super::{Genesis, ShapeOf, journal};
+use super::{Genesis, LaunchTemplate, ShapeOf, journal};
 use crate::fleet::{InstanceState, Observed, PodPhase, WorldError, read_world};
-use crate::ids::{InstanceId, Labels, Namespace, WorkloadId};
+use crate::ids::{GroupName, InstanceId, Labels, Namespace, WorkloadId};
 
 /// Name of the file within its directory.
 pub(super) const NAME: &str = "world.json";
@@ -75,6 +75,8 @@ struct Hidden {
     unavailable: Vec<Unavailable>,
     #[serde(default)]
     reported: Vec<Reported>,
+    #[serde(default)]
+    launch_templates: BTreeMap<GroupName, LaunchTemplate>,
 }
 
 /// The template that a workload's new pods are made from.
@@ -163,6 +165,7 @@ impl Hidden {
             namespaces: BTreeMap::new(),
             unavailable: Vec::new(),
             reported: Vec::new(),
+            launch_templates: BTreeMap::new(),
         }
     }
 
@@ -183,6 +186,7 @@ impl Hidden {
             namespaces: state.namespaces.clone(),
             unavailable: state.unavailable.clone(),
             reported: state.reported.clone(),
+            launch_templates: state.launch_templates.clone(),
         }
     }
 }
@@ -203,6 +207,7 @@ fn revive(observed: Observed, hidden: Hidden, shape_of: ShapeOf) -> Result<State
         reservations,
         fargate_profiles,
         scaling,
+        groups,
     } = observed;
     let Hidden {
         seed,
@@ -216,6 +221,7 @@ fn revive(observed: Observed, hidden: Hidden, shape_of: ShapeOf) -> Result<State
         namespaces,
         unavailable,
         reported,
+        launch_templates,
     } = hidden;
     let mut state = State::new(&Genesis { cluster, now, seed }, shape_of);
     state.counters = counters;
@@ -227,6 +233,8 @@ fn revive(observed: Observed, hidden: Hidden, shape_of: ShapeOf) -> Result<State
     state.reservations = reservations;
     state.fargate_profiles = fargate_profiles;
     state.scaling = scaling;
+    state.groups = groups;
+    state.launch_templates = launch_templates;
     for pod in pods {
         state.pods.insert(pod);
     }
@@ -235,6 +243,20 @@ fn revive(observed: Observed, hidden: Hidden, shape_of: ShapeOf) -> Result<State
             Controller { replicas: live.replicas, delivered: live.delivered, template: None };
         state.controllers.insert(live.id, controller);
     }
+    roll_out(&mut state, rollouts)?;
+    state.tick_due = timers.iter().any(|timer| timer.due == Due::Tick);
+    state.machines = machines;
+    state.tokens = tokens;
+    state.timers = timers.into_iter().collect();
+    state.budgets = budgets;
+    state.namespaces = namespaces;
+    state.unavailable = unavailable;
+    state.reported = reported;
+    Ok(state)
+}
+
+/// Tells controllers what they make pods from.
+fn roll_out(state: &mut State, rollouts: Vec<Rollout>) -> Result<(), WorldError> {
     for Rollout { id, template } in rollouts {
         if !state.templates.contains_key(&template) {
             return Err(WorldError::Inconsistent(vec![format!(
@@ -246,15 +268,7 @@ fn revive(observed: Observed, hidden: Hidden, shape_of: ShapeOf) -> Result<State
             controller.template = Some(template);
         }
     }
-    state.tick_due = timers.iter().any(|timer| timer.due == Due::Tick);
-    state.machines = machines;
-    state.tokens = tokens;
-    state.timers = timers.into_iter().collect();
-    state.budgets = budgets;
-    state.namespaces = namespaces;
-    state.unavailable = unavailable;
-    state.reported = reported;
-    Ok(state)
+    Ok(())
 }
 
 impl State {

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::state::State;
-use crate::ids::InstanceId;
+use crate::ids::{GroupName, InstanceId};
 use crate::port::LaunchRequest;
 
 /// A call that changed EC2.
@@ -20,6 +20,8 @@ use crate::port::LaunchRequest;
 pub(super) enum Entry {
     Launch { request: Box<LaunchRequest> },
     Terminate { instance: InstanceId },
+    RaiseGroup { group: GroupName, desired: u32 },
+    EndMember { instance: InstanceId },
 }
 
 fn journal_of(world: &Path) -> PathBuf {
@@ -48,6 +50,8 @@ pub(super) fn replay(world: &Path, state: &mut State) -> io::Result<()> {
             // Only a launch that was answered is in the journal; an answer now is the same one.
             Entry::Launch { request } => drop(state.launch(&request)),
             Entry::Terminate { instance } => state.terminate(&instance),
+            Entry::RaiseGroup { group, desired } => drop(state.raise_group(&group, desired)),
+            Entry::EndMember { instance } => drop(state.end_member(&instance)),
         }
     }
     Ok(())

@@ -2,7 +2,7 @@
 
 use jiff::Timestamp;
 
-use crate::ids::{InstanceId, Namespace, NodeName};
+use crate::ids::{GroupName, InstanceId, Namespace, NodeName};
 use crate::port::{EvictOutcome, LaunchOutcome, LaunchRequest};
 
 /// A writing call, in the words of the port.
@@ -22,6 +22,22 @@ pub enum Call {
         /// When.
         at: Timestamp,
         /// The instance.
+        instance: InstanceId,
+    },
+    /// A group was to grow.
+    RaiseGroup {
+        /// When.
+        at: Timestamp,
+        /// The group.
+        group: GroupName,
+        /// The size asked for.
+        desired: u32,
+    },
+    /// A member of a group was to go.
+    EndMember {
+        /// When.
+        at: Timestamp,
+        /// The member.
         instance: InstanceId,
     },
     /// A node was cordoned or uncordoned.

@@ -89,6 +89,7 @@ impl State {
             image: request.image.clone(),
             tags: request.tags.clone(),
             reservation: request.reservation.clone(),
+            group: None,
         };
         let machine = Machine {
             labels: request.labels.clone(),
@@ -102,14 +103,19 @@ impl State {
             reservation.available = reservation.available.saturating_sub(1);
         }
         self.instances.insert(id.clone(), instance);
+        self.boot(&id, machine);
+        id
+    }
+
+    /// Has an instance run, and its node register and become Ready.
+    pub(super) fn boot(&mut self, id: &InstanceId, machine: Machine) {
+        let startup_taints = machine.startup_taints.clone();
         self.machines.insert(id.clone(), machine);
-        let startup_taints = request.startup_taints.clone();
         self.after(delay::RUNNING, Due::Runs { instance: id.clone() });
         self.after(delay::REGISTERED, Due::Registers { instance: id.clone() });
         self.after(delay::READY, Due::Ready { instance: id.clone() });
         let initialized = Due::Initialized { instance: id.clone(), startup_taints };
         self.after(delay::INITIALIZED, initialized);
-        id
     }
 
     /// Begins the end of an instance; one that is ending, or not there, is left alone.
@@ -139,6 +145,7 @@ impl State {
         if let Some(instance) = self.instances.get_mut(id) {
             instance.state = InstanceState::Running;
         }
+        self.member_serves(id);
     }
 
     pub(super) fn node_registers(&mut self, id: &InstanceId) {
@@ -205,6 +212,7 @@ impl State {
         if let Some(instance) = self.instances.get_mut(id) {
             instance.state = InstanceState::Terminated;
         }
+        self.member_gone(id);
         if let Some(node) = self.node_mut(id) {
             let (node, uid) = (node.name.clone(), node.uid.clone());
             self.after(delay::NODE_REMOVED, Due::NodeRemoved { node, uid });

@@ -9,8 +9,8 @@ use super::controllers::key_of;
 use super::journal::{self, Entry};
 use super::ledger::Call;
 use super::state::State;
-use crate::fleet::{CORDONED_ANNOTATION, Instance, Pod, tag};
-use crate::ids::{InstanceId, NodeName, Uid};
+use crate::fleet::{CORDONED_ANNOTATION, Group, Instance, Pod, tag};
+use crate::ids::{GroupName, InstanceId, NodeName, Uid};
 use crate::port::{
     Clock, Cloud, Cluster, ClusterObjects, EvictOutcome, LaunchOutcome, LaunchRequest, PortError,
 };
@@ -47,7 +47,8 @@ impl Cloud for World {
         self.check_saved("list instances")?;
         let state = self.state.borrow();
         let ours = |instance: &&Instance| {
-            instance.tags.get(tag::CLUSTER).is_some_and(|name| *name == state.cluster.name)
+            instance.group.is_some()
+                || instance.tags.get(tag::CLUSTER).is_some_and(|name| *name == state.cluster.name)
         };
         Ok(state.instances.values().filter(ours).cloned().collect())
     }
@@ -62,6 +63,29 @@ impl Cloud for World {
         }
         self.record(|at| Call::Launch { at, request: Box::new(request.clone()), outcome });
         result.map_err(|reason| refused(VERB, reason))
+    }
+
+    async fn groups(&self) -> Result<Vec<Group>, PortError> {
+        self.check_saved("list groups")?;
+        Ok(self.state.borrow().groups.values().cloned().collect())
+    }
+
+    async fn raise_group(&self, group: &GroupName, desired: u32) -> Result<(), PortError> {
+        const VERB: &str = "raise group";
+        self.check_saved(VERB)?;
+        let result = self.state.borrow_mut().raise_group(group, desired);
+        self.record(|at| Call::RaiseGroup { at, group: group.clone(), desired });
+        result.map_err(|reason| refused(VERB, reason))?;
+        self.keep(VERB, &Entry::RaiseGroup { group: group.clone(), desired })
+    }
+
+    async fn end_member(&self, id: &InstanceId) -> Result<(), PortError> {
+        const VERB: &str = "end member of group";
+        self.check_saved(VERB)?;
+        let result = self.state.borrow_mut().end_member(id);
+        self.record(|at| Call::EndMember { at, instance: id.clone() });
+        result.map_err(|reason| refused(VERB, reason))?;
+        self.keep(VERB, &Entry::EndMember { instance: id.clone() })
     }
 
     async fn terminate(&self, id: &InstanceId) -> Result<(), PortError> {

@@ -7,16 +7,17 @@ use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use super::budgets::Budget;
-use super::{Genesis, ShapeOf, delay};
+use super::{Genesis, LaunchTemplate, ShapeOf, delay};
 use crate::catalog::CapacityType;
 use crate::demand::PodShape;
 use crate::fargate::Profile;
 use crate::fleet::{
-    ClusterIdentity, Exclusion, Instance, LiveWorkload, Node, Observed, Pod, Reservation, Scaling,
+    ClusterIdentity, Exclusion, Group, Instance, LiveWorkload, Node, Observed, Pod, Reservation,
+    Scaling,
 };
 use crate::ids::{
-    InstanceId, InstanceTypeName, Labels, Namespace, NodeName, ReservationId, Uid, WorkloadId,
-    ZoneName,
+    GroupName, InstanceId, InstanceTypeName, Labels, Namespace, NodeName, ReservationId, Uid,
+    WorkloadId, ZoneName,
 };
 use crate::pod::{PodTemplate, Taint};
 use crate::storage::Storage;
@@ -49,7 +50,7 @@ pub struct Reported {
 }
 
 /// What a launched machine will register as.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct Machine {
     pub(super) labels: Labels,
     pub(super) taints: Vec<Taint>,
@@ -142,6 +143,8 @@ pub(super) enum Due {
     PodRuns { pod: PodRef },
     /// The pod has stopped.
     PodStopped { pod: PodRef },
+    /// The group launches what it lacks.
+    GroupActs { group: GroupName },
     /// The scheduler looks at what is pending.
     Tick,
 }
@@ -165,6 +168,7 @@ impl Due {
             | Self::TokenExpired { .. }
             | Self::PodRuns { .. }
             | Self::PodStopped { .. }
+            | Self::GroupActs { .. }
             | Self::Tick => None,
         }
     }
@@ -248,6 +252,8 @@ pub(super) struct State {
     pub(super) fargate_profiles: BTreeMap<String, Profile>,
     /// What autoscalers last saw, as the world that this one began with had it.
     pub(super) scaling: Scaling,
+    pub(super) groups: BTreeMap<GroupName, Group>,
+    pub(super) launch_templates: BTreeMap<GroupName, LaunchTemplate>,
     pub(super) shape_of: ShapeOf,
     /// Shapes made so far, by namespace and template.
     shapes: BTreeMap<(Namespace, String), Arc<PodShape>>,
@@ -279,6 +285,8 @@ impl State {
             reservations: BTreeMap::new(),
             fargate_profiles: BTreeMap::new(),
             scaling: Scaling::default(),
+            groups: BTreeMap::new(),
+            launch_templates: BTreeMap::new(),
             shape_of,
             shapes: BTreeMap::new(),
         }
@@ -307,6 +315,7 @@ impl State {
         observed.storage.clone_from(&self.storage);
         observed.exclusions.clone_from(&self.exclusions);
         observed.reservations.clone_from(&self.reservations);
+        observed.groups.clone_from(&self.groups);
         observed.fargate_profiles.clone_from(&self.fargate_profiles);
         observed.scaling.clone_from(&self.scaling);
         observed
@@ -392,6 +401,7 @@ impl State {
             }
             Due::PodRuns { pod } => self.pod_runs(&pod),
             Due::PodStopped { pod } => self.pod_stopped(&pod),
+            Due::GroupActs { group } => self.group_acts(&group),
             Due::Tick => {
                 self.tick_due = false;
                 self.tick();

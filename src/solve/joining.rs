@@ -1,6 +1,6 @@
 //! Instances as the nodes that they will become, and what instances cost.
 
-use super::standing::{Fate, Standing, Survey, pool_of};
+use super::standing::{Fate, Standing, Survey};
 use super::target::{BlockReason, KeepReason};
 use crate::catalog::{Allocation, CapacityType, NodeSettings, Offering};
 use crate::fleet::Instance;
@@ -21,7 +21,7 @@ impl Survey<'_> {
     /// An instance without a node counts as the node it will become, so that a second plan does
     /// not launch another one for the same pods; one that never joined holds nothing.
     pub(super) fn joining(&self, instance: &Instance) -> Option<Standing> {
-        let pool = pool_of(instance)?;
+        let pool = self.pool_of(instance)?;
         let known = self.will_be(instance, &pool);
         let (labels, taints) = known.clone().unwrap_or_default();
         let kind = self.catalog.types.get(&instance.instance_type);

@@ -76,6 +76,11 @@ pub enum PoolRefusal {
         /// The field; empty for the object itself.
         field: String,
     },
+    /// It is a group that makes no nodes for us.
+    Group {
+        /// Why.
+        why: String,
+    },
     /// No offering satisfies its requirements.
     NoOffering,
     /// Nothing that satisfies its requirements can be had now.

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use jiff::{SignedDuration, Timestamp};
 
 use super::drift;
+use super::groups::Groups;
 use super::learned::is_ephemeral;
 use super::leave;
 use super::offer::{Offers, admits_daemon};
@@ -102,13 +103,14 @@ pub(super) fn standing_nodes(
         overlays: Overlays::of(circumstances.desired),
         fixed: fixed_requests(observed, circumstances),
         pinned_daemons: pinned_daemons(observed),
+        groups: Groups::of(circumstances.desired, observed),
     };
     let by_instance: BTreeMap<_, _> =
         observed.nodes.values().filter_map(|n| Some((n.instance.as_ref()?, n))).collect();
     let joining = observed
         .instances
         .values()
-        .filter(|i| i.is_active() && i.is_ours(&observed.cluster.name))
+        .filter(|i| i.is_active() && survey.pool_of(i).is_some())
         .filter(|i| !by_instance.contains_key(&i.id));
     let mut nodes: Vec<Standing> = observed
         .nodes
@@ -118,6 +120,7 @@ pub(super) fn standing_nodes(
         .collect();
     nodes.extend(joining.filter_map(|instance| survey.joining(instance)));
     nodes.sort_by(|a, b| a.name.cmp(&b.name));
+    survey.groups.bound(&mut nodes, circumstances.demand);
     nodes
 }
 
@@ -132,6 +135,7 @@ pub(super) struct Survey<'a> {
     fixed: BTreeMap<NodeName, Resources>,
     /// Workload of a DaemonSet pod or static pod that forbids to touch its node.
     pinned_daemons: BTreeMap<NodeName, String>,
+    groups: Groups<'a>,
 }
 
 impl Survey<'_> {
@@ -141,7 +145,9 @@ impl Survey<'_> {
             return None;
         }
         let ours = instance.filter(|instance| instance.is_ours(&self.observed.cluster.name));
-        let pool = ours.and_then(pool_of);
+        let member = instance.filter(|i| self.groups.pool_of(i).is_some());
+        let known = ours.or(member);
+        let pool = known.and_then(|instance| self.pool_of(instance));
         let declared = pool.as_ref().and_then(|name| self.circumstances.desired.pools.get(name));
         // Taints that go once the node is initialized keep no pod away for long; where they are
         // back, or never went, no more pods come, and those that run stay.
@@ -159,8 +165,11 @@ impl Survey<'_> {
             self.expect_devices(&mut usable, (node, instance), pool.as_ref());
         }
         let fate = match ours {
-            None => Fate::Stays(KeepReason::NotOurs),
             Some(instance) => self.fate(node, instance, pool.as_ref()),
+            None => match (member, pool.as_ref()) {
+                (Some(instance), Some(pool)) => self.member_fate(node, instance, pool),
+                (_, _) => Fate::Stays(KeepReason::NotOurs),
+            },
         };
         Some(Standing {
             name: node.name.clone(),
@@ -173,7 +182,7 @@ impl Survey<'_> {
             reservation: instance.and_then(|instance| instance.reservation.clone()),
             overlays: priced.overlays,
             schedulable: !node.unschedulable
-                && (node.ready || ours.is_some() && is_young)
+                && (node.ready || known.is_some() && is_young)
                 && (startup_taints.is_empty() || is_young),
             is_new: false,
             taints,
@@ -181,6 +190,24 @@ impl Survey<'_> {
             fate,
             pool,
         })
+    }
+
+    /// Returns the pool of an instance of ours, or of a member of a declared group.
+    pub(super) fn pool_of(&self, instance: &Instance) -> Option<PoolName> {
+        let ours = instance.is_ours(&self.observed.cluster.name);
+        pool_of(instance).filter(|_| ours).or_else(|| self.groups.pool_of(instance).cloned())
+    }
+
+    fn member_fate(&self, node: &Node, instance: &Instance, pool: &PoolName) -> Fate {
+        let blocked = |by| Fate::Stays(KeepReason::Blocked { by });
+        if let Some(why) = self.groups.observed_only(pool.as_str()) {
+            return blocked(BlockReason::GroupObserved { why: why.to_owned() });
+        }
+        if instance.group.as_ref().is_some_and(|of| of.protected) {
+            let why = "it is protected from being scaled in".to_owned();
+            return blocked(BlockReason::GroupObserved { why });
+        }
+        self.fate(node, instance, Some(pool))
     }
 
     /// Adds the devices that a young node does not report yet, since their plugins start after its
@@ -300,6 +327,10 @@ impl Survey<'_> {
                     limit_hours: hours(limit),
                 });
             }
+        }
+        // What a group's nodes are like is the business of whoever makes them.
+        if self.circumstances.desired.node_groups.contains_key(&pool.name) {
+            return None;
         }
         let requirements = super::offer::pool_requirements(pool);
         if let Some(key) = requirements.unmatched(&node.labels) {

@@ -347,6 +347,16 @@ pub enum BlockReason {
     Budget,
     /// Its pool has a fixed number of nodes.
     StaticPool,
+    /// Its group has no more members than it must have.
+    GroupMinimum {
+        /// The fewest.
+        minimum: u32,
+    },
+    /// Its group is only observed.
+    GroupObserved {
+        /// Why.
+        why: String,
+    },
     /// Another node of its pool, which has a fixed number of them, is replaced first.
     InTurn,
     /// To replace it, its pool would need room for one more node.

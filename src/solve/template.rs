@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::drift;
+use super::groups::{self, Open};
 use super::offer::{
     Offer, PoolRefusal, Stock, Supply, Withheld, daemon_requests, pool_requirements,
 };
@@ -28,6 +29,8 @@ pub(super) struct Template<'a> {
     requirements: Requirements,
     labels: Labels,
     spec_digest: String,
+    /// The type that a member of a group is at least, and what is not known of it.
+    group: Option<(&'a InstanceType, Open)>,
 }
 
 /// One way to buy a machine of a type.
@@ -50,14 +53,17 @@ impl<'a> Template<'a> {
         if let Some(refusal) = refusal {
             return Err(refusal);
         }
+        let settings = NodeSettings::of(pool, class);
+        let group = Self::group_of(pool, supply, &settings)?;
         let mut labels = pool.labels.clone();
-        labels.extend([
-            label(key::NODEPOOL, pool.name.as_str()),
+        labels.extend([label(key::REGION, supply.catalog.region.as_str())]);
+        let own = [
             label(key::NODE_CLASS, class.name.as_str()),
-            label(key::REGION, supply.catalog.region.as_str()),
+            label(key::NODEPOOL, pool.name.as_str()),
             label("karpenter.sh/registered", "true"),
             label("karpenter.sh/initialized", "true"),
-        ]);
+        ];
+        labels.extend(own.into_iter().filter(|_| group.is_none()));
         if pool.generation == Generation::V1alpha5 {
             labels.extend([label(key::PROVISIONER, pool.name.as_str())]);
         }
@@ -66,11 +72,52 @@ impl<'a> Template<'a> {
             pool,
             class,
             overlays: Overlays::of(supply.desired),
-            settings: NodeSettings::of(pool, class),
+            settings,
+            group,
             requirements: pool_requirements(pool),
             labels,
             spec_digest: drift::spec_digest(pool, class),
         })
+    }
+
+    /// Returns what the next member of a group is at least; `None` where the pool is no group.
+    fn group_of(
+        pool: &Pool,
+        supply: &'a Supply<'a>,
+        settings: &NodeSettings,
+    ) -> Result<Option<(&'a InstanceType, Open)>, PoolRefusal> {
+        let Some(group) = supply.desired.node_groups.get(&pool.name) else { return Ok(None) };
+        let refusal = |why: String| PoolRefusal::Group { why };
+        if let Some(why) = groups::observed_only(group, supply.desired, supply.observed) {
+            return Err(refusal(why));
+        }
+        let least = groups::guarantee(pool, &group.types, supply.catalog, settings);
+        let zones = match group.zones.len() {
+            0 => supply.catalog.zones.len(),
+            n => n,
+        };
+        Ok(Some((least.map_err(refusal)?, groups::open(&group.types, zones))))
+    }
+
+    /// Leaves of a group's offers one for what its next member is at least, with what is certain of
+    /// it.
+    fn certain(&self, stock: &mut Stock, daemons: &[Daemon]) {
+        let Some((kind, open)) = self.group else { return };
+        let Stock { offers, withheld } = stock;
+        let withheld = withheld.iter_mut().map(|(offer, _)| offer);
+        for offer in offers.iter_mut().chain(withheld) {
+            offer.node.labels.retain(|label, _| {
+                let name = label.as_str();
+                let of_zone = name == key::ZONE || name == key::ZONE_ID;
+                let unknown = open.zone && of_zone || open.kind && name == key::INSTANCE_TYPE;
+                !unknown && !groups::is_karpenters(name)
+            });
+            *offer = with_room(offer.clone(), daemons);
+        }
+        stock.offers.retain(|offer| offer.node.instance_type == kind.name);
+        if open.zone {
+            stock.offers.truncate(1);
+        }
     }
 
     /// Returns every offer of the pool; `asked` holds the label values that pods ask for.
@@ -100,6 +147,7 @@ impl<'a> Template<'a> {
                 }
             }
         }
+        self.certain(&mut stock, daemons);
         stock
     }
 

@@ -18,6 +18,8 @@
 //! daemon NAME KEY=VALUE…          a DaemonSet
 //! node NAME TYPE ZONE KEY=VALUE…  a node that runs
 //! reservation ID TYPE ZONE COUNT  a capacity reservation with so many machines left
+//! group NAME desired=N min=N …    an Auto Scaling group with eksctl's tags
+//! manage NAME…                    node groups that the settings hand over
 //! manifest                        indented below it any manifest
 //! at TIME                         when it is planned
 //! lead MINUTES                    how long before it is needed capacity is to be there (10)
@@ -34,6 +36,7 @@
 //! `replicas`, `policy`, `after`, `class`. Pods: `kind`, `namespace`, `labels`, `priority`, and
 //! amounts of resources; they carry `app: NAME`. Nodes: `pool`, `capacity`, `labels`, `taints`,
 //! `annotations`, `holds` (`web:2,db:1`), `granted` (`web:2`: CPU after a resize), `age` in minutes,
+//! `member` (of a group),
 //! and the words `cordoned`, `not-ready`, `joining` (no node yet), `foreign` (not ours),
 //! `without-devices` (none reported yet). Below `pods` and `daemon` a line is YAML of the
 //! pod's `spec`, or one of these rules (`zone`, `hostname`, `type`, `arch`, `cpu`, `family` and
@@ -60,6 +63,7 @@
 //! spread NAME COUNT… by KEY       pods by `node`, or by the values of a label
 //! put NAME COUNT on NODE|KEY=VALUE
 //! fargate NAME COUNT CPU MEMORY   so many need no node, each a machine of so much
+//! resize GROUP BEFORE AFTER       the desired size of a node group; `for TEXT`: why
 //! keep NODE for TEXT              the node stays, and why
 //! cost <= COUNT TYPE + …          what the fleet costs
 //! counts NAME FLOOR LIVE CEILING  how many pods there may be, are, and may be at most

@@ -12,12 +12,13 @@ use crate::golden;
 const NEW_WORLD: [&str; 4] = ["--world", "sim:world", "--at", "2026-09-01T10:00:00Z"];
 
 /// Examples, and what each is planned over; the quickstart has a world, with a time, of its own.
-const EXAMPLES: [(&str, &[&str]); 10] = [
+const EXAMPLES: [(&str, &[&str]); 11] = [
     ("cpa", &NEW_WORLD),
     ("eks-workshop", &NEW_WORLD),
     ("fargate", &NEW_WORLD),
     ("hpa", &[]),
     ("keda-cron", &NEW_WORLD),
+    ("nodegroups", &[]),
     ("overlays", &NEW_WORLD),
     ("provisioner", &NEW_WORLD),
     ("quickstart", &[]),

@@ -20,6 +20,7 @@ macro_rules! stories {
 stories! {
     the_workshop_is_walked_up_and_down = "eks-workshop.txt";
     the_provisioner_is_walked_down = "provisioner.txt";
+    groups_grow_by_number_and_shrink_by_name = "nodegroups.txt";
     what_fargate_takes_needs_no_node = "fargate.txt";
     teams_get_nodes_of_their_own = "teams.txt";
     the_quickstart_runs_to_its_end = "quickstart.txt";

@@ -161,11 +161,21 @@ fn read_spec(spec: &Map<'_>, fleet: &mut Fleet) {
         set(&mut fleet.min_values_policy, policy);
         map.finish(Severity::Error);
     }
+    if let Some(map) = spec.get("groups").as_ref().and_then(Field::map) {
+        fleet.groups = map.entries().filter_map(|(name, field)| group(name, &field)).collect();
+    }
     if let Some(map) = spec.get("fargate").as_ref().and_then(Field::map) {
         fleet.fargate = fargate_rates(&map);
         map.finish(Severity::Error);
     }
     spec.finish(Severity::Error);
+}
+
+fn group(name: &str, field: &Field<'_>) -> Option<(String, bool)> {
+    let map = field.map()?;
+    let manage = map.need("manage").and_then(|f| f.boolean());
+    map.finish(Severity::Error);
+    Some((name.to_owned(), manage?))
 }
 
 fn fargate_rates(map: &Map<'_>) -> Option<Rates> {

@@ -29,7 +29,7 @@ const SIGNALS: [&str; 6] = [
 ];
 
 /// Reads kubelet settings.
-pub(super) fn kubelet(field: &Field<'_>) -> KubeletSettings {
+pub(in super::super) fn kubelet(field: &Field<'_>) -> KubeletSettings {
     let Some(map) = field.map() else { return KubeletSettings::default() };
     let mut settings = KubeletSettings {
         max_pods: map.get("maxPods").and_then(|f| f.int(0)),

@@ -66,7 +66,7 @@ pub(in super::super) fn node_class(
     let image = image(&spec, generation);
     let kubelet = match generation {
         Generation::V1 => spec.get("kubelet").map(|field| kubelet(&field)),
-        Generation::V1beta1 | Generation::V1alpha5 => None,
+        Generation::V1beta1 | Generation::V1alpha5 | Generation::Eksctl => None,
     };
     let (role, profile) = (spec.get("role"), spec.get("instanceProfile"));
     if role.is_none() && profile.is_none() {

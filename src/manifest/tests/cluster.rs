@@ -229,3 +229,86 @@ fn what_is_wrong_with_a_profile_is_said_with_its_line() {
         assert_eq!(said.map(|problem| problem.origin.line), Some(5), "{profile}: {problems:?}");
     }
 }
+
+fn config(groups: &str) -> String {
+    format!(
+        "apiVersion: eksctl.io/v1alpha5\nkind: ClusterConfig\nmetadata: {{name: c}}\n{groups}\n"
+    )
+}
+
+#[test]
+fn sizes_of_node_groups_follow_eksctls_defaults() {
+    for (kind, sizes, expected) in [
+        ("nodeGroups", "", (2, 2, None)),
+        ("nodeGroups", ", desiredCapacity: 3", (3, 3, Some(3))),
+        ("nodeGroups", ", minSize: 1, maxSize: 5", (1, 5, None)),
+        ("nodeGroups", ", minSize: 4", (4, 4, None)),
+        ("nodeGroups", ", minSize: 0, maxSize: 0", (0, 0, None)),
+        ("managedNodeGroups", ", minSize: 0, maxSize: 0", (0, 1, None)),
+        ("managedNodeGroups", ", minSize: 1, desiredCapacity: 2, maxSize: 9", (1, 9, Some(2))),
+    ] {
+        let desired = clean(&config(&format!("{kind}: [{{name: web{sizes}}}]")));
+        let group = &desired.node_groups["web"];
+        assert_eq!((group.min, group.max, group.desired), expected, "{kind}{sizes}");
+        assert_eq!(desired.pools["web"].limits.nodes, Some(expected.1));
+    }
+}
+
+#[test]
+fn a_node_group_is_a_pool_of_one_shape() {
+    let desired = clean(&config(
+        "managedNodeGroups:
+- name: web
+  instanceTypes: [m5.large, m5a.large]
+  spot: true
+  labels: {role: web}
+  taints: [{key: dedicated, value: web, effect: NoSchedule}]
+  availabilityZones: [us-east-1a]
+  volumeSize: 100
+  maxPodsPerNode: 20
+nodeGroups:
+- name: old
+  taints: {dedicated: 'old:NoExecute'}
+  kubeletExtraConfig: {kubeReserved: {cpu: 300m}}
+  iam: {withAddonPolicies: {autoScaler: true}}",
+    ));
+    let (web, old) = (&desired.pools["web"], &desired.pools["old"]);
+    let label = |name: &str| web.labels.get(name).map(ToString::to_string).unwrap_or_default();
+    assert_eq!(label("role"), "web");
+    assert_eq!(label("eks.amazonaws.com/nodegroup"), "web");
+    assert_eq!(label("eks.amazonaws.com/capacityType"), "SPOT");
+    assert_eq!(web.taints[0].effect, crate::pod::TaintEffect::NoSchedule);
+    let class = &desired.node_classes["web"];
+    assert_eq!((class.ephemeral_storage, class.kubelet.max_pods), (Some(100 << 30), Some(20)));
+    assert_eq!(old.taints[0].effect, crate::pod::TaintEffect::NoExecute);
+    assert_eq!(
+        desired.node_classes["old"].kubelet.kube_reserved.values().copied().max(),
+        Some(300)
+    );
+    let tags: Vec<&str> = desired.node_groups["old"].tags.keys().map(String::as_str).collect();
+    assert_eq!(tags, ["k8s.io/cluster-autoscaler/c", "k8s.io/cluster-autoscaler/enabled"]);
+    assert!(!desired.node_groups["web"].manage, "the settings do not hand it over");
+}
+
+#[test]
+fn what_is_wrong_with_a_node_group_is_said_with_its_line() {
+    for (group, expected) in [
+        ("{name: web, minSize: 3, maxSize: 2}", "has at least 3 and at most 2 nodes"),
+        ("{name: web, minSize: 1, maxSize: 2, desiredCapacity: 3}", "which is not from 1 to 2"),
+        ("{name: web, taints: {a: b}}", "is `b`, which is not value:Effect"),
+        ("{name: web, instanceSelector: {vCPUs: 2}}", "not understood yet"),
+        ("{name: web, minsize: 3}", "unknown field `minsize`"),
+        (
+            "{name: web, instanceType: m5.large, instancesDistribution: {instanceTypes: [m5.large]}}",
+            "stands beside `instancesDistribution`",
+        ),
+        (
+            "{name: web, tags: {k8s.io/cluster-autoscaler/node-template/taint/a: x}}",
+            "says `x` without an effect",
+        ),
+    ] {
+        let problems = read_text(&config(&format!("nodeGroups:\n- {group}"))).problems;
+        let said = problems.iter().find(|problem| problem.message.contains(expected));
+        assert_eq!(said.map(|problem| problem.origin.line), Some(5), "{group}: {problems:?}");
+    }
+}

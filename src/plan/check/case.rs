@@ -9,8 +9,10 @@ use crate::fleet::{Instance, InstanceState, Node, Observed, tag};
 use crate::ids::{
     Address, InstanceId, InstanceTypeName, LabelValue, Labels, NodeName, PoolName, ZoneName,
 };
-use crate::manifest::{NodeClass, Pool, PoolRequirement};
-use crate::plan::wire::{Action, Amount, ExplainRow, NodeState, Plan, ResourceChange};
+use crate::manifest::{NodeClass, NodeGroup, Pool, PoolRequirement};
+use crate::plan::wire::{
+    Action, Amount, ExplainRow, NodeState, Plan, ResourceChange, ResourceKind,
+};
 use crate::requirement::{LabelSet, Requirements};
 use crate::solve::workload_key;
 use crate::units::{Bytes, MicroUsd, MilliCpu, Resources};
@@ -103,6 +105,8 @@ pub(super) struct Case<'a> {
     pub(super) facts: &'a Facts<'a>,
     /// The rows, in the order of the plan.
     pub(super) rows: Vec<Row<'a>>,
+    /// The rows of groups, which are no nodes.
+    pub(super) group_rows: Vec<&'a ResourceChange>,
     /// What the repository states in the place of the cloud.
     pub(super) overlays: Overlays<'a>,
     /// The demand's groups, by workload key.
@@ -160,12 +164,13 @@ impl<'a> Case<'a> {
         for (pool, key, instance) in keyed(facts.observed) {
             holders.entry((pool, key)).or_default().push(instance);
         }
-        let places = plan.resource_changes.iter().map(|change| &change.address).enumerate();
+        let places = nodes_of(plan).map(|change| &change.address).enumerate();
         Self {
             plan,
             facts,
             overlays: Overlays::of(facts.desired),
-            rows: plan.resource_changes.iter().map(row).collect(),
+            rows: nodes_of(plan).map(row).collect(),
+            group_rows: plan.resource_changes.iter().filter(|row| is_group(row)).collect(),
             groups: by_key.collect(),
             fargate: facts.demand.fargate.iter().map(|t| (workload_key(&t.workload), t)).collect(),
             keys,
@@ -232,6 +237,25 @@ impl<'a> Case<'a> {
         self.facts.desired.pools.get(name)
     }
 
+    /// Returns the group that `pool` is, if it is one.
+    pub(super) fn group(&self, pool: &PoolName) -> Option<&'a NodeGroup> {
+        self.facts.desired.node_groups.get(pool)
+    }
+
+    /// Returns the group that a row's node is or will be a member of, where the row says it is.
+    pub(super) fn group_of(&self, row: &Row<'_>) -> Option<&'a NodeGroup> {
+        self.group(row.after.or(row.before)?.pool.as_ref()?)
+    }
+
+    /// Returns whether an instance is a member of the live group that `group` is.
+    pub(super) fn is_member(&self, instance: &Instance, group: &NodeGroup) -> bool {
+        let of = instance.group.as_ref().and_then(|of| self.facts.observed.groups.get(&of.name));
+        of.is_some_and(|live| {
+            let mut tags = group.identity().into_iter();
+            tags.all(|(key, value)| live.tags.get(key).is_some_and(|held| held == value))
+        })
+    }
+
     /// Returns what `pool` requires of its nodes, or why that cannot be told.
     pub(super) fn requirements(&self, pool: &Pool) -> Option<&Result<Requirements, String>> {
         self.requirements.get(&pool.name)
@@ -284,6 +308,14 @@ impl<'a> Case<'a> {
         let estimated = listed.is_estimate_for(labels) && price == listed.price;
         Some(Offering { price, estimated, ..listed })
     }
+}
+
+fn is_group(row: &ResourceChange) -> bool {
+    row.kind == ResourceKind::AutoscalingGroup
+}
+
+fn nodes_of(plan: &Plan) -> impl Iterator<Item = &ResourceChange> {
+    plan.resource_changes.iter().filter(|row| !is_group(row))
 }
 
 /// Returns the node class of `pool`; one that a pool states inline has the pool's name.

@@ -104,6 +104,14 @@ fn planned(case: &Case<'_>, workload: &WorkloadId) -> u32 {
 /// Holds a precondition to a row that changes, and to a world in which it can hold.
 fn possible(case: &Case<'_>, precondition: &Precondition, verdict: &mut Verdict) {
     let Precondition { address, condition } = precondition;
+    if let Condition::GroupIs { group, desired } = condition {
+        let live = case.facts.observed.groups.get(group);
+        if live.is_none_or(|live| live.desired != *desired) {
+            let fault = format!("group {group} is not of {desired} members");
+            verdict.row("conditions/possible", address, fault);
+        }
+        return;
+    }
     let Some(row) = case.row(address).filter(|row| row.deed != Deed::Keep) else {
         return verdict.row("conditions/row", address, "a precondition of what does not change");
     };
@@ -114,6 +122,7 @@ fn possible(case: &Case<'_>, precondition: &Precondition, verdict: &mut Verdict)
             let holds = known && uid == node_uid.as_ref();
             (!holds).then(|| format!("{instance_id} is not what was observed"))
         }
+        Condition::GroupIs { .. } => None,
         Condition::KeyUnused { pool, key } => case
             .holder(pool, key, row)
             .map(|holder| format!("key {key} of pool {pool} is used by {}", holder.id)),

@@ -132,7 +132,9 @@ fn everything(case: &Case<'_>, verdict: &mut Verdict) {
     }
     for instance in observed.instances.values() {
         let rows = instances.get(&instance.id).copied().unwrap_or(0);
-        let needs = case.is_ours(instance) && instance.is_active();
+        let groups = case.facts.desired.node_groups.values();
+        let member = groups.clone().any(|group| case.is_member(instance, group));
+        let needs = (case.is_ours(instance) || member) && instance.is_active();
         if rows > 1 || (rows == 0 && needs) {
             verdict.plan("observed/rows", format!("instance {} has {rows} rows", instance.id));
         }

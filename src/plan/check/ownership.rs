@@ -30,7 +30,8 @@ fn ours(case: &Case<'_>, row: &Row<'_>, verdict: &mut Verdict) {
     let Some(instance) = row.instance else {
         return verdict.row("ownership/ours", row.address, "the instance was not observed");
     };
-    if !case.is_ours(instance) {
+    let member = case.group_of(row).is_some_and(|group| case.is_member(instance, group));
+    if !case.is_ours(instance) && !member {
         let cluster = &case.facts.observed.cluster.name;
         let fault = format!("{} does not carry our tags for cluster {cluster}", instance.id);
         verdict.row("ownership/ours", row.address, fault);
@@ -75,7 +76,9 @@ fn saves_only(row: &Row<'_>) -> bool {
     let Some(explain) = row.explain else { return true };
     let because = match &explain.reason {
         Reason::Retire { because } => Some(because),
-        Reason::Launch { .. } | Reason::Keep { .. } => explain.retire_reason.as_ref(),
+        Reason::Launch { .. } | Reason::Keep { .. } | Reason::Resize { .. } => {
+            explain.retire_reason.as_ref()
+        }
     };
     match because {
         None | Some(RetireReason::Empty { .. } | RetireReason::Underutilized { .. }) => true,

@@ -5,28 +5,22 @@ use std::fmt::Display;
 
 use super::Verdict;
 use super::case::{Case, Deed, Row};
+use super::groups::has_certain_zone;
 use crate::plan::wire::{NodeState, Reason, ResourceKind};
 
 pub(super) fn check(case: &Case<'_>, verdict: &mut Verdict) {
     order(case, verdict);
     for row in &case.rows {
         address(row, verdict);
-        actions(row, verdict);
+        actions(case, row, verdict);
         explanation(row, verdict);
-        match row.change.kind {
-            ResourceKind::Ec2Instance | ResourceKind::KubernetesNode => {}
-            ResourceKind::AutoscalingGroup => verdict.row(
-                "row/kind",
-                row.address,
-                "nothing here can judge what a group does; such a row must not be planned",
-            ),
-        }
     }
 }
 
 fn order(case: &Case<'_>, verdict: &mut Verdict) {
     let capacity = &case.plan.capacity;
-    ascending("resource_changes", case.rows.iter().map(|row| row.address), verdict);
+    let rows = case.plan.resource_changes.iter();
+    ascending("resource_changes", rows.map(|row| &row.address), verdict);
     ascending("explain", capacity.explain.iter().map(|row| &row.address), verdict);
     ascending("alternatives", capacity.alternatives.iter().map(|row| &row.address), verdict);
     ascending("demand", capacity.demand.iter().map(|row| &row.workload), verdict);
@@ -34,7 +28,7 @@ fn order(case: &Case<'_>, verdict: &mut Verdict) {
     ascending("unschedulable", capacity.unschedulable.iter().map(|row| &row.workload), verdict);
     let placements = capacity.placements.iter();
     ascending("placements", placements.map(|row| Pair(&row.workload, &row.address)), verdict);
-    let known: BTreeSet<_> = case.rows.iter().map(|row| row.address).collect();
+    let known: BTreeSet<_> = case.plan.resource_changes.iter().map(|row| &row.address).collect();
     let explained = capacity.explain.iter().map(|row| &row.address);
     for address in explained.chain(capacity.alternatives.iter().map(|row| &row.address)) {
         if !known.contains(address) {
@@ -88,7 +82,7 @@ fn address(row: &Row<'_>, verdict: &mut Verdict) {
     }
 }
 
-fn actions(row: &Row<'_>, verdict: &mut Verdict) {
+fn actions(case: &Case<'_>, row: &Row<'_>, verdict: &mut Verdict) {
     let fault = match (row.deed, row.before, row.after) {
         (Deed::Keep, Some(before), Some(after)) => {
             (before != after).then_some("nothing is to change, but before and after differ")
@@ -108,19 +102,22 @@ fn actions(row: &Row<'_>, verdict: &mut Verdict) {
         verdict.row("row/actions", row.address, fault);
     }
     if let (true, Some(after)) = (row.deed.creates(), row.after) {
-        decided(row, after, verdict);
+        decided(case, row, after, verdict);
     } else if !row.change.change.after_unknown.is_empty() && row.deed != Deed::Update {
         verdict.row("row/unknown", row.address, "nothing comes, so nothing can be unknown yet");
     }
 }
 
 /// Holds a node to come to what must be decided, and to what nobody can know yet.
-fn decided(row: &Row<'_>, after: &NodeState, verdict: &mut Verdict) {
+fn decided(case: &Case<'_>, row: &Row<'_>, after: &NodeState, verdict: &mut Verdict) {
+    // Where the next member of a group will be, Auto Scaling decides.
+    let group = case.group_of(row);
+    let is_open = group.is_some_and(|group| !has_certain_zone(case, group));
     for (name, present) in [
         ("pool", after.pool.is_some()),
         ("instance_type", after.instance_type.is_some()),
-        ("zone", after.zone.is_some()),
-        ("zone_id", after.zone_id.is_some()),
+        ("zone", is_open || after.zone.is_some()),
+        ("zone_id", is_open || after.zone_id.is_some()),
         ("capacity_type", after.capacity_type.is_some()),
         ("image", after.image.is_some()),
         ("spec_digest", after.spec_digest.is_some()),
@@ -138,7 +135,8 @@ fn decided(row: &Row<'_>, after: &NodeState, verdict: &mut Verdict) {
         let fault = format!("`after.{name}` is stated for a node that does not exist yet");
         verdict.row("row/unknown", row.address, fault);
     }
-    let may_be = |key: &String| known.iter().any(|(name, _)| name == key);
+    let of_place = |key: &String| is_open && (key == "zone" || key == "zone_id");
+    let may_be = |key: &String| of_place(key) || known.iter().any(|(name, _)| name == key);
     for key in row.change.change.after_unknown.keys().filter(|key| !may_be(key)) {
         let fault = format!("`{key}` is decided by the plan and cannot be unknown");
         verdict.row("row/unknown", row.address, fault);
@@ -153,7 +151,7 @@ fn explanation(row: &Row<'_>, verdict: &mut Verdict) {
         (Reason::Launch { .. }, Deed::Create | Deed::Replace)
         | (Reason::Retire { .. }, Deed::Delete)
         | (Reason::Keep { .. }, Deed::Keep | Deed::Update) => true,
-        (Reason::Launch { .. } | Reason::Retire { .. } | Reason::Keep { .. }, _) => false,
+        (_, _) => false,
     };
     if !fits {
         verdict.row("explain/reason", row.address, "the reason is one of another action");

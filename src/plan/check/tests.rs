@@ -1,4 +1,5 @@
 mod fargate;
+mod groups;
 mod pools;
 
 use std::collections::BTreeSet;

@@ -6,7 +6,7 @@ use super::Verdict;
 use super::case::{Case, Deed, Row, number, total};
 use super::fargate::is_stuck;
 use crate::plan::wire::{
-    Amount, EvictionRow, NodeTotals, PodTotals, Reason, Summary, UnschedulableRow,
+    Action, Amount, EvictionRow, NodeTotals, PodTotals, Reason, Summary, UnschedulableRow,
 };
 use crate::solve::{KeepReason, workload_key};
 
@@ -162,10 +162,12 @@ fn summary(case: &Case<'_>, verdict: &mut Verdict) {
             matches!(&explain.reason, Reason::Keep { because: KeepReason::Blocked { .. } })
         })
     };
+    let groups = case.group_rows.iter();
+    let resized = number(groups.filter(|row| row.change.actions.as_slice() == [Action::Update]));
     let (add, destroy) = (rows(|row| row.deed.creates()), rows(|row| row.deed.deletes()));
     let holds = Summary {
         add,
-        change: rows(|row| row.deed == Deed::Update),
+        change: rows(|row| row.deed == Deed::Update).saturating_add(resized),
         destroy,
         replace: rows(|row| row.deed == Deed::Replace),
         blocked: rows(blocked),

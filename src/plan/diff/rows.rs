@@ -10,6 +10,7 @@ use crate::plan::wire::{
     Action, AlternativesRow, Amount, Change, Condition, ExplainRow, NodeState, PlacementRow,
     Precondition, Reason, ResourceChange, ResourceKind, UnschedulableRow,
 };
+use crate::requirement::key;
 use crate::solve::{
     KeepReason, Launch, LaunchReason, NewNode, Place, Rejection, Retire, RetireReason, Standing,
     daemon_requests, workload_key,
@@ -62,7 +63,7 @@ impl Rows {
         rows
     }
 
-    fn sort(&mut self) {
+    pub(super) fn sort(&mut self) {
         self.changes.sort_by(|a, b| a.address.cmp(&b.address));
         self.explain.sort_by(|a, b| a.address.cmp(&b.address));
         self.alternatives.sort_by(|a, b| a.address.cmp(&b.address));
@@ -91,10 +92,8 @@ impl Rows {
             change: Change {
                 actions,
                 before: replaced.map(|standing| naming.before(standing)),
-                after: Some(after(node)),
-                after_unknown: ["instance_id", "node", "node_uid"]
-                    .map(|k| (k.to_owned(), true))
-                    .into(),
+                after: Some(naming.after(node)),
+                after_unknown: naming.unknown(node),
             },
             action_reason: Some(launch_hint(reason, retire.map(|r| &r.reason)).to_owned()),
         });
@@ -278,9 +277,13 @@ impl<'a> Naming<'a> {
 
     fn standing(&self, standing: &Standing) -> Named {
         match self.instance(standing) {
-            Some(instance) => {
-                self.keys.existing(&instance.id).unwrap_or_else(|| Named::foreign(&instance.id))
-            }
+            Some(instance) => self.keys.existing(&instance.id).unwrap_or_else(|| {
+                // A member of a group has no key: nobody but Auto Scaling made it.
+                match &standing.pool {
+                    Some(pool) => Named::instance(pool.as_str(), instance.id.as_str()),
+                    None => Named::foreign(&instance.id),
+                }
+            }),
             None => Named::node(&standing.name),
         }
     }
@@ -346,7 +349,29 @@ impl<'a> Naming<'a> {
             node: node.map(|node| node.name.clone()),
             node_uid: node.map(|node| node.uid.clone()),
             launched_at: instance.map(|i| i.launched_at),
+            group: None,
         }
+    }
+
+    /// What a launch makes; where the next member of a group will be is known of one zone alone.
+    fn after(&self, node: &NewNode) -> NodeState {
+        let mut state = after(node);
+        if self.is_open(node) {
+            (state.zone, state.zone_id) = (None, None);
+        }
+        state
+    }
+
+    fn is_open(&self, node: &NewNode) -> bool {
+        let is_member = self.parts.desired.node_groups.contains_key(&node.pool);
+        is_member && !node.labels.contains_key(key::ZONE)
+    }
+
+    /// What of a launch is known only once it is there.
+    fn unknown(&self, node: &NewNode) -> BTreeMap<String, bool> {
+        let place = ["zone", "zone_id"].into_iter().filter(|_| self.is_open(node));
+        let keys = ["instance_id", "node", "node_uid"].into_iter().chain(place);
+        keys.map(|key| (key.to_owned(), true)).collect()
     }
 
     /// What the DaemonSets that admit a standing node take of it.
@@ -427,6 +452,7 @@ fn after(node: &NewNode) -> NodeState {
         node: None,
         node_uid: None,
         launched_at: None,
+        group: None,
     }
 }
 

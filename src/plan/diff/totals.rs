@@ -3,8 +3,8 @@
 use crate::catalog::PriceSource;
 use crate::demand::Demand;
 use crate::plan::wire::{
-    Action, Cost, CostBreakdown, ExplainRow, NodeTotals, PodTotals, ResourceChange, Summary,
-    UnschedulableRow,
+    Action, Cost, CostBreakdown, ExplainRow, NodeTotals, PodTotals, ResourceChange, ResourceKind,
+    Summary, UnschedulableRow,
 };
 use crate::units::MicroUsd;
 
@@ -13,6 +13,7 @@ pub(super) fn summary(changes: &[ResourceChange], blocked: u32) -> Summary {
     let count = |holds: &dyn Fn(&ResourceChange) -> bool| {
         u32::try_from(changes.iter().filter(|row| holds(row)).count()).unwrap_or(u32::MAX)
     };
+    let is_node = |row: &ResourceChange| row.kind != ResourceKind::AutoscalingGroup;
     let has = |row: &ResourceChange, action| row.change.actions.contains(&action);
     let (add, destroy) = (count(&|r| has(r, Action::Create)), count(&|r| has(r, Action::Delete)));
     Summary {
@@ -23,10 +24,10 @@ pub(super) fn summary(changes: &[ResourceChange], blocked: u32) -> Summary {
         blocked,
         destructive: destroy > 0,
         nodes: NodeTotals {
-            before: count(&|r| r.change.before.is_some()),
+            before: count(&|r| is_node(r) && r.change.before.is_some()),
             launch: add,
             terminate: destroy,
-            after: count(&|r| r.change.after.is_some()),
+            after: count(&|r| is_node(r) && r.change.after.is_some()),
         },
     }
 }

@@ -12,6 +12,7 @@ pub(in super::super) fn refusal_text(pool: &PoolName, refusal: &PoolRefusal) -> 
             let part = if field.is_empty() { "a part".to_owned() } else { format!("`{field}`") };
             format!("pool {pool} makes no nodes: {part} of {what} could not be read")
         }
+        PoolRefusal::Group { why } => format!("group {pool} is only observed: {why}"),
         PoolRefusal::NoOffering => format!("no offering satisfies the requirements of pool {pool}"),
         PoolRefusal::Withheld(why) => {
             format!("pool {pool} makes no nodes now: {}", withheld_text(pool, why))

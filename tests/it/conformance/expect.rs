@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use fleetwright::catalog::{CapacityType, Catalog};
 use fleetwright::ids::{InstanceTypeName, PoolName, ZoneName};
-use fleetwright::plan::wire::{NodeState, Plan, ResourceChange};
+use fleetwright::plan::wire::{NodeState, Plan, ResourceChange, ResourceKind};
 use fleetwright::units::{MicroUsd, Quantity};
 
 use super::counts;
@@ -66,7 +66,9 @@ impl Made {
     }
 
     fn rows(&self) -> impl Iterator<Item = (&ResourceChange, &'static str, &NodeState)> {
-        self.plan.resource_changes.iter().filter_map(|row| {
+        let nodes = self.plan.resource_changes.iter();
+        let nodes = nodes.filter(|row| row.kind != ResourceKind::AutoscalingGroup);
+        nodes.filter_map(|row| {
             let (before, after) = (row.change.before.as_ref(), row.change.after.as_ref());
             let what = match (before, after) {
                 (None, _) => "launch",
@@ -157,6 +159,7 @@ pub(crate) fn holds(line: &Line, made: &Made, given: &Given) -> Result<(), Strin
         "spread" => spread(line, made),
         "put" => put(line, made),
         "fargate" => fargate(line, made),
+        "resize" => resize(line, made),
         "keep" => keep(line, made),
         "cost" => cost(line, made),
         "problem" => problem(line, made),
@@ -302,6 +305,30 @@ fn fargate(line: &Line, made: &Made) -> Result<(), String> {
     let found = (size.cpu_milli, size.memory_mib << 20);
     let wanted = (parse(cpu)?.ceil_milli(), parse(memory)?.ceil_units());
     if found == wanted { Ok(()) } else { Err(format!("each is {found:?}, not {wanted:?}")) }
+}
+
+fn resize(line: &Line, made: &Made) -> Result<(), String> {
+    let name = line.word(1)?;
+    let mut rows = made.plan.resource_changes.iter();
+    let is_it =
+        |row: &&ResourceChange| row.kind == ResourceKind::AutoscalingGroup && row.name == name;
+    let row = rows.find(is_it).ok_or("it has no row")?;
+    let size = |state: &Option<NodeState>| {
+        state.as_ref().and_then(|state| state.group.as_ref()).map(|size| size.desired)
+    };
+    let found = (size(&row.change.before), size(&row.change.after));
+    let wanted = (Some(line.count(2)?), Some(line.count(3)?));
+    if found != wanted {
+        return Err(format!("its size goes {found:?}"));
+    }
+    let mut explain = made.plan.capacity.explain.iter();
+    let explain = explain.find(|explain| explain.address == row.address);
+    let reason = explain.and_then(|explain| serde_json::to_string(&explain.reason).ok());
+    let reason = reason.unwrap_or_default();
+    match line.reason() {
+        Some(text) if !reason.contains(text) => Err(format!("the reason is {reason}")),
+        _ => Ok(()),
+    }
 }
 
 fn keep(line: &Line, made: &Made) -> Result<(), String> {

@@ -28,7 +28,7 @@ const REGION: &str = "us-east-1";
 pub(crate) const CLUSTER: &str = "conformance";
 
 /// The families of types that cases use.
-const FAMILIES: [&str; 6] = ["c5", "g4dn", "m5", "m6g", "r5", "t3"];
+const FAMILIES: [&str; 7] = ["c5", "g4dn", "m5", "m6g", "r5", "t2", "t3"];
 
 const NODE_CLASS: &str = "\
 apiVersion: karpenter.k8s.aws/v1
@@ -53,6 +53,8 @@ pub(crate) struct Given {
     /// How long before it is needed capacity is to be there, in minutes.
     lead: i64,
     mode: DemandMode,
+    /// Node groups that the settings hand over.
+    managed: Vec<String>,
     /// Whether the manifests are read in the opposite order.
     is_reversed: bool,
     pub(crate) world: Observed,
@@ -73,6 +75,7 @@ impl Default for Given {
             manifests: [(name("0 class"), name(NODE_CLASS))].into(),
             lead: 10,
             mode: DemandMode::Live,
+            managed: Vec::new(),
             is_reversed: false,
             world: Observed::empty(cluster, NOW.parse().expect("a time")),
         }
@@ -105,6 +108,8 @@ impl Given {
                 let (desired, catalog) = (self.desired(), self.catalog());
                 world::add(&mut self.world, line, &desired, &catalog)?;
             }
+            "manage" => self.managed.extend(line.words[1..].iter().cloned()),
+            "group" => world::group(&mut self.world, line)?,
             "reservation" => world::reserve(&mut self.world, line)?,
             "at" => {
                 self.world.taken_at = line.word(1)?.parse().map_err(|_| "write at RFC 3339")?;
@@ -167,18 +172,19 @@ impl Given {
             all
         });
         let file = TreeFile { path: "tree.yaml".into(), content: Ok(text.into_bytes().into()) };
-        let mut fleet = Fleet::default();
+        let groups = self.managed.iter().map(|name| (name.clone(), true)).collect();
+        let mut fleet = Fleet { groups, ..Fleet::default() };
         fleet.demand.lead = jiff::SignedDuration::from_mins(self.lead);
         read(&Tree { files: vec![file] }, &fleet)
     }
 
     /// Returns the same with another world.
     pub(crate) fn in_world(&self, world: Observed) -> Self {
-        let Self { zones, types, manifests, lead, mode, is_reversed, world: _ } = self;
-        let (zones, types) = (zones.clone(), types.clone());
+        let Self { zones, types, manifests, managed, lead, mode, is_reversed, world: _ } = self;
+        let (zones, types, managed) = (zones.clone(), types.clone(), managed.clone());
         let manifests = manifests.clone();
         let (lead, mode, is_reversed) = (*lead, *mode, *is_reversed);
-        Self { zones, types, manifests, lead, mode, is_reversed, world }
+        Self { zones, types, manifests, managed, lead, mode, is_reversed, world }
     }
 
     /// Returns the same with documents and rows of the world in the opposite order.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 /// Words with which a line says what is expected.
-const EXPECTATIONS: [&str; 16] = [
+const EXPECTATIONS: [&str; 17] = [
     "launch",
     "terminate",
     "place",
@@ -13,6 +13,7 @@ const EXPECTATIONS: [&str; 16] = [
     "spread",
     "put",
     "fargate",
+    "resize",
     "keep",
     "cost",
     "problem",

@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use fleetwright::catalog::{CapacityType, Catalog, InstanceType, NodeSettings, allocation};
 use fleetwright::fleet::{
-    Instance, InstanceState, LiveWorkload, Node, Observed, Pod, PodPhase, tag,
+    Group, Instance, InstanceState, LiveWorkload, Membership, Node, Observed, Pod, PodPhase, tag,
 };
 use fleetwright::ids::{InstanceId, Labels, NodeName, WorkloadId, WorkloadKind};
-use fleetwright::manifest::{Desired, Scale};
-use fleetwright::plan::wire::{Amount, NodeState, Plan};
+use fleetwright::manifest::{Desired, Pool, Scale};
+use fleetwright::plan::wire::{Amount, NodeState, Plan, ResourceKind};
 use fleetwright::pod::{PodTemplate, Taint, TaintEffect};
 use fleetwright::requirement::label;
 use fleetwright::units::{Bytes, MilliCpu, Quantity, Resources};
@@ -28,18 +28,26 @@ pub(super) fn add(
     desired: &Desired,
     catalog: &Catalog,
 ) -> Result<(), String> {
-    line.only(&["pool", "capacity", "labels", "taints", "annotations", "holds", "granted", "age"])?;
+    line.only(&[
+        "pool",
+        "capacity",
+        "labels",
+        "taints",
+        "annotations",
+        "holds",
+        "granted",
+        "age",
+        "member",
+    ])?;
     let (name, kind, zone) = (line.word(1)?, line.word(2)?, line.word(3)?);
     let pool = line.option("pool").unwrap_or("default");
-    let is_foreign = line.has("foreign");
-    let declared = desired.pools.get(pool).filter(|_| !is_foreign);
+    let member = line.option("member");
+    let is_foreign = line.has("foreign") || member.is_some();
+    let pool = member.unwrap_or(pool);
+    let declared = desired.pools.get(pool).filter(|_| !is_foreign || member.is_some());
     let class = declared.and_then(|pool| desired.node_classes.get(pool.node_class.as_ref()?));
     let settings = declared.zip(class).map(|(pool, class)| NodeSettings::of(pool, class));
-    let capacity_type = match line.option("capacity") {
-        None | Some("on-demand") => CapacityType::OnDemand,
-        Some("spot") => CapacityType::Spot,
-        Some(other) => return Err(format!("`{other}` is no capacity of nodes")),
-    };
+    let capacity_type = capacity_type(line)?;
     let found = catalog.get(&kind.into()).ok_or_else(|| format!("there is no type {kind}"))?;
     let mut amounts = allocation(found, &settings.unwrap_or_default());
     if line.has("without-devices") {
@@ -59,13 +67,10 @@ pub(super) fn add(
         launched_at: born,
         image: class.map(|class| class.image.clone()).unwrap_or_default(),
         tags: if is_foreign { BTreeMap::new() } else { tags(world, pool) },
+        group: member.map(membership),
     };
     let mut labels = labels(line, found, &instance, catalog)?;
-    if !is_foreign {
-        let of_pool = declared.map(|pool| pool.labels.clone()).unwrap_or_default();
-        labels.extend(of_pool.into_iter().chain([label("karpenter.sh/nodepool", pool)]));
-    }
-    labels.extend(line.option("labels").map(labels_of).unwrap_or_default());
+    complete(&mut labels, line, declared, (pool, is_foreign));
     world.instances.insert(id.clone(), instance);
     if line.has("joining") {
         return Ok(());
@@ -88,6 +93,31 @@ pub(super) fn add(
     };
     world.nodes.insert(name.into(), node);
     hold(world, line, desired)
+}
+
+/// Adds the labels that a node has from its pool or group, and those of its line.
+fn complete(
+    labels: &mut Labels,
+    line: &Line,
+    declared: Option<&Pool>,
+    (pool, is_foreign): (&str, bool),
+) {
+    if line.option("member").is_some() {
+        labels.retain(|key, _| !key.as_str().starts_with("karpenter."));
+    } else if !is_foreign {
+        labels.extend([label("karpenter.sh/nodepool", pool)]);
+    }
+    labels.extend(declared.map(|pool| pool.labels.clone()).unwrap_or_default());
+    labels.extend(line.option("labels").map(labels_of).unwrap_or_default());
+}
+
+/// Returns how the node of a line was bought.
+fn capacity_type(line: &Line) -> Result<CapacityType, String> {
+    match line.option("capacity") {
+        None | Some("on-demand") => Ok(CapacityType::OnDemand),
+        Some("spot") => Ok(CapacityType::Spot),
+        Some(other) => Err(format!("`{other}` is no capacity of nodes")),
+    }
 }
 
 /// Returns the labels that a node has without its pool.
@@ -189,6 +219,43 @@ fn bind(world: &mut Observed, owner: &WorkloadId, template: &Arc<PodTemplate>, n
     });
 }
 
+/// Adds an Auto Scaling group: `group NAME desired=3 min=1 max=5`; `tags` adds to its own.
+pub(super) fn group(world: &mut Observed, line: &Line) -> Result<(), String> {
+    line.only(&["desired", "min", "max", "tags"])?;
+    let name = line.word(1)?;
+    let number = |key: &str, default: u32| {
+        line.option(key)
+            .map_or(Ok(default), |text| text.parse().map_err(|_| format!("{key} is a number")))
+    };
+    let own = [("alpha.eksctl.io/cluster-name", CLUSTER), ("alpha.eksctl.io/nodegroup-name", name)];
+    let more = line.option("tags").map(|text| pairs(text, '=')).unwrap_or_default();
+    let tags = own.into_iter().chain(more);
+    let group = Group {
+        name: asg(name).as_str().into(),
+        min: number("min", 0)?,
+        max: number("max", 10)?,
+        desired: number("desired", 0)?,
+        types: Vec::new(),
+        zones: Vec::new(),
+        tags: tags.map(|(key, value)| (key.to_owned(), value.to_owned())).collect(),
+        suspended: Vec::new(),
+    };
+    world.groups.insert(group.name.clone(), group);
+    Ok(())
+}
+
+fn asg(name: &str) -> String {
+    format!("asg-{name}")
+}
+
+fn membership(name: &str) -> Membership {
+    Membership {
+        name: asg(name).as_str().into(),
+        lifecycle: "InService".to_owned(),
+        protected: false,
+    }
+}
+
 /// Adds a reservation: `reservation ID TYPE ZONE COUNT`.
 pub(super) fn reserve(world: &mut Observed, line: &Line) -> Result<(), String> {
     let reservation = serde_json::json!({
@@ -208,6 +275,14 @@ pub(super) fn carried_out(world: &Observed, plan: &Plan, desired: &Desired) -> O
     let mut after = world.clone();
     let mut at: BTreeMap<&str, NodeName> = BTreeMap::new();
     for row in &plan.resource_changes {
+        if row.kind == ResourceKind::AutoscalingGroup {
+            let size = row.change.after.as_ref().and_then(|state| state.group.as_ref());
+            let live = size.and_then(|size| after.groups.get_mut(size.name.as_ref()?));
+            if let Some((live, size)) = live.zip(size) {
+                live.desired = size.desired;
+            }
+            continue;
+        }
         let (before, now) = (&row.change.before, &row.change.after);
         if let (Some(gone), true) = (before, before != now) {
             gone.node.as_ref().map(|name| after.nodes.remove(name));
@@ -216,7 +291,15 @@ pub(super) fn carried_out(world: &Observed, plan: &Plan, desired: &Desired) -> O
         let name = match now {
             None => continue,
             Some(state) if before == now => state.node.clone(),
-            Some(state) => Some(launch(&mut after, state, row.index.as_deref())),
+            Some(state) => {
+                let pool = state.pool.as_ref().map(ToString::to_string).unwrap_or_default();
+                let member = desired.node_groups.contains_key(pool.as_str());
+                let name = launch(&mut after, state, row.index.as_deref());
+                if member && !world.groups.is_empty() {
+                    join(&mut after, &name, &pool);
+                }
+                Some(name)
+            }
         };
         at.extend(name.map(|name| (row.address.as_str(), name)));
     }
@@ -240,6 +323,14 @@ pub(super) fn carried_out(world: &Observed, plan: &Plan, desired: &Desired) -> O
         }
     }
     after
+}
+
+/// Makes a new node the member of a group, which carries no tags of ours.
+fn join(world: &mut Observed, name: &NodeName, pool: &str) {
+    let id = world.nodes[name].instance.clone().expect("it has an instance");
+    let instance = world.instances.get_mut(&id).expect("it was launched");
+    instance.tags.clear();
+    instance.group = Some(membership(pool));
 }
 
 /// Returns what each workload's pods are made from.
@@ -271,12 +362,13 @@ fn launch(world: &mut Observed, state: &NodeState, index: Option<&str>) -> NodeN
         reservation: state.reservation.clone(),
         id: id.as_str().into(),
         instance_type: state.instance_type.clone().expect("a launch has a type"),
-        zone: state.zone.clone().expect("a launch has a zone"),
+        zone: state.zone.clone().unwrap_or_else(|| "us-east-1a".into()),
         capacity_type: state.capacity_type.expect("a launch has a capacity type"),
         state: InstanceState::Running,
         launched_at: world.taken_at,
         image: state.image.clone().unwrap_or_default(),
         tags: tags.map(|(key, value)| (key.to_owned(), value.to_owned())).into(),
+        group: None,
     };
     if let Some(id) = &state.reservation {
         let held = world.reservations.get_mut(id).expect("a reservation that is there");

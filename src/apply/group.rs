@@ -1,0 +1,170 @@
+//! Groups: raised by number, once for all of their new members, and never lowered but by a name.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::launch::Booting;
+use super::receipt::{Outcome, Step};
+use super::work::{GroupWork, LaunchWork, RetireWork};
+use super::{Run, later};
+use crate::fleet::{Instance, Observed};
+use crate::ids::{Address, GroupName, InstanceId};
+use crate::plan::wire::WaveStep;
+use crate::port::{Clock, Cloud, Cluster, PortError};
+
+/// Members of a group that no row has go, under the address of the group.
+pub(super) struct Others<'p> {
+    address: &'p Address,
+    group: &'p GroupName,
+    members: BTreeSet<InstanceId>,
+}
+
+/// Returns the members of a group that run or are about to.
+fn members<'o>(observed: &'o Observed, group: &'o GroupName) -> impl Iterator<Item = &'o Instance> {
+    observed.instances.values().filter(move |instance| {
+        instance.is_active() && instance.group.as_ref().is_some_and(|of| of.name == *group)
+    })
+}
+
+impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
+    /// Raises each group that is to have new members, and finds those that appear.
+    pub(super) async fn grow<'w, 'p>(
+        &mut self,
+        launches: &'w [LaunchWork<'p>],
+        observed: Option<&Observed>,
+    ) -> Vec<Booting<'w, 'p>> {
+        let mut groups: BTreeMap<&Address, (&GroupWork<'p>, Vec<&'w LaunchWork<'p>>)> =
+            BTreeMap::new();
+        for work in launches {
+            let Some(group) = &work.group else { continue };
+            if let Some(why) = self.settings.dropped.get(work.address) {
+                let outcome = Outcome::Dropped { why: why.clone() };
+                self.finish(work.address, WaveStep::Launch, None, outcome);
+                continue;
+            }
+            groups.entry(group.address).or_insert_with(|| (group, Vec::new())).1.push(work);
+        }
+        let mut booting = Vec::new();
+        for (group, works) in groups.into_values() {
+            match self.raise(group, works.len(), observed).await {
+                Ok(success) => booting.extend(self.find(group, works, &success).await),
+                Err(outcome) => {
+                    for work in works {
+                        self.finish(work.address, WaveStep::Launch, None, outcome.clone());
+                    }
+                }
+            }
+        }
+        booting
+    }
+
+    /// Raises a group to the size in the plan; one that is as large was raised before.
+    async fn raise(
+        &mut self,
+        group: &GroupWork<'_>,
+        more: usize,
+        observed: Option<&Observed>,
+    ) -> Result<Outcome, Outcome> {
+        if self.settings.is_interrupted() {
+            return Err(Outcome::Skipped { why: "interrupted".to_owned() });
+        }
+        let failed = |why: String| Outcome::Failed { why };
+        let live = observed.ok_or_else(|| failed("the live state cannot be read".to_owned()))?;
+        let live = live.groups.get(group.name);
+        let live = live.ok_or_else(|| failed(format!("there is no group {}", group.name)))?;
+        let more = u32::try_from(more).unwrap_or(u32::MAX);
+        let to = group.from.saturating_add(more).min(group.to);
+        if live.desired >= to {
+            return Ok(Outcome::AlreadyDone);
+        }
+        let mut tries = 1;
+        loop {
+            match self.ports.cloud.raise_group(group.name, to).await {
+                Ok(()) => {
+                    let step = Step::Raised { group: group.name.clone(), from: live.desired, to };
+                    self.say(Some(group.address), step);
+                    return Ok(Outcome::Done);
+                }
+                Err(error) if error.transient && tries < self.settings.bounds.tries => {
+                    self.say(Some(group.address), Step::Retrying { why: error.to_string() });
+                    tries += 1;
+                    self.pause().await;
+                }
+                Err(PortError { verb, reason, .. }) => {
+                    return Err(failed(format!("{verb} failed: {reason}")));
+                }
+            }
+        }
+    }
+
+    /// Waits until a new member is there for each row, and gives them to the rows in order.
+    async fn find<'w, 'p>(
+        &mut self,
+        group: &GroupWork<'p>,
+        works: Vec<&'w LaunchWork<'p>>,
+        success: &Outcome,
+    ) -> Vec<Booting<'w, 'p>> {
+        let deadline = self.deadline(self.settings.bounds.ready);
+        let mut found: Vec<InstanceId> = Vec::new();
+        while found.len() < works.len() && self.now() < deadline {
+            if let Some(observed) = self.look_whole().await {
+                let new = members(&observed, group.name).filter(|i| !group.known.contains(&i.id));
+                let mut new: Vec<&Instance> = new.collect();
+                new.sort_by_key(|instance| (instance.launched_at, instance.id.clone()));
+                found = new.into_iter().map(|instance| instance.id.clone()).collect();
+            }
+            if found.len() >= works.len() || self.settings.is_interrupted() {
+                break;
+            }
+            self.pause().await;
+        }
+        let mut booting = Vec::new();
+        let mut found = found.into_iter();
+        for work in works {
+            if let Some(instance) = found.next() {
+                self.say(Some(work.address), Step::Joined { instance_id: instance.clone() });
+                let deadline = later(self.now(), self.settings.bounds.ready);
+                let success = success.clone();
+                booting.push(Booting { work, instance, success, deadline });
+            } else {
+                let bound = self.settings.bounds.ready;
+                let why = format!("group {} made no such member within {bound:#}", group.name);
+                self.finish(work.address, WaveStep::Launch, None, Outcome::GivenUp { why });
+            }
+        }
+        booting
+    }
+
+    /// Returns the members that are to stay of each group that loses some.
+    pub(super) async fn others<'p>(&mut self, retires: &[RetireWork<'p>]) -> Vec<Others<'p>> {
+        let groups: BTreeMap<&'p GroupName, &'p Address> =
+            retires.iter().filter_map(|work| Some((work.member_of?, work.of_group?))).collect();
+        if groups.is_empty() {
+            return Vec::new();
+        }
+        let Some(observed) = self.look_whole().await else { return Vec::new() };
+        let goes: BTreeSet<&InstanceId> = retires.iter().map(|work| work.instance).collect();
+        let others = |(group, address): (&'p GroupName, &'p Address)| {
+            let stay = members(&observed, group).filter(|member| !goes.contains(&member.id));
+            Others { address, group, members: stay.map(|member| member.id.clone()).collect() }
+        };
+        groups.into_iter().map(others).collect()
+    }
+
+    /// Looks whether anyone else vanished while members went: then whoever resizes the group beside
+    /// us must be found.
+    pub(super) async fn check_others(&mut self, others: &[Others<'_>]) {
+        if others.is_empty() {
+            return;
+        }
+        let Some(observed) = self.look_whole().await else { return };
+        for Others { address, group, members: stay } in others {
+            let there: BTreeSet<&InstanceId> = members(&observed, group).map(|i| &i.id).collect();
+            let gone: Vec<&str> =
+                stay.iter().filter(|id| !there.contains(id)).map(InstanceId::as_str).collect();
+            if !gone.is_empty() {
+                let why = format!("group {group} also lost {}", gone.join(", "));
+                self.finish(address, WaveStep::Retire, None, Outcome::Failed { why });
+            }
+        }
+    }
+}

@@ -1,0 +1,393 @@
+//! `nodeGroups` and `managedNodeGroups`: a pool of one shape, its node class, and the bounds.
+//!
+//! Sizes follow eksctl's own defaults: at least `minSize`, else `desiredCapacity`, else 2; at most
+//! `maxSize`, else `desiredCapacity`, else the least.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use jiff::SignedDuration;
+use sha2::{Digest as _, Sha256};
+
+use super::super::collect::{Collected, Named};
+use super::super::decode::{Field, Map};
+use super::super::group::{DISCOVERY_PREFIX, DISCOVERY_TAG, GroupKind, NodeGroup};
+use super::super::karpenter::kubelet;
+use super::super::labels::{Of, labels};
+use super::super::podspec::taints;
+use super::super::pool::{
+    AmiFamily, Consolidation, Expiry, Generation, KubeletSettings, NodeClass, Pool, PoolLimits,
+    PoolRequirement,
+};
+use super::super::yaml::Value;
+use crate::ids::{InstanceTypeName, Labels, PoolName, ZoneName};
+use crate::pod::{Taint, TaintEffect};
+use crate::requirement::{Operator, key, label};
+
+/// The type of groups that state none.
+const DEFAULT_TYPE: &str = "m5.large";
+/// Nodes of a group that states no size.
+const DEFAULT_SIZE: u32 = 2;
+/// GiB of the volume of groups that state none.
+const DEFAULT_VOLUME_GIB: i64 = 80;
+
+/// Fields that do not decide capacity.
+const IRRELEVANT: &[&str] = &[
+    "additionalVolumes",
+    "ami",
+    "asgMetricsCollection",
+    "asgSuspendProcesses",
+    "bottlerocket",
+    "capacityReservation",
+    "classicLoadBalancerNames",
+    "clusterDNS",
+    "containerRuntime",
+    "cpuCredits",
+    "disableASGTagPropagation",
+    "disableIMDSv1",
+    "disablePodIMDS",
+    "ebsOptimized",
+    "efaEnabled",
+    "enableDetailedMonitoring",
+    "iam",
+    "instanceMarketOptions",
+    "instanceName",
+    "instancePrefix",
+    "launchTemplate",
+    "localZones",
+    "maxInstanceLifetime",
+    "nodeRepairConfig",
+    "outpostARN",
+    "overrideBootstrapCommand",
+    "placement",
+    "preBootstrapCommands",
+    "privateNetworking",
+    "propagateASGTags",
+    "releaseVersion",
+    "securityGroups",
+    "ssh",
+    "subnets",
+    "targetGroupARNs",
+    "updateConfig",
+    "version",
+    "volumeEncrypted",
+    "volumeIOPS",
+    "volumeKmsKeyID",
+    "volumeName",
+    "volumeThroughput",
+    "volumeType",
+];
+
+/// Reads one group of the cluster `cluster`.
+pub(super) fn group(kind: GroupKind, cluster: &str, field: &Field<'_>, into: &mut Collected) {
+    let Some(map) = field.map() else { return };
+    let Some(name) = map.need("name").and_then(|name| name.filled()) else { return };
+    let bought = Bought::of(kind, &map);
+    let (min, max, desired) = sizes(kind, &map);
+    let node_labels = map.get("labels").map(|f| labels(&f, Of::Node)).unwrap_or_default();
+    let node_taints = read_taints(map.get("taints"));
+    let mut tags = map.get("tags").map(|f| texts(&f)).unwrap_or_default();
+    if has_autoscaler_policy(&map) {
+        tags.extend(
+            [DISCOVERY_TAG.to_owned(), format!("{DISCOVERY_PREFIX}{cluster}")]
+                .map(|k| (k, "true".to_owned())),
+        );
+    }
+    check_taint_tags(&map, &node_taints);
+    let zones = map.get("availabilityZones").map(|f| f.texts()).unwrap_or_default();
+    let group = NodeGroup {
+        name: PoolName::from(&*name),
+        origin: field.origin(),
+        kind,
+        cluster: cluster.to_owned(),
+        min,
+        max,
+        desired,
+        types: bought.types.clone(),
+        zones: zones.iter().map(|zone| zone.as_str().into()).collect(),
+        tags,
+        manage: false,
+    };
+    let class = node_class(&group, &map);
+    map.ignore(IRRELEVANT);
+    map.finish_exact();
+    let pool = pool(&group, &bought, (node_labels, node_taints), field);
+    add(group, pool, class, field, into);
+}
+
+fn add(group: NodeGroup, pool: Pool, class: NodeClass, field: &Field<'_>, into: &mut Collected) {
+    let named = |sort| Named {
+        sort,
+        name: group.name.to_string(),
+        scope: field.scope,
+        origin: group.origin.clone(),
+    };
+    // Groups and pools share their names, because nodes and plans name both by their name alone.
+    let same = |a: &Pool, b: &Pool| Pool { origin: b.origin.clone(), ..a.clone() } == *b;
+    into.insert(named("NodePool"), |all| &mut all.desired.pools, (group.name.clone(), pool), same);
+    let key = class.name.clone();
+    let same = |a: &NodeClass, b: &NodeClass| a.spec_digest == b.spec_digest;
+    into.insert(named("node group"), |all| &mut all.desired.node_classes, (key, class), same);
+    into.desired.node_groups.entry(group.name.clone()).or_insert(group);
+}
+
+/// What a group buys.
+struct Bought {
+    types: Vec<InstanceTypeName>,
+    /// Whether every node is spot.
+    spot: bool,
+    /// Whether some are and some are not.
+    mixed: bool,
+}
+
+impl Bought {
+    fn of(kind: GroupKind, map: &Map<'_>) -> Self {
+        let one = map.get("instanceType").and_then(|field| field.filled());
+        let one = one.filter(|name| name != "mixed").map(|name| InstanceTypeName::from(&*name));
+        let several = match kind {
+            GroupKind::Managed => {
+                let types = map.get("instanceTypes").map(|field| field.texts());
+                let spot = map.get("spot").and_then(|field| field.boolean()).unwrap_or(false);
+                (types.unwrap_or_default(), spot, false)
+            }
+            GroupKind::Unmanaged => distribution(map),
+        };
+        if let Some(selector) = map.get("instanceSelector") {
+            selector.error(
+                "chooses types by what they have, which is not understood yet",
+                "name the types under `instanceType` or `instanceTypes`".to_owned(),
+            );
+        }
+        let (listed, spot, mixed) = several;
+        let mut types: Vec<InstanceTypeName> =
+            listed.iter().map(|name| name.as_str().into()).collect();
+        if types.is_empty() {
+            types.push(one.unwrap_or_else(|| DEFAULT_TYPE.into()));
+        }
+        Self { types, spot, mixed }
+    }
+}
+
+/// Reads `instancesDistribution`: its types, and whether all of its nodes are spot, or some.
+fn distribution(map: &Map<'_>) -> (Vec<String>, bool, bool) {
+    let Some(field) = map.get("instancesDistribution") else { return (Vec::new(), false, false) };
+    let Some(spread) = field.map() else { return (Vec::new(), false, false) };
+    let types = spread.need("instanceTypes").map(|field| field.texts()).unwrap_or_default();
+    let base = spread.get("onDemandBaseCapacity").and_then(|f| f.int::<u32>(0)).unwrap_or(0);
+    let share = spread.get("onDemandPercentageAboveBaseCapacity");
+    let share = share.and_then(|f| f.int::<u32>(0)).unwrap_or(100);
+    spread.ignore(&[
+        "capacityRebalance",
+        "maxPrice",
+        "spotAllocationStrategy",
+        "spotInstancePools",
+    ]);
+    spread.finish_exact();
+    if let Some(named) = map.get("instanceType").filter(|f| f.node.text() != Some("mixed")) {
+        named.error("stands beside `instancesDistribution`, which names the types", None);
+    }
+    (types, base == 0 && share == 0, share < 100 && (base > 0 || share > 0))
+}
+
+fn sizes(kind: GroupKind, map: &Map<'_>) -> (u32, u32, Option<u32>) {
+    let read = |key| map.get(key).and_then(|field| field.int::<u32>(0));
+    let (least, most, desired) = (read("minSize"), read("maxSize"), read("desiredCapacity"));
+    let min = least.or(desired).unwrap_or(DEFAULT_SIZE);
+    let max = most.or(desired).unwrap_or(min);
+    let max = if kind == GroupKind::Managed { max.max(1) } else { max };
+    if min > max {
+        map.field.error(
+            format_args!("has at least {min} and at most {max} nodes"),
+            "raise `maxSize`, or lower `minSize`".to_owned(),
+        );
+    }
+    if let Some(desired) = desired.filter(|desired| !(min..=max).contains(desired)) {
+        map.field.error(
+            format_args!("has `desiredCapacity` {desired}, which is not from {min} to {max}"),
+            "keep it between `minSize` and `maxSize`".to_owned(),
+        );
+    }
+    (min, max, desired)
+}
+
+/// Reads taints: a list as in Kubernetes, or a mapping `key: value:Effect`.
+fn read_taints(field: Option<Field<'_>>) -> Vec<Taint> {
+    let Some(found) = &field else { return Vec::new() };
+    if !matches!(found.node.value, Value::Map(_)) {
+        return taints(field);
+    }
+    let Some(map) = found.map() else { return Vec::new() };
+    let one = |(name, value): (&str, Field<'_>)| {
+        let text = value.text()?;
+        let (held, effect) = text.rsplit_once(':').unwrap_or((&text, ""));
+        let effect = effect_of(effect);
+        if effect.is_none() {
+            value.error(
+                format_args!("is `{text}`, which is not value:Effect"),
+                format!("write \"{held}:NoSchedule\""),
+            );
+        }
+        Some(Taint { key: name.into(), value: held.into(), effect: effect? })
+    };
+    map.entries().filter_map(one).collect()
+}
+
+fn effect_of(text: &str) -> Option<TaintEffect> {
+    match text {
+        "NoSchedule" => Some(TaintEffect::NoSchedule),
+        "NoExecute" => Some(TaintEffect::NoExecute),
+        "PreferNoSchedule" => Some(TaintEffect::PreferNoSchedule),
+        _ => None,
+    }
+}
+
+fn texts(field: &Field<'_>) -> BTreeMap<String, String> {
+    let Some(map) = field.map() else { return BTreeMap::new() };
+    let read = |(key, value): (&str, Field<'_>)| Some((key.to_owned(), value.text()?.into_owned()));
+    map.entries().filter_map(read).collect()
+}
+
+fn has_autoscaler_policy(map: &Map<'_>) -> bool {
+    let policy = map.get("iam").and_then(|iam| {
+        let iam = iam.map()?;
+        let policies = iam.get("withAddonPolicies")?;
+        policies.map()?.get("autoScaler")?.boolean()
+    });
+    policy.unwrap_or(false)
+}
+
+/// What tags say of taints, which Cluster Autoscaler reads for groups without nodes.
+const TAINT_TAG: &str = "k8s.io/cluster-autoscaler/node-template/taint/";
+
+/// Points out tags of taints that Cluster Autoscaler drops, since they lack the effect, with the tag
+/// that has it.
+fn check_taint_tags(map: &Map<'_>, node_taints: &[Taint]) {
+    let Some(tags) = map.get("tags") else { return };
+    let Some(tags) = tags.map() else { return };
+    for (tag, value) in tags.entries() {
+        let Some(name) = tag.strip_prefix(TAINT_TAG) else { continue };
+        let Some(text) = value.text() else { continue };
+        if text.rsplit_once(':').is_some_and(|(_, effect)| effect_of(effect).is_some()) {
+            continue;
+        }
+        let effect = node_taints.iter().find(|taint| taint.key.as_str() == name);
+        let effect = effect.map_or(TaintEffect::NoSchedule, |taint| taint.effect);
+        value.warn(
+            format_args!(
+                "says `{text}` without an effect: Cluster Autoscaler drops it, and takes the group \
+                 for one without the taint while it has no nodes"
+            ),
+            format!("write {tag}: \"{text}:{effect:?}\""),
+        );
+    }
+}
+
+fn node_class(group: &NodeGroup, map: &Map<'_>) -> NodeClass {
+    let families = [
+        ("AmazonLinux2023", AmiFamily::Al2023),
+        ("AmazonLinux2", AmiFamily::Al2),
+        ("Bottlerocket", AmiFamily::Bottlerocket),
+        ("Ubuntu2404", AmiFamily::Ubuntu),
+        ("UbuntuPro2404", AmiFamily::Ubuntu),
+        ("Ubuntu2204", AmiFamily::Ubuntu),
+        ("UbuntuPro2204", AmiFamily::Ubuntu),
+        ("Ubuntu2004", AmiFamily::Ubuntu),
+        ("UbuntuPro2004", AmiFamily::Ubuntu),
+        ("WindowsServer2019CoreContainer", AmiFamily::Windows),
+        ("WindowsServer2019FullContainer", AmiFamily::Windows),
+        ("WindowsServer2022CoreContainer", AmiFamily::Windows),
+        ("WindowsServer2022FullContainer", AmiFamily::Windows),
+    ];
+    let stated = map.get("amiFamily");
+    let family = stated.as_ref().and_then(|f| f.choice(&families)).unwrap_or(AmiFamily::Al2023);
+    let image = stated.as_ref().and_then(Field::text).unwrap_or("AmazonLinux2023".into());
+    let gib = map.get("volumeSize").and_then(|f| f.int::<i64>(1)).unwrap_or(DEFAULT_VOLUME_GIB);
+    let mut settings = map.get("kubeletExtraConfig").map(|f| extra_config(&f)).unwrap_or_default();
+    settings.max_pods = map.get("maxPodsPerNode").and_then(|f| f.int(0)).or(settings.max_pods);
+    let ephemeral_storage = Some(gib.saturating_mul(1 << 30));
+    let hashed = format!("{image} {gib} {settings:?}");
+    let digest = Sha256::digest(hashed)
+        .iter()
+        .take(16)
+        .fold(String::new(), |hex, byte| format!("{hex}{byte:02x}"));
+    NodeClass {
+        name: group.name.as_str().into(),
+        origin: group.origin.clone(),
+        generation: Generation::Eksctl,
+        ami_family: family,
+        image: image.into_owned(),
+        kubelet: settings,
+        ephemeral_storage,
+        instance_store_raid0: false,
+        reservations: Vec::new(),
+        prefix_delegation: false,
+        user_data_digest: None,
+        tags: BTreeMap::new(),
+        spec_digest: Arc::from(digest),
+        unreadable: map.field.scope.first_failed(),
+    }
+}
+
+/// Reads the part of a kubelet's own configuration that decides what a node offers.
+fn extra_config(field: &Field<'_>) -> KubeletSettings {
+    kubelet(field)
+}
+
+fn pool(
+    group: &NodeGroup,
+    bought: &Bought,
+    (mut node_labels, node_taints): (Labels, Vec<Taint>),
+    field: &Field<'_>,
+) -> Pool {
+    let (name, capacity) = (group.name.as_str(), if bought.spot { "spot" } else { "on-demand" });
+    node_labels.extend([
+        label("alpha.eksctl.io/cluster-name", &group.cluster),
+        label("alpha.eksctl.io/nodegroup-name", name),
+    ]);
+    match group.kind {
+        GroupKind::Managed => {
+            let bought = if bought.spot { "SPOT" } else { "ON_DEMAND" };
+            node_labels.extend([
+                label("eks.amazonaws.com/nodegroup", name),
+                label("eks.amazonaws.com/capacityType", bought),
+            ]);
+        }
+        // Where some are spot, which of them the next one is, nobody can promise.
+        GroupKind::Unmanaged if bought.mixed => {}
+        GroupKind::Unmanaged => node_labels.extend([label("node-lifecycle", capacity)]),
+    }
+    let of = |name: &str, values: Vec<&str>| PoolRequirement {
+        key: name.into(),
+        operator: Operator::In,
+        values: values.into_iter().map(Into::into).collect(),
+        min_values: None,
+    };
+    let types = group.types.iter().map(InstanceTypeName::as_str).collect();
+    let mut requirements =
+        vec![of(key::INSTANCE_TYPE, types), of(key::CAPACITY_TYPE, vec![capacity])];
+    if !group.zones.is_empty() {
+        let zones = group.zones.iter().map(ZoneName::as_str).collect();
+        requirements.push(of(key::ZONE, zones));
+    }
+    Pool {
+        name: group.name.clone(),
+        origin: group.origin.clone(),
+        generation: Generation::Eksctl,
+        node_class: Some(name.into()),
+        labels: node_labels,
+        annotations: BTreeMap::new(),
+        requirements,
+        taints: node_taints,
+        startup_taints: Vec::new(),
+        kubelet: None,
+        limits: PoolLimits { nodes: Some(group.max), ..PoolLimits::default() },
+        weight: 0,
+        replicas: None,
+        consolidation: Consolidation::WhenEmptyOrUnderutilized,
+        consolidate_after: Some(SignedDuration::ZERO),
+        budgets: Vec::new(),
+        expire_after: Expiry::Never,
+        termination_grace: None,
+        unreadable: field.scope.first_failed(),
+    }
+}

@@ -1,0 +1,218 @@
+//! Groups: whoever else claims one, nobody here touches it; sizes follow from named members; and of
+//! a member to come no more is promised than is certain.
+
+use std::collections::BTreeMap;
+
+use super::case::{Case, Row, number, resources};
+use super::{Verdict, words};
+use crate::catalog::NodeSettings;
+use crate::fleet::Group;
+use crate::ids::{InstanceId, PoolName};
+use crate::manifest::NodeGroup;
+use crate::plan::wire::{
+    Action, Condition, GroupSize, NodeState, Precondition, Reason, ResourceChange,
+};
+use crate::requirement::key;
+
+/// What the tags begin with by which Cluster Autoscaler finds its groups, and those that only describe.
+const CLAIM: &str = "k8s.io/cluster-autoscaler/";
+const DESCRIPTION: &str = "k8s.io/cluster-autoscaler/node-template/";
+
+pub(super) fn check(case: &Case<'_>, verdict: &mut Verdict) {
+    for row in &case.group_rows {
+        let declared = case.facts.desired.node_groups.contains_key(row.name.as_str());
+        let live = case.facts.observed.groups.contains_key(row.name.as_str());
+        if !declared && !live {
+            verdict.row("row/kind", &row.address, "there is no such group, declared or live");
+        }
+    }
+    for group in case.facts.desired.node_groups.values() {
+        let rows: Vec<&ResourceChange> =
+            case.group_rows.iter().copied().filter(|row| row.name == group.name.as_str()).collect();
+        match rows.as_slice() {
+            [row] => size(case, group, row, verdict),
+            rows => {
+                let fault = format!("group {} has {} rows", group.name, rows.len());
+                verdict.plan("group/rows", fault);
+            }
+        }
+        untouched(case, group, verdict);
+        for row in case.rows.iter().filter(|row| row.deed.creates() && is_of(row, &group.name)) {
+            member(case, group, row, verdict);
+        }
+    }
+}
+
+fn is_of(row: &Row<'_>, pool: &PoolName) -> bool {
+    row.after.or(row.before).and_then(|state| state.pool.as_ref()) == Some(pool)
+}
+
+fn live<'a>(case: &Case<'a>, group: &NodeGroup) -> Option<&'a Group> {
+    let wanted = group.identity();
+    case.facts.observed.groups.values().find(|live| {
+        wanted.iter().all(|(key, value)| live.tags.get(*key).is_some_and(|held| held == value))
+    })
+}
+
+/// Holds the row of a group to what is there, and its size to the members that come and go.
+fn size(case: &Case<'_>, group: &NodeGroup, row: &ResourceChange, verdict: &mut Verdict) {
+    let there = live(case, group);
+    let holds = there.map_or(
+        GroupSize { name: None, min: group.min, max: group.max, desired: 0 },
+        |live| GroupSize {
+            name: Some(live.name.clone()),
+            min: live.min,
+            max: live.max,
+            desired: live.desired,
+        },
+    );
+    let size = |state: &Option<NodeState>| state.as_ref().and_then(|state| state.group.clone());
+    let (before, after) = (size(&row.change.before), size(&row.change.after));
+    verdict.row_equal("group/before", &row.address, ("before", &before, &Some(holds.clone())));
+    let of = |holds: fn(&Row<'_>) -> bool| {
+        number(case.rows.iter().filter(|row| holds(row) && is_of(row, &group.name)))
+    };
+    let (comes, goes) = (of(|row| row.deed.creates()), of(|row| row.deed.deletes()));
+    let desired = holds.desired.saturating_add(comes).saturating_sub(goes);
+    let expected = GroupSize { desired, ..holds.clone() };
+    verdict.row_equal("group/after", &row.address, ("after", &after, &Some(expected)));
+    let changes = row.change.actions.as_slice() != [Action::NoOp];
+    if changes != (comes > 0 || goes > 0) {
+        verdict.row("group/actions", &row.address, "its actions are not what its members do");
+    }
+    if comes > 0 && desired > group.max {
+        let fault = format!("it grows to {desired} nodes, above its most, {}", group.max);
+        verdict.row("group/bounds", &row.address, fault);
+    }
+    if goes > 0 && desired < group.min {
+        let fault = format!("it shrinks to {desired} nodes, below its least, {}", group.min);
+        verdict.row("group/bounds", &row.address, fault);
+    }
+    resize(case, (group, row), (comes, &holds), verdict);
+}
+
+/// Holds a group that changes to name who goes, and to a size that is still what it was.
+fn resize(
+    case: &Case<'_>,
+    (group, row): (&NodeGroup, &ResourceChange),
+    (comes, holds): (u32, &GroupSize),
+    verdict: &mut Verdict,
+) {
+    if row.change.actions.as_slice() == [Action::NoOp] {
+        return;
+    }
+    let explain = case.plan.capacity.explain.iter().find(|explain| explain.address == row.address);
+    let gone = case.rows.iter().filter(|row| row.deed.deletes() && is_of(row, &group.name));
+    let mut gone: Vec<&InstanceId> =
+        gone.filter_map(|row| row.before?.instance_id.as_ref()).collect();
+    gone.sort();
+    let named = match explain.map(|explain| &explain.reason) {
+        Some(Reason::Resize { launch, terminate }) => {
+            let mut terminate: Vec<&InstanceId> = terminate.iter().collect();
+            terminate.sort();
+            *launch == comes && terminate == gone
+        }
+        Some(Reason::Launch { .. } | Reason::Retire { .. } | Reason::Keep { .. }) | None => false,
+    };
+    if !named {
+        verdict.row("group/named", &row.address, "its reason does not name who comes and goes");
+    }
+    let Some(name) = holds.name.clone() else { return };
+    let condition = Condition::GroupIs { group: name, desired: holds.desired };
+    let wanted = Precondition { address: row.address.clone(), condition };
+    if !case.plan.capacity.base.preconditions.contains(&wanted) {
+        let fault = format!("lacks the precondition {}", words(&wanted.condition));
+        verdict.row("group/condition", &row.address, fault);
+    }
+}
+
+/// Holds members to stay as they are where anything else may resize their group.
+fn untouched(case: &Case<'_>, group: &NodeGroup, verdict: &mut Verdict) {
+    let Some(why) = claimed(case, group) else { return };
+    for row in case.rows.iter().filter(|row| is_of(row, &group.name)) {
+        if row.deed.creates() || row.deed.deletes() {
+            let fault = format!("group {} is only observed: {why}", group.name);
+            verdict.row("group/claimed", row.address, fault);
+        }
+    }
+}
+
+fn claimed(case: &Case<'_>, group: &NodeGroup) -> Option<&'static str> {
+    let observed = case.facts.observed;
+    let there = live(case, group);
+    let claims = |tag: &String| tag.starts_with(CLAIM) && !tag.starts_with(DESCRIPTION);
+    let is_autoscaler = |id: &crate::ids::WorkloadId| {
+        id.name.contains("cluster-autoscaler") && id.kind == crate::ids::WorkloadKind::Deployment
+    };
+    let mut live_workloads = observed.workloads.iter().filter(|live| live.replicas > 0);
+    if !group.manage {
+        Some("the settings do not hand it over")
+    } else if group.tags.keys().chain(there.iter().flat_map(|g| g.tags.keys())).any(claims) {
+        Some("a tag hands it to Cluster Autoscaler")
+    } else if case.facts.desired.workloads.keys().any(is_autoscaler)
+        || live_workloads.any(|live| is_autoscaler(&live.id))
+    {
+        Some("Cluster Autoscaler runs")
+    } else if there.is_none() && !observed.groups.is_empty() {
+        Some("it is not there")
+    } else {
+        let members = |live: &Group| {
+            number(observed.instances.values().filter(|instance| {
+                instance.is_active()
+                    && instance.group.as_ref().is_some_and(|of| of.name == live.name)
+            }))
+        };
+        there.is_some_and(|live| members(live) != live.desired).then_some("it is on its way")
+    }
+}
+
+/// Returns whether the next member of a group has a zone that is certain.
+pub(super) fn has_certain_zone(case: &Case<'_>, group: &NodeGroup) -> bool {
+    let zones =
+        if group.zones.is_empty() { case.facts.catalog.zones.len() } else { group.zones.len() };
+    zones == 1
+}
+
+/// Holds what is planned of a member to come to what every type and zone of its group gives.
+fn member(case: &Case<'_>, group: &NodeGroup, row: &Row<'_>, verdict: &mut Verdict) {
+    let Some(after) = row.after else { return };
+    let mut fault = |text: String| verdict.row("group/member", row.address, text);
+    let named = after.instance_type.as_ref();
+    if !named.is_some_and(|kind| group.types.contains(kind)) {
+        fault("its type is none of its group's".to_owned());
+    }
+    if !has_certain_zone(case, group)
+        && (after.zone.is_some()
+            || after.labels.contains_key(key::ZONE)
+            || after.labels.contains_key(key::ZONE_ID))
+    {
+        fault("its zone is promised, and its group has several".to_owned());
+    }
+    let others = group.types.iter().any(|kind| Some(kind) != named);
+    if others && after.labels.contains_key(key::INSTANCE_TYPE) {
+        fault("its type is promised, and its group has several".to_owned());
+    }
+    let foreign = |key: &str| key.starts_with("karpenter.sh/") || key.starts_with("karpenter.k8s");
+    if let Some(label) = after.labels.keys().find(|label| foreign(label.as_str())) {
+        fault(format!("label {label} is promised, which members of groups do not get"));
+    }
+    let pool = case.pool(&group.name);
+    for (key, value) in pool.iter().flat_map(|pool| &pool.labels) {
+        if after.labels.get(key) != Some(value) {
+            fault(format!("label {key} is not {value}"));
+        }
+    }
+    let class = pool.and_then(|pool| Some((pool, case.class(pool)?)));
+    let Some((pool, class)) = class else { return };
+    let settings = NodeSettings::of(pool, class);
+    let stated = resources(&after.allocatable);
+    let mut offers = BTreeMap::new();
+    for kind in group.types.iter().filter_map(|name| case.facts.catalog.types.get(name)) {
+        let model = (case.facts.allocation)(kind, &settings);
+        let real = case.facts.catalog.measured.correct(model, &kind.name, &settings);
+        offers.insert(&kind.name, real.allocatable);
+    }
+    if let Some((kind, _)) = offers.iter().find(|(_, real)| !stated.fits(real)) {
+        fault(format!("a {kind}, which its group may make, offers less than is promised"));
+    }
+}

@@ -1,0 +1,113 @@
+use jiff::SignedDuration;
+
+use crate::catalog::CapacityType;
+use crate::fleet::{Group, Instance};
+use crate::ids::InstanceId;
+use crate::port::{Cloud, LaunchRequest};
+use crate::sim::fixture::{request, run, world};
+use crate::sim::{DeliveredGroup, Delivery, LaunchTemplate, Unavailable, World};
+
+const NAME: &str = "asg-web";
+
+/// A world with a group of `desired` m5.large, in two zones, that may have one to five.
+fn with_group(desired: u32) -> World {
+    let world = world();
+    let tags = [("alpha.eksctl.io/nodegroup-name".to_owned(), "web".to_owned())];
+    let group = Group {
+        name: NAME.into(),
+        min: 1,
+        max: 5,
+        desired,
+        types: vec!["m5.large".into()],
+        zones: vec!["eu-west-1a".into(), "eu-west-1b".into()],
+        tags: tags.clone().into(),
+        suspended: Vec::new(),
+    };
+    let machine = LaunchRequest { tags: [].into(), ..request("unused") };
+    let template = LaunchTemplate::of(CapacityType::OnDemand, vec![machine]);
+    let groups = vec![DeliveredGroup { group, identity: tags.into(), template }];
+    world.deliver(&Delivery { groups, ..Delivery::default() }).expect("kept in memory");
+    settle(&world);
+    world
+}
+
+fn settle(world: &World) {
+    world.settle(SignedDuration::from_mins(10)).expect("kept in memory");
+}
+
+fn members(world: &World) -> Vec<Instance> {
+    let all = world.observed().instances.into_values();
+    all.filter(|instance| instance.is_active() && instance.group.is_some()).collect()
+}
+
+fn desired(world: &World) -> u32 {
+    world.observed().groups[NAME].desired
+}
+
+fn ids(world: &World) -> Vec<InstanceId> {
+    members(world).into_iter().map(|instance| instance.id).collect()
+}
+
+#[test]
+fn a_group_launches_what_it_lacks_in_the_zone_with_the_fewest() {
+    let world = with_group(1);
+    assert_eq!(ids(&world).len(), 1);
+    run(world.raise_group(&NAME.into(), 4)).expect("below its most");
+    assert_eq!(ids(&world).len(), 1, "members appear later");
+    settle(&world);
+    let mut zones: Vec<String> = members(&world).iter().map(|i| i.zone.to_string()).collect();
+    zones.sort();
+    assert_eq!(zones, ["eu-west-1a", "eu-west-1a", "eu-west-1b", "eu-west-1b"]);
+    assert!(members(&world).iter().all(|i| i.group.as_ref().unwrap().lifecycle == "InService"));
+    assert_eq!(world.observed().nodes.values().filter(|node| node.ready).count(), 4);
+}
+
+#[test]
+fn a_group_is_never_lowered_by_number_nor_raised_above_its_most() {
+    let world = with_group(3);
+    for (desired, expected) in [(2, "not fewer"), (6, "above the maximum 5")] {
+        let error = run(world.raise_group(&NAME.into(), desired)).expect_err("refused");
+        assert!(error.reason.contains(expected), "{desired}: {error}");
+    }
+    let error = run(world.raise_group(&"other".into(), 3)).expect_err("refused");
+    assert!(error.reason.contains("no group"), "{error}");
+    assert_eq!(desired(&world), 3);
+}
+
+#[test]
+fn exactly_the_named_member_goes_and_the_size_with_it() {
+    let world = with_group(3);
+    let before = ids(&world);
+    run(world.end_member(&before[1])).expect("above its least");
+    run(world.end_member(&before[1])).expect("one that is ending is left alone");
+    settle(&world);
+    assert_eq!(desired(&world), 2);
+    assert_eq!(ids(&world), [before[0].clone(), before[2].clone()], "nobody came or went");
+    run(world.end_member(&before[0])).expect("above its least");
+    let error = run(world.end_member(&before[2])).expect_err("at its least");
+    assert!(error.reason.contains("minimum of 1"), "{error}");
+    assert_eq!(desired(&world), 1);
+}
+
+#[test]
+fn a_member_that_is_ended_otherwise_is_replaced() {
+    let world = with_group(2);
+    let before = ids(&world);
+    run(Cloud::terminate(&world, &before[0])).expect("EC2 obeys");
+    settle(&world);
+    let after = ids(&world);
+    assert_eq!((after.len(), desired(&world)), (2, 2));
+    assert!(!after.contains(&before[0]) && after.contains(&before[1]));
+}
+
+#[test]
+fn what_cannot_be_had_is_missing_until_it_can() {
+    let world = with_group(1);
+    world.set_unavailable(vec![Unavailable::default()]);
+    run(world.raise_group(&NAME.into(), 3)).expect("the call says nothing of capacity");
+    settle(&world);
+    assert_eq!((ids(&world).len(), desired(&world)), (1, 3));
+    world.set_unavailable(Vec::new());
+    settle(&world);
+    assert_eq!(ids(&world).len(), 3, "it was tried again");
+}
