@@ -184,7 +184,7 @@ impl Given {
         let (zones, types, managed) = (zones.clone(), types.clone(), managed.clone());
         let manifests = manifests.clone();
         let (lead, mode, is_reversed) = (*lead, *mode, *is_reversed);
-        Self { zones, types, manifests, managed, lead, mode, is_reversed, world }
+        Self { zones, types, manifests, lead, mode, managed, is_reversed, world }
     }
 
     /// Returns the same with documents and rows of the world in the opposite order.
