@@ -125,9 +125,11 @@ impl<'a> Answers<'a> {
         let template = self.template(after)?;
         let state = self.state;
         let here = state.by_site[site].iter().copied();
-        let ties = here.clone().flat_map(|crowd| &self.ties[crowd]).copied().collect();
         let placed = here.filter(|crowd| state.crowds[*crowd].kind == CrowdKind::Placed);
         let placed: Vec<usize> = placed.collect();
+        // Pods of DaemonSets come to every machine, whichever it is: rules that speak of them as well
+        // decide about the others.
+        let ties = placed.iter().flat_map(|crowd| &self.ties[*crowd]).copied().collect();
         let asked = state.on(site).filter(|(crowd, _)| crowd.kind == CrowdKind::Placed);
         let asked = asked.map(|(crowd, pods)| crowd.shape.requests.times(i64::from(pods.all())));
         let asked = asked.fold(Resources::default(), |sum, requests| sum.plus(&requests));
