@@ -35,8 +35,8 @@
 //! #     presumed: Resources::default(),
 //! #     nodes: NodeChoice { any_of: vec![Requirements::default()], ..NodeChoice::default() },
 //! #     tolerations: vec![], host_ports: vec![], spread: vec![], affinity: PodAffinity::default(),
-//! #     anti_affinity: PodAffinity::default(), volumes: vec![], priority: 0, pinned: false,
-//! #     unsupported: vec![],
+//! #     anti_affinity: PodAffinity::default(), volumes: vec![], priority: 0, preempts: true,
+//! #     pinned: false, unsupported: vec![],
 //! # });
 //! let node = ScheduleNode {
 //!     name: "n1".into(),
