@@ -155,6 +155,12 @@ impl World {
         Ok(world)
     }
 
+    /// Whether there is a world in `dir`.
+    #[must_use]
+    pub fn is_kept_in(dir: &Path) -> bool {
+        dir.join(file::NAME).exists()
+    }
+
     /// Makes a world that is kept nowhere.
     #[must_use]
     pub fn in_memory(genesis: &Genesis, shape_of: ShapeOf) -> Self {

@@ -13,6 +13,7 @@ use crate::manifest::GuardSettings;
 use crate::plan::{Plan, difference, verify_approvals};
 use crate::policy;
 use crate::render::{Verbosity, difference_text, is_errored_by_rules};
+use crate::sim::World;
 
 /// What a person must answer; anything else is a no.
 const YES: &str = "yes";
@@ -57,7 +58,9 @@ pub(super) fn carry_out(
                 settings.receipt.as_deref(),
                 console,
             );
-            if end.as_ref().is_err_and(|error| error.kind == Exit::Stale) {
+            let is_stale = end.as_ref().is_err_and(|error| error.kind == Exit::Stale);
+            // Advice must not make the world that it is about.
+            if is_stale && World::is_kept_in(&directory) {
                 show_what_would_be_planned_now(plan, &directory, console);
             }
             end

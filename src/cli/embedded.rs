@@ -305,7 +305,21 @@ fn same_tree(plan: &Plan) -> Result<Repository, CliError> {
             return Ok(then);
         }
     }
-    Err(CliError::text(format!("the files in `{}` are not those that were planned", base.path))
+    Err(other_files(plan, &now.fleet))
+}
+
+/// Says why the files that are here now are not the plan's: of another cluster, or changed since.
+fn other_files(plan: &Plan, here: &FleetSettings) -> CliError {
+    let (path, planned) = (&plan.capacity.base.path, &plan.capacity.base.world.cluster.name);
+    if here.cluster != *planned {
+        let here = &here.cluster;
+        return CliError::text(format!(
+            "the files in `{path}` are of cluster `{here}`, and the plan is of cluster `{planned}`"
+        ))
+        .kind(Exit::OtherCluster)
+        .hint("run it from the directory where the plan was made");
+    }
+    CliError::text(format!("the files in `{path}` are not those that were planned"))
         .kind(Exit::Stale)
-        .hint("plan again"))
+        .hint("plan again")
 }

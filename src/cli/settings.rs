@@ -327,7 +327,7 @@ fn planning(path: PathBuf, args: PlanningArgs) -> Result<PlanningSettings, CliEr
     Ok(PlanningSettings {
         source: of_source(path, source),
         world: world.as_deref().map(WorldChoice::parse).transpose()?,
-        at: at.as_deref().map(moment).transpose()?,
+        at: moment("--at", at.as_deref())?,
         demand: demand.map(mode),
         steer,
         scope: Scope {
@@ -360,8 +360,8 @@ fn forecast(args: ForecastArgs) -> Result<ForecastSettings, CliError> {
     Ok(ForecastSettings {
         source: of_source(path, source),
         world: world.as_deref().map(WorldChoice::parse).transpose()?,
-        from: from.as_deref().map(moment).transpose()?,
-        to: to.as_deref().map(moment).transpose()?,
+        from: moment("--from", from.as_deref())?,
+        to: moment("--to", to.as_deref())?,
         demand: demand.map(mode),
         format: of_format(format.format),
     })
@@ -402,12 +402,16 @@ fn view(args: &ViewArgs) -> Result<View, CliError> {
     Ok(view)
 }
 
-fn moment(text: &str) -> Result<Timestamp, CliError> {
-    text.parse().map_err(|error: jiff::Error| {
-        CliError::new(error)
-            .context(format!("--at `{text}` is not a moment"))
-            .hint("write it as RFC 3339 does, with an offset: 2026-09-01T10:00:00Z")
-    })
+/// Reads the moment that `option` names, where it is given.
+fn moment(option: &str, text: Option<&str>) -> Result<Option<Timestamp>, CliError> {
+    let read = |text: &str| {
+        text.parse().map_err(|error: jiff::Error| {
+            CliError::new(error)
+                .context(format!("{option} `{text}` is not a moment"))
+                .hint("write it as RFC 3339 does, with an offset: 2026-09-01T10:00:00Z")
+        })
+    };
+    text.map(read).transpose()
 }
 
 fn addresses(texts: Vec<String>) -> Result<Vec<String>, CliError> {
