@@ -84,12 +84,11 @@ fn texts(
 }
 
 fn add(bundle: &mut Bundle, directory: &Path, revision: Option<&str>) -> Result<(), CliError> {
-    let found = read_named(directory, revision, &[".rego", ".json"])
-        .map_err(|error| {
-            CliError::new(error)
-                .context("cannot read the policies".to_owned())
-                .hint("name a directory that holds policies: `.rego` files, and data as `.json`")
-        })?;
+    let found = read_named(directory, revision, &[".rego", ".json"]).map_err(|error| {
+        CliError::new(error)
+            .context("cannot read the policies".to_owned())
+            .hint("name a directory that holds policies: `.rego` files, and data as `.json`")
+    })?;
     for file in found {
         let path = directory.join(&file.path).display().to_string();
         let is_data = Path::new(&path).extension().is_some_and(|end| end == "json");
