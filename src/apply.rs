@@ -13,6 +13,7 @@
 //! [`CORDONED_ANNOTATION`]: crate::fleet::CORDONED_ANNOTATION
 
 mod group;
+mod fence;
 mod guard;
 mod launch;
 mod receipt;
@@ -20,6 +21,7 @@ mod retire;
 mod stand_in;
 mod work;
 
+pub use fence::Fenced;
 pub use guard::{ApplyError, FailedCondition};
 pub use receipt::{ChangeOutcome, Event, Outcome, Receipt, Step, Verdict};
 

@@ -23,6 +23,8 @@ mod exit;
 mod explain;
 mod files;
 mod forecast;
+#[cfg(feature = "cluster")]
+mod live;
 mod observe;
 mod plan;
 mod planning;

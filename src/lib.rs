@@ -6,6 +6,8 @@
 //! solve; plan; policy and render; ports and what drives them; adapters; the command line.
 
 pub mod apply;
+#[cfg(feature = "aws")]
+pub mod aws;
 pub mod catalog;
 pub mod cli;
 pub mod demand;
@@ -17,6 +19,8 @@ pub mod git;
 pub mod github;
 pub mod ids;
 pub mod lint;
+#[cfg(feature = "kubernetes")]
+pub mod kube;
 pub mod manifest;
 pub mod observe;
 pub mod plan;

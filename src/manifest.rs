@@ -31,6 +31,8 @@ mod karpenter;
 mod labels;
 mod layout;
 mod limits;
+mod live;
+mod machine;
 mod meta;
 mod model;
 mod order;
@@ -58,6 +60,10 @@ pub use fleet::{
     TrustedKey, Window, is_read, read_fleet,
 };
 pub use group::{DISCOVERY_PREFIX, DISCOVERY_TAG, GroupKind, NodeGroup};
+pub use live::read_live;
+pub use machine::{
+    BlockDevice, Identity, ImageTerm, Machine, MetadataOptions, Selector as MachineSelector, UserData,
+};
 pub use model::{
     BufferScaling, Concurrency, CronSchedule, Desired, DisruptionBudget, JobScaling, JobStrategy,
     LimitRangeItem, LimitScope, PriorityClass, Problem, QuotaScope, ResourceQuota, RuntimeClass,

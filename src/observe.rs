@@ -35,7 +35,7 @@ pub async fn observe<C: Cloud, K: Cluster, T: Clock>(
         Err(error) => Completeness::Failed { reason: error.to_string() },
     };
     let kubernetes = judge_kubernetes(&objects);
-    let ClusterObjects { nodes, pods, templates, workloads, storage, scaling } =
+    let ClusterObjects { nodes, pods, templates, workloads, storage, scaling, unread: _ } =
         objects.unwrap_or_default();
     let mut observed = Observed {
         format_version: FORMAT_VERSION.to_owned(),
@@ -92,6 +92,13 @@ fn judge_kubernetes(objects: &Result<ClusterObjects, PortError>) -> Completeness
         Ok(objects) => objects,
         Err(error) => return Completeness::Failed { reason: error.to_string() },
     };
+    if let Some(first) = objects.unread.first() {
+        let more = match objects.unread.len() {
+            1 => String::new(),
+            n => format!(", and {} more", n - 1),
+        };
+        return Completeness::Partial { reason: format!("{first}{more}") };
+    }
     let known = |template: &str| objects.templates.contains_key(template);
     match objects.pods.iter().find(|pod| !known(&pod.template)) {
         None => Completeness::Complete,

@@ -128,6 +128,8 @@ pub struct ClusterObjects {
     pub storage: Storage,
     /// What autoscalers last saw and decided.
     pub scaling: Scaling,
+    /// Objects that are there and could not be understood, each with the reason.
+    pub unread: Vec<String>,
 }
 
 /// Kubernetes.

@@ -249,6 +249,7 @@ pub(crate) fn node_class() -> NodeClass {
         prefix_delegation: false,
         user_data_digest: None,
         tags: BTreeMap::new(),
+        machine: crate::manifest::Machine::default(),
         spec_digest: "x".into(),
         unreadable: None,
     }

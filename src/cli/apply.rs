@@ -65,7 +65,14 @@ pub(super) fn carry_out(
             }
             end
         }
-        WorldChoice::Empty | WorldChoice::Live | WorldChoice::File(_) => Err(not_built(&world)),
+        #[cfg(feature = "cluster")]
+        WorldChoice::Live | WorldChoice::File(_) => {
+            let approved = settings.approved_digest.clone();
+            super::live::carry_out(plan, approved, settings.lock_timeout, console)
+        }
+        #[cfg(not(feature = "cluster"))]
+        WorldChoice::Live | WorldChoice::File(_) => Err(not_built(&world)),
+        WorldChoice::Empty => Err(nothing_to_change(&world)),
     }
 }
 
@@ -174,9 +181,16 @@ fn show_what_would_be_planned_now(plan: &Plan, world: &Path, console: &mut Conso
     }
 }
 
+fn nothing_to_change(world: &WorldChoice) -> CliError {
+    CliError::text(format!("there is nothing to change in world `{world}`"))
+        .kind(Exit::NotApproved)
+        .hint("plan against a world that can change: --world live, or sim:DIRECTORY")
+}
+
+#[cfg(not(feature = "cluster"))]
 fn not_built(world: &WorldChoice) -> CliError {
-    CliError::text(format!("applying to world `{world}` is not built yet"))
-        .hint("plan and apply over an embedded world: --world sim:DIRECTORY")
+    CliError::text(format!("this program was built without what applying to world `{world}` needs"))
+        .hint("build it with the feature `cluster`, or use an embedded world: --world sim:DIRECTORY")
 }
 
 fn has_errors(plan: &Plan) -> CliError {
@@ -231,6 +245,7 @@ mod tests {
             approved_digest: None,
             approvals: Vec::new(),
             receipt: None,
+            lock_timeout: std::time::Duration::ZERO,
             guard: crate::cli::settings::GuardChoice::default(),
         }
     }

@@ -339,6 +339,9 @@ pub(super) struct ApplyArgs {
     /// Approvals that `fleetwright approve` wrote (repeatable)
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(super) approval: Vec<PathBuf>,
+    /// Wait so long while another apply holds the lock of the cluster, such as 30s or 10m
+    #[arg(long, value_name = "DURATION", default_value = "0s")]
+    pub(super) lock_timeout: String,
     /// Apply the plan only if it has this digest, which is then taken as approved
     #[arg(long, value_name = "DIGEST")]
     pub(super) approved_digest: Option<String>,

@@ -102,7 +102,7 @@ fn run(
     runtime.block_on(apply(plan, &ports, settings, &mut report)).map_err(refused)
 }
 
-fn exit(receipt: &Receipt) -> Exit {
+pub(super) fn exit(receipt: &Receipt) -> Exit {
     match receipt.verdict {
         Verdict::Applied => Exit::Done,
         Verdict::Partly => Exit::Partly,
@@ -110,7 +110,7 @@ fn exit(receipt: &Receipt) -> Exit {
     }
 }
 
-fn refused(error: ApplyError) -> CliError {
+pub(super) fn refused(error: ApplyError) -> CliError {
     let (kind, hint) = match &error {
         ApplyError::OtherCluster { .. } => {
             (Exit::OtherCluster, "name the world that the plan was made over")
@@ -132,7 +132,7 @@ fn refused(error: ApplyError) -> CliError {
 }
 
 /// Returns a flag that the first Ctrl-C sets; the second ends the process at once.
-fn interrupt_flag() -> Result<Arc<AtomicBool>, CliError> {
+pub(super) fn interrupt_flag() -> Result<Arc<AtomicBool>, CliError> {
     use signal_hook::consts::SIGINT;
     let flag = Arc::new(AtomicBool::new(false));
     let code = i32::from(Exit::Interrupted.code());
@@ -285,7 +285,7 @@ fn declared_storage(desired: &Desired) -> Storage {
 
 /// Reads the tree that the plan was made from: the embedded world also plays the tool that delivers
 /// workloads, and delivers those, not what the files have become since.
-fn same_tree(plan: &Plan) -> Result<Repository, CliError> {
+pub(super) fn same_tree(plan: &Plan) -> Result<Repository, CliError> {
     let base = &plan.capacity.base;
     let path = Path::new(&base.path);
     let now = if Remote::parse(&base.path).is_some() {

@@ -169,6 +169,8 @@ pub(super) struct ApplySettings {
     /// Where what was done is written.
     pub(super) receipt: Option<PathBuf>,
     pub(super) guard: GuardChoice,
+    /// How long to wait while another apply holds the lock.
+    pub(super) lock_timeout: std::time::Duration,
 }
 
 /// What is applied.
@@ -450,8 +452,15 @@ fn address(text: &str) -> Result<String, CliError> {
 }
 
 fn apply(args: ApplyArgs) -> Result<ApplySettings, CliError> {
-    let ApplyArgs { subject, planning: typed, auto_approve, receipt, approval, approved_digest } =
-        args;
+    let ApplyArgs {
+        subject,
+        planning: typed,
+        auto_approve,
+        receipt,
+        approval,
+        lock_timeout,
+        approved_digest,
+    } = args;
     let approved_digest = approved_digest.as_deref().map(digest).transpose()?;
     // A directory is planned; anything else, missing or not, was meant as a saved plan.
     let (guard, subject) = if subject.is_dir() {
@@ -462,6 +471,7 @@ fn apply(args: ApplyArgs) -> Result<ApplySettings, CliError> {
         refuse_planning(&typed)?;
         (of_guard(typed.guard, None), Subject::Saved { plan: subject, world })
     };
+    let lock_timeout = duration("--lock-timeout", &lock_timeout)?;
     Ok(ApplySettings {
         subject,
         auto_approve,
@@ -469,6 +479,16 @@ fn apply(args: ApplyArgs) -> Result<ApplySettings, CliError> {
         approvals: approval,
         receipt,
         guard,
+        lock_timeout,
+    })
+}
+
+/// Reads a duration such as `30s` or `1h 30m`, which is not negative.
+fn duration(option: &str, text: &str) -> Result<std::time::Duration, CliError> {
+    let read = text.parse::<jiff::SignedDuration>().ok();
+    read.and_then(|duration| std::time::Duration::try_from(duration).ok()).ok_or_else(|| {
+        CliError::text(format!("{option} is `{text}`, not a duration"))
+            .hint("write it as 30s, 5m or 1h30m")
     })
 }
 

@@ -83,6 +83,9 @@ pub(super) fn observe(
     let at = at.unwrap_or_else(|| console.now());
     let observed = match world {
         WorldChoice::Empty => Observed::empty(repository.fleet.identity(), at),
+        #[cfg(feature = "cluster")]
+        WorldChoice::Live => super::live::observe(repository)?,
+        #[cfg(not(feature = "cluster"))]
         WorldChoice::Live => return Err(not_built()),
         WorldChoice::File(path) => read(path)?,
         WorldChoice::Sim(directory) => embedded::observe(directory, repository, at)?,
@@ -91,9 +94,10 @@ pub(super) fn observe(
     Ok(observed)
 }
 
+#[cfg(not(feature = "cluster"))]
 fn not_built() -> CliError {
-    CliError::text("the live world is not built yet")
-        .hint("plan against a world file, or an embedded world: --world sim:DIRECTORY")
+    CliError::text("this program was built without the live world")
+        .hint("build it with the feature `cluster`, or plan against a world file")
 }
 
 fn read(path: &Path) -> Result<Observed, CliError> {

@@ -56,6 +56,8 @@ pub(super) struct Scope<'a> {
     pub(super) by: Option<&'a str>,
     /// The namespaces that whoever delivers the object gives it.
     pub(super) namespaces: Namespaces<'a>,
+    /// Whether texts are meant as they stand: what a cluster holds has no placeholders any more.
+    pub(super) verbatim: bool,
     /// The fields found wrong so far.
     pub(super) failed: RefCell<Vec<String>>,
 }
@@ -222,6 +224,10 @@ impl<'a> Field<'a> {
             Value::Quoted(text) => (text, false),
             Value::Seq(_) | Value::Map(_) | Value::Tagged(..) => return self.mismatch(wanted),
         };
+        if self.scope.verbatim {
+            let text = Cow::Borrowed(&**text);
+            return Some(if plain { Read::Word(text) } else { Read::Text(text) });
+        }
         if text.contains("{{") {
             let hint = "render the template first, and plan what it gives".to_owned();
             self.error(format_args!("holds the template expression `{}`", shorten(text)), hint);
@@ -463,9 +469,12 @@ impl<'a> Map<'a> {
         }
     }
 
+    /// Returns the entries that nobody asked for. What a cluster holds was admitted by an API server
+    /// that may know more fields than this program.
     fn unknown(&self) -> impl Iterator<Item = &'a Entry<'a>> {
         let known = self.known.borrow().clone();
-        self.entries.iter().filter(move |entry| !known.contains(&&*entry.key))
+        let counts = !self.field.scope.verbatim;
+        self.entries.iter().filter(move |entry| counts && !known.contains(&&*entry.key))
     }
 
     fn note_unknown(&self, entry: &Entry<'_>, severity: Severity) {

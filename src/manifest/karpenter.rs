@@ -6,6 +6,7 @@
 
 mod canonical;
 mod kubelet;
+mod machine;
 mod node_class;
 mod node_pool;
 mod overlay;

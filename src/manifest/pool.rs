@@ -6,6 +6,7 @@ use std::sync::Arc;
 use jiff::SignedDuration;
 
 use super::cron::Schedule;
+use super::machine::Machine;
 use crate::ids::{LabelKey, LabelValue, Labels, NodeClassName, Origin, PoolName};
 use crate::pod::{Amounts, Taint};
 use crate::requirement::Operator;
@@ -207,6 +208,8 @@ pub struct NodeClass {
     pub user_data_digest: Option<Arc<str>>,
     /// Tags of instances and volumes.
     pub tags: BTreeMap<String, String>,
+    /// What a launch needs beside that.
+    pub machine: Machine,
     /// SHA-256 over the canonical specification without user data; tells whether a class changed.
     pub spec_digest: Arc<str>,
     /// The first field found wrong, as with [`Pool::unreadable`].

@@ -312,6 +312,7 @@ impl Reader<'_> {
             written: unit.places.is_some().then_some(origin),
             by: unit.by,
             namespaces: unit.namespaces,
+            verbatim: false,
             failed: RefCell::default(),
         };
         let root = Field::root(&scope, root);
@@ -357,7 +358,8 @@ pub(super) fn is_settings(path: &str) -> bool {
     path == FILE
 }
 
-fn read_object(object: Object, meta: Meta, root: &Map<'_>, into: &mut Collected) {
+/// Reads an object into what was collected.
+pub(super) fn read_object(object: Object, meta: Meta, root: &Map<'_>, into: &mut Collected) {
     match object {
         Object::Workload(kind) => workload::read(kind, meta, root, into),
         Object::Namespace => cluster::namespace(meta, root, into),

@@ -206,6 +206,7 @@ fn desired() -> Desired {
         prefix_delegation: false,
         user_data_digest: None,
         tags: BTreeMap::new(),
+        machine: crate::manifest::Machine::default(),
         spec_digest: "c1a55".into(),
         unreadable: None,
     };

@@ -109,6 +109,7 @@ impl Cluster for World {
             workloads: observed.workloads,
             storage: observed.storage,
             scaling: observed.scaling,
+            unread: Vec::new(),
         })
     }
 

@@ -14,6 +14,10 @@ mod layers;
 mod optimum;
 mod order;
 mod overlays;
+#[cfg(feature = "kubernetes")]
+mod live;
+mod order;
+mod permissions;
 mod proof;
 mod review;
 mod saved;

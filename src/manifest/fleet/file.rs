@@ -44,6 +44,7 @@ pub fn read_fleet(tree: &Tree) -> (Fleet, Vec<Problem>) {
             written: None,
             by: None,
             namespaces: PLAIN,
+            verbatim: false,
             failed: RefCell::default(),
         };
         match &file.content {

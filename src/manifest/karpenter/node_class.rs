@@ -2,12 +2,14 @@
 
 use super::super::collect::{Collected, Named};
 use super::super::decode::{Field, Map, nearest, shorten};
+use super::super::machine::Machine;
 use super::super::meta::Meta;
 use super::super::model::Severity;
 use super::super::pool::{AmiFamily, Generation, KubeletSettings, NodeClass, ReservationTerm};
 use super::canonical::{canonical, sha256};
 use super::finish_root;
 use super::kubelet::kubelet;
+use super::machine::machine;
 use super::node_pool::texts;
 use crate::units::Bytes;
 
@@ -25,17 +27,12 @@ const FAMILIES: [(&str, AmiFamily); 8] = [
 
 /// Fields of every generation that do not change what a node offers.
 const IRRELEVANT: &[&str] = &[
-    "associatePublicIPAddress",
     "connectionTracking",
     "context",
     "cpuOptions",
-    "detailedMonitoring",
     "ipPrefixCount",
-    "metadataOptions",
     "networkInterfaces",
     "placementGroupSelector",
-    "securityGroupSelectorTerms",
-    "subnetSelectorTerms",
 ];
 
 /// Annotation by which a class says that its nodes hand out prefixes of addresses.
@@ -45,12 +42,7 @@ const PREFIX_DELEGATION: &str = "fleetwright.dev/prefix-delegation";
 const ALPHA_IRRELEVANT: &[&str] = &[
     "apiVersion",
     "context",
-    "detailedMonitoring",
-    "instanceProfile",
     "kind",
-    "metadataOptions",
-    "securityGroupSelector",
-    "subnetSelector",
 ];
 
 /// Reads an `EC2NodeClass` of `generation`.
@@ -75,9 +67,10 @@ pub(in super::super) fn node_class(
     spec.ignore(IRRELEVANT);
     let family = image.as_ref().map_or(AmiFamily::Custom, |(family, _)| *family);
     let class = settings(&spec, generation, meta, family);
+    let machine = machine(&spec, image.as_ref().and_then(|(_, image)| aliased(image)));
     spec.finish(Severity::Warning);
     let Some((_, image)) = image else { return };
-    add(NodeClass { image, kubelet: kubelet.unwrap_or_default(), ..class }, root, into);
+    add(NodeClass { image, machine, kubelet: kubelet.unwrap_or_default(), ..class }, root, into);
 }
 
 /// Reads an `AWSNodeTemplate`.
@@ -104,9 +97,10 @@ pub(in super::super) fn node_template(meta: Meta, root: &Map<'_>, into: &mut Col
     // This generation defaults to Amazon Linux 2.
     let known = family.as_ref().map_or(AmiFamily::Custom, |f| f.unwrap_or(AmiFamily::Al2));
     let class = settings(&spec, Generation::V1alpha5, meta, known);
+    let machine = machine(&spec, aliased(&image));
     spec.finish(Severity::Warning);
     if family.is_ok() {
-        add(NodeClass { image, ..class }, root, into);
+        add(NodeClass { image, machine, ..class }, root, into);
     }
 }
 
@@ -121,6 +115,12 @@ fn add(class: NodeClass, root: &Map<'_>, into: &mut Collected) {
     let same =
         |a: &NodeClass, b: &NodeClass| NodeClass { origin: b.origin.clone(), ..a.clone() } == *b;
     into.insert(named, |all| &mut all.desired.node_classes, (class.name.clone(), class), same);
+}
+
+/// Returns `image` where it is an alias, rather than terms that select.
+fn aliased(image: &str) -> Option<&str> {
+    let (family, _) = image.split_once('@')?;
+    family.chars().all(|c| c.is_ascii_alphanumeric()).then_some(image)
 }
 
 /// Reads what every generation writes alike; image and kubelet are left at defaults.
@@ -151,6 +151,7 @@ fn settings(spec: &Map<'_>, generation: Generation, meta: Meta, family: AmiFamil
         prefix_delegation,
         user_data_digest: user_data,
         tags: spec.get("tags").map(|field| texts(&field)).unwrap_or_default(),
+        machine: Machine::default(),
         spec_digest: sha256(&digested),
         unreadable: None,
     }

@@ -1,0 +1,81 @@
+//! Writes only while the lock is held.
+//!
+//! A process that was paused may wake up after another took over. Each write asks first whether the
+//! lock is still certain; one that is not made is an error of that verb, which the change reports, and
+//! the same plan run again finishes it.
+
+use crate::fleet::{Instance, Pod};
+use crate::ids::{InstanceId, NodeName, Uid};
+use crate::port::{
+    Cloud, Cluster, ClusterObjects, EvictOutcome, LaunchOutcome, LaunchRequest, PortError,
+};
+
+/// A port whose writes need a lock.
+pub struct Fenced<'a, P> {
+    port: &'a P,
+    is_held: &'a dyn Fn() -> bool,
+}
+
+impl<'a, P> Fenced<'a, P> {
+    /// Returns `port`, which writes only while `is_held`.
+    #[must_use]
+    pub fn new(port: &'a P, is_held: &'a dyn Fn() -> bool) -> Self {
+        Self { port, is_held }
+    }
+
+    fn check(&self, verb: &str) -> Result<(), PortError> {
+        if (self.is_held)() {
+            return Ok(());
+        }
+        let reason = "the lock of this apply is no longer certain to be held".to_owned();
+        Err(PortError { verb: verb.to_owned(), reason, transient: false })
+    }
+}
+
+impl<P> std::fmt::Debug for Fenced<'_, P> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Fenced").finish_non_exhaustive()
+    }
+}
+
+impl<P: Cloud> Cloud for Fenced<'_, P> {
+    async fn instances(&self) -> Result<Vec<Instance>, PortError> {
+        self.port.instances().await
+    }
+
+    async fn launch(&self, request: &LaunchRequest) -> Result<LaunchOutcome, PortError> {
+        self.check("launch instance")?;
+        self.port.launch(request).await
+    }
+
+    async fn terminate(&self, id: &InstanceId) -> Result<(), PortError> {
+        self.check("terminate instance")?;
+        self.port.terminate(id).await
+    }
+}
+
+impl<P: Cluster> Cluster for Fenced<'_, P> {
+    async fn objects(&self) -> Result<ClusterObjects, PortError> {
+        self.port.objects().await
+    }
+
+    async fn cordon(
+        &self,
+        node: &NodeName,
+        uid: &Uid,
+        unschedulable: bool,
+    ) -> Result<(), PortError> {
+        self.check("cordon node")?;
+        self.port.cordon(node, uid, unschedulable).await
+    }
+
+    async fn evict(&self, pod: &Pod) -> Result<EvictOutcome, PortError> {
+        self.check("evict pod")?;
+        self.port.evict(pod).await
+    }
+
+    async fn delete_node(&self, node: &NodeName, uid: &Uid) -> Result<(), PortError> {
+        self.check("delete node")?;
+        self.port.delete_node(node, uid).await
+    }
+}

@@ -1,0 +1,93 @@
+//! The clients, and who this account is.
+
+use std::time::Duration;
+
+use aws_config::timeout::TimeoutConfig;
+use aws_config::{BehaviorVersion, Region, SdkConfig};
+use aws_sdk_ec2::Client as Ec2;
+use thiserror::Error as ThisError;
+
+use super::fault::port_error;
+use super::limiter::{Api, Limiter};
+use super::machine::Machines;
+use crate::port::PortError;
+
+/// Longest wait for one answer, tries included.
+const ANSWER_MAX: Duration = Duration::from_secs(60);
+/// Longest wait for one try.
+const TRY_MAX: Duration = Duration::from_secs(20);
+
+/// An account in a region, as one cluster uses it.
+#[derive(Debug)]
+pub struct Aws {
+    pub(super) ec2: Ec2,
+    pub(super) ssm: aws_sdk_ssm::Client,
+    pub(super) eks: aws_sdk_eks::Client,
+    pub(super) iam: aws_sdk_iam::Client,
+    sts: aws_sdk_sts::Client,
+    pub(super) limiter: Limiter,
+    /// Name of the cluster whose instances these are.
+    pub(super) cluster: String,
+    /// How machines are set up; none may be launched without.
+    pub(super) machines: Option<Machines>,
+}
+
+/// Why an account cannot be used.
+#[derive(Debug, ThisError)]
+pub enum AwsError {
+    /// A call failed.
+    #[error(transparent)]
+    Port(#[from] PortError),
+    /// What a node class names is not there.
+    #[error("{0}")]
+    Missing(String),
+}
+
+impl Aws {
+    /// Connects as the AWS command line would: by environment, profile, or the role of the pod or
+    /// machine it runs on. `AWS_ENDPOINT_URL` leads all calls elsewhere.
+    pub async fn connect(cluster: &str, region: &str) -> Self {
+        let timeouts = TimeoutConfig::builder()
+            .operation_timeout(ANSWER_MAX)
+            .operation_attempt_timeout(TRY_MAX)
+            .build();
+        let config = aws_config::defaults(BehaviorVersion::latest())
+            .region(Region::new(region.to_owned()))
+            .timeout_config(timeouts)
+            .load()
+            .await;
+        Self::with(&config, cluster)
+    }
+
+    /// Connects with a configuration that is made already.
+    #[must_use]
+    pub fn with(config: &SdkConfig, cluster: &str) -> Self {
+        Self {
+            ec2: Ec2::new(config),
+            ssm: aws_sdk_ssm::Client::new(config),
+            eks: aws_sdk_eks::Client::new(config),
+            iam: aws_sdk_iam::Client::new(config),
+            sts: aws_sdk_sts::Client::new(config),
+            limiter: Limiter::default(),
+            cluster: cluster.to_owned(),
+            machines: None,
+        }
+    }
+
+    /// Returns the same with what launches need.
+    #[must_use]
+    pub fn launching(self, machines: Machines) -> Self {
+        Self { machines: Some(machines), ..self }
+    }
+
+    /// Returns the number of the account.
+    ///
+    /// # Errors
+    /// When nobody is who the credentials say, or AWS cannot be reached.
+    pub async fn account(&self) -> Result<String, AwsError> {
+        self.limiter.take(Api::Other).await;
+        let identity = self.sts.get_caller_identity().send().await;
+        let identity = identity.map_err(|error| port_error("ask who this is", &error))?;
+        identity.account.ok_or_else(|| AwsError::Missing("AWS names no account".to_owned()))
+    }
+}

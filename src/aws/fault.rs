@@ -1,0 +1,75 @@
+//! Errors of the SDK in the words of the port.
+
+use aws_sdk_ec2::error::{ProvideErrorMetadata, SdkError};
+
+use crate::port::PortError;
+
+/// Codes by which AWS asks for patience.
+const THROTTLED: [&str; 6] = [
+    "RequestLimitExceeded",
+    "Throttling",
+    "ThrottlingException",
+    "RequestThrottled",
+    "TooManyRequestsException",
+    "PriorRequestNotComplete",
+];
+
+/// Codes of faults of AWS itself.
+const FAULTS: [&str; 5] =
+    ["InternalError", "InternalFailure", "InternalServerError", "ServiceUnavailable", "Unavailable"];
+
+/// Codes by which EC2 says that there is no capacity, or none for this account now.
+const NO_CAPACITY: [&str; 10] = [
+    "InsufficientInstanceCapacity",
+    "InsufficientCapacity",
+    "InsufficientHostCapacity",
+    "InsufficientReservedInstanceCapacity",
+    "InsufficientFreeAddressesInSubnet",
+    "MaxSpotInstanceCountExceeded",
+    "VcpuLimitExceeded",
+    "SpotMaxPriceTooLow",
+    "UnfulfillableCapacity",
+    "ReservationCapacityExceeded",
+];
+
+/// Returns whether `code` says that there is no capacity of what was asked for.
+pub(super) fn is_no_capacity(code: &str) -> bool {
+    NO_CAPACITY.contains(&code)
+}
+
+/// Returns the error of a verb. An answer without a code is one that a proxy gave, or half an answer:
+/// asking again may help.
+pub(super) fn port_error<E, R>(verb: &str, error: &SdkError<E, R>) -> PortError
+where
+    E: ProvideErrorMetadata + std::error::Error + 'static,
+    R: std::fmt::Debug + 'static,
+{
+    let (reason, transient) = match error {
+        SdkError::ServiceError(found) => {
+            let code = found.err().code().unwrap_or_default();
+            let message = found.err().message().unwrap_or("no message");
+            let transient =
+                code.is_empty() || THROTTLED.contains(&code) || FAULTS.contains(&code);
+            (format!("{message} ({})", if code.is_empty() { "no code" } else { code }), transient)
+        }
+        SdkError::TimeoutError(_) => ("AWS did not answer in time".to_owned(), true),
+        SdkError::DispatchFailure(failure) if failure.is_user() => {
+            ("the request could not be made; are credentials and region set?".to_owned(), false)
+        }
+        SdkError::DispatchFailure(_) => ("AWS cannot be reached".to_owned(), true),
+        SdkError::ResponseError(_) => ("AWS gave half an answer".to_owned(), true),
+        other => (format!("the request could not be made: {}", sources(other)), false),
+    };
+    PortError { verb: verb.to_owned(), reason, transient }
+}
+
+/// Returns an error with everything below it.
+fn sources(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut below = error.source();
+    while let Some(error) = below {
+        text = format!("{text}: {error}");
+        below = error.source();
+    }
+    text
+}

@@ -1,0 +1,250 @@
+//! One launch: what a request needs is looked up, and EC2 is asked once.
+
+use std::collections::BTreeMap;
+
+use aws_sdk_ec2::operation::create_fleet::CreateFleetOutput;
+use aws_sdk_ec2::types::{
+    DefaultTargetCapacityType, FleetLaunchTemplateConfigRequest,
+    FleetLaunchTemplateOverridesRequest, FleetLaunchTemplateSpecificationRequest,
+    FleetOnDemandAllocationStrategy, FleetType, InstanceType, OnDemandOptionsRequest, ResourceType,
+    SpotAllocationStrategy, SpotOptionsRequest, Tag, TagSpecification,
+    TargetCapacitySpecificationRequest,
+};
+use aws_smithy_types::base64;
+
+use super::boot::Boot;
+use super::client::{Aws, AwsError};
+use super::fault::{is_no_capacity, port_error};
+use super::image::hardware_of;
+use super::instance::IMAGE_TAG;
+use super::limiter::Api;
+use super::machine::Machines;
+use super::network::Subnets;
+use super::template::Content;
+use crate::catalog::CapacityType;
+use crate::fleet::tag;
+use crate::manifest::{Identity, NodeClass};
+use crate::port::{LaunchOutcome, LaunchRequest};
+
+impl Aws {
+    /// Launches one instance, at most once for each token.
+    ///
+    /// # Errors
+    /// When the node class cannot be followed, or EC2 refuses for another reason than capacity.
+    pub(super) async fn launch_one(
+        &self,
+        machines: &Machines,
+        request: &LaunchRequest,
+    ) -> Result<LaunchOutcome, AwsError> {
+        let pool = request.tags.get(tag::POOL).map_or("", String::as_str);
+        let class = machines.class(pool);
+        let class = class
+            .ok_or_else(|| AwsError::Missing(format!("pool {pool} has no node class any more")))?;
+        let subnets = self.subnets_of(machines, class).await?;
+        let Some(subnet) = subnets.get(&request.zone).and_then(|subnets| subnets.first()) else {
+            let (class, zone) = (&class.name, &request.zone);
+            let reason = format!("node class {class} has no subnet in {zone}");
+            return Ok(LaunchOutcome::InsufficientCapacity { reason });
+        };
+        let content = self.content(machines, class, request).await?;
+        let template = self.template(machines, &content).await?;
+        let overrides = FleetLaunchTemplateOverridesRequest::builder()
+            .instance_type(InstanceType::from(request.instance_type.as_str()))
+            .subnet_id(&subnet.id)
+            .build();
+        let config = FleetLaunchTemplateConfigRequest::builder()
+            .launch_template_specification(
+                FleetLaunchTemplateSpecificationRequest::builder()
+                    .launch_template_name(template)
+                    .version("$Default")
+                    .build(),
+            )
+            .overrides(overrides)
+            .build();
+        let spot = request.capacity_type == CapacityType::Spot;
+        let capacity = TargetCapacitySpecificationRequest::builder()
+            .total_target_capacity(1)
+            .default_target_capacity_type(if spot {
+                DefaultTargetCapacityType::Spot
+            } else {
+                DefaultTargetCapacityType::OnDemand
+            })
+            .build();
+        let tags = tags_of(class, request, &self.cluster);
+        let specifications = [ResourceType::Instance, ResourceType::Volume, ResourceType::Fleet];
+        let specifications = specifications.map(|kind| {
+            TagSpecification::builder().resource_type(kind).set_tags(Some(tags.clone())).build()
+        });
+        let call = self
+            .ec2
+            .create_fleet()
+            .r#type(FleetType::Instant)
+            .client_token(&request.token)
+            .launch_template_configs(config)
+            .target_capacity_specification(capacity)
+            .set_tag_specifications(Some(specifications.into()));
+        let call = if spot {
+            let strategy = SpotAllocationStrategy::PriceCapacityOptimized;
+            call.spot_options(SpotOptionsRequest::builder().allocation_strategy(strategy).build())
+        } else {
+            let strategy = FleetOnDemandAllocationStrategy::LowestPrice;
+            let options = OnDemandOptionsRequest::builder().allocation_strategy(strategy);
+            call.on_demand_options(options.build())
+        };
+        self.limiter.take(Api::Launch).await;
+        match call.send().await {
+            Ok(answer) => Ok(outcome(answer)?),
+            Err(error) => {
+                use aws_sdk_ec2::error::ProvideErrorMetadata as _;
+                match error.code() {
+                    Some(code) if is_no_capacity(code) => {
+                        let reason = error.message().unwrap_or(code).to_owned();
+                        Ok(LaunchOutcome::InsufficientCapacity { reason })
+                    }
+                    _ => Err(port_error("launch instance", &error).into()),
+                }
+            }
+        }
+    }
+
+    async fn subnets_of(
+        &self,
+        machines: &Machines,
+        class: &NodeClass,
+    ) -> Result<Subnets, AwsError> {
+        if let Some(known) = machines.recall(|known| known.subnets.get(&class.name).cloned()) {
+            return Ok(known);
+        }
+        let subnets = self.subnets(&class.machine.subnets).await?;
+        machines.keep(|known| {
+            known.subnets.insert(class.name.clone(), subnets.clone());
+        });
+        Ok(subnets)
+    }
+
+    /// Looks up what the launch template of a request holds.
+    async fn content<'c>(
+        &self,
+        machines: &Machines,
+        class: &'c NodeClass,
+        request: &LaunchRequest,
+    ) -> Result<Content<'c>, AwsError> {
+        let key = (class.name.clone(), hardware_of(&request.labels));
+        let image = match machines.recall(|known| known.images.get(&key).cloned()) {
+            Some(image) => image,
+            None => {
+                let terms = &class.machine.images;
+                let image = self.image(terms, key.1, &machines.kubernetes).await?;
+                machines.keep(|known| {
+                    known.images.insert(key, image.clone());
+                });
+                image
+            }
+        };
+        let groups = match machines.recall(|known| known.groups.get(&class.name).cloned()) {
+            Some(groups) => groups,
+            None => {
+                let groups = self.security_groups(&class.machine.security_groups).await?;
+                machines.keep(|known| {
+                    known.groups.insert(class.name.clone(), groups.clone());
+                });
+                groups
+            }
+        };
+        let profile = self.profile_of(machines, class).await?;
+        let taints = [&request.taints[..], &request.startup_taints[..]].concat();
+        let boot = Boot {
+            endpoint: &machines.endpoint,
+            family: class.ami_family,
+            kubelet: &class.kubelet,
+            labels: &request.labels,
+            taints: &taints,
+            raid0: class.instance_store_raid0,
+            custom: class.machine.user_data.as_ref().map(|data| data.reveal()),
+        };
+        let user_data = boot.user_data().map_err(|error| {
+            AwsError::Missing(format!("node class {}: {error}", class.name))
+        })?;
+        Ok(Content {
+            image,
+            profile,
+            groups,
+            reservation: request.reservation.as_ref().map(ToString::to_string),
+            user_data: base64::encode(user_data),
+            class,
+        })
+    }
+
+    /// Returns the instance profile of a class: the one it names, or the one that holds its role.
+    async fn profile_of(
+        &self,
+        machines: &Machines,
+        class: &NodeClass,
+    ) -> Result<Option<String>, AwsError> {
+        let role = match &class.machine.identity {
+            Identity::Profile(name) => return Ok(Some(name.clone())),
+            Identity::None => return Ok(None),
+            Identity::Role(role) => role,
+        };
+        if let Some(known) = machines.recall(|known| known.profiles.get(&class.name).cloned()) {
+            return Ok(Some(known));
+        }
+        self.limiter.take(Api::Other).await;
+        let found = self.iam.list_instance_profiles_for_role().role_name(role).send().await;
+        let found =
+            found.map_err(|error| port_error(&format!("read the role `{role}`"), &error))?;
+        // The first by name, so that it is always the same one.
+        let names = found.instance_profiles.into_iter().map(|profile| profile.instance_profile_name);
+        let Some(name) = names.min() else {
+            return Err(AwsError::Missing(format!(
+                "no instance profile holds the role `{role}` of node class {}; make one, or name it \
+                 by `instanceProfile`",
+                class.name
+            )));
+        };
+        machines.keep(|known| {
+            known.profiles.insert(class.name.clone(), name.clone());
+        });
+        Ok(Some(name))
+    }
+}
+
+/// Reads the answer: one instance, or why there is none.
+fn outcome(answer: CreateFleetOutput) -> Result<LaunchOutcome, AwsError> {
+    let instances = answer.instances.unwrap_or_default();
+    let mut ids = instances.into_iter().flat_map(|found| found.instance_ids.unwrap_or_default());
+    if let Some(id) = ids.next() {
+        return Ok(LaunchOutcome::Launched(id.into()));
+    }
+    let errors = answer.errors.unwrap_or_default();
+    let words: BTreeMap<String, String> = errors
+        .into_iter()
+        .map(|error| {
+            (error.error_code.unwrap_or_default(), error.error_message.unwrap_or_default())
+        })
+        .collect();
+    let reason = words
+        .iter()
+        .map(|(code, message)| format!("{message} ({code})"))
+        .collect::<Vec<_>>()
+        .join("; ");
+    if !words.is_empty() && words.keys().all(|code| is_no_capacity(code)) {
+        return Ok(LaunchOutcome::InsufficientCapacity { reason });
+    }
+    let reason = if reason.is_empty() { "EC2 gave neither instance nor error".into() } else { reason };
+    let transient = words.is_empty();
+    let verb = "launch instance".to_owned();
+    Err(crate::port::PortError { verb, reason, transient }.into())
+}
+
+/// Returns the tags of a launch: those of the node class first, so that ours count.
+fn tags_of(class: &NodeClass, request: &LaunchRequest, cluster: &str) -> Vec<Tag> {
+    let mut tags: BTreeMap<&str, &str> =
+        class.tags.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
+    let owned = format!("kubernetes.io/cluster/{cluster}");
+    tags.insert(&owned, "owned");
+    tags.insert("eks:eks-cluster-name", cluster);
+    tags.insert(IMAGE_TAG, &request.image);
+    tags.extend(request.tags.iter().map(|(key, value)| (key.as_str(), value.as_str())));
+    tags.into_iter().map(|(key, value)| Tag::builder().key(key).value(value).build()).collect()
+}

@@ -1,0 +1,68 @@
+//! What launches need of the repository: pools and node classes as the plan was made from.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
+
+use super::boot::Endpoint;
+use super::image::Hardware;
+use super::network::Subnets;
+use crate::ids::{NodeClassName, PoolName};
+use crate::manifest::{Desired, NodeClass};
+
+/// How machines are set up, by pool, and what was looked up for them so far.
+#[derive(Debug)]
+pub struct Machines {
+    pub(super) endpoint: Endpoint,
+    /// Version of Kubernetes, such as `1.33`.
+    pub(super) kubernetes: String,
+    classes: BTreeMap<PoolName, NodeClass>,
+    pub(super) known: Mutex<Known>,
+}
+
+/// What was looked up: all launches of an apply are of one view of the account.
+#[derive(Debug, Default, Clone)]
+pub(super) struct Known {
+    pub(super) subnets: BTreeMap<NodeClassName, Subnets>,
+    pub(super) groups: BTreeMap<NodeClassName, Vec<String>>,
+    pub(super) images: BTreeMap<(NodeClassName, Hardware), String>,
+    pub(super) profiles: BTreeMap<NodeClassName, String>,
+    /// Launch templates that are there.
+    pub(super) templates: std::collections::BTreeSet<String>,
+}
+
+impl Machines {
+    /// Returns what `desired` says of machines that join the cluster at `endpoint`.
+    #[must_use]
+    pub fn of(desired: &Desired, endpoint: Endpoint, kubernetes: &str) -> Self {
+        let class = |pool: &crate::manifest::Pool| {
+            let mut class = desired.node_classes.get(pool.node_class.as_ref()?)?.clone();
+            // Generations that keep kubelet settings in the pool.
+            if let Some(kubelet) = &pool.kubelet {
+                class.kubelet.clone_from(kubelet);
+            }
+            Some(class)
+        };
+        let classes = desired.pools.iter();
+        Self {
+            endpoint,
+            kubernetes: kubernetes.to_owned(),
+            classes: classes.filter_map(|(name, pool)| Some((name.clone(), class(pool)?))).collect(),
+            known: Mutex::default(),
+        }
+    }
+
+    /// Returns the node class of a pool.
+    pub(super) fn class(&self, pool: &str) -> Option<&NodeClass> {
+        self.classes.get(pool)
+    }
+
+    /// Returns what `look` finds among what was looked up.
+    pub(super) fn recall<T>(&self, look: impl FnOnce(&Known) -> Option<T>) -> Option<T> {
+        look(&self.known.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Keeps something that was looked up.
+    pub(super) fn keep(&self, put: impl FnOnce(&mut Known)) {
+        put(&mut self.known.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+}

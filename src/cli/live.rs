@@ -1,0 +1,209 @@
+//! The live world: a real cluster and the account it runs in.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::rc::Rc;
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp};
+
+use super::error::CliError;
+use super::progress;
+use super::repository::Repository;
+use super::{Console, Exit, embedded};
+use crate::apply::{ApplySettings, Bounds, Event, Fenced, Ports, Receipt, apply, verify};
+use crate::aws::{Aws, AwsError, Machines};
+use crate::catalog::Catalog;
+use crate::fleet::{ClusterIdentity, Observed};
+use crate::ids::Digest;
+use crate::kube::{ConnectError, Held, Kubernetes, Lease, LeaseError, RENEW_EVERY};
+use crate::plan::Plan;
+use crate::port::Clock;
+
+/// Where the lock of applies is kept.
+const LEASE_NAMESPACE: &str = "kube-system";
+const LEASE_NAME: &str = "fleetwright-apply";
+
+/// Between two looks at a lock that somebody else holds.
+const LOCK_POLL: Duration = Duration::from_secs(2);
+
+/// The clock on the wall.
+#[derive(Debug)]
+struct Wall;
+
+impl Clock for Wall {
+    fn now(&self) -> Timestamp {
+        Timestamp::now()
+    }
+
+    async fn sleep(&self, duration: SignedDuration) {
+        tokio::time::sleep(duration.unsigned_abs()).await;
+    }
+}
+
+/// A cluster and its account, reached.
+struct Live {
+    kubernetes: Kubernetes,
+    aws: Aws,
+    identity: ClusterIdentity,
+}
+
+impl Live {
+    async fn connect(repository: &Repository) -> Result<Self, CliError> {
+        let kubernetes = Kubernetes::connect().await.map_err(no_cluster)?;
+        let uid = kubernetes.uid().await.map_err(no_cluster)?;
+        let fleet = &repository.fleet;
+        let aws = Aws::connect(&fleet.cluster, fleet.region.as_str()).await;
+        let account = aws.account().await.map_err(no_account)?;
+        let identity = ClusterIdentity { account, uid: uid.to_string(), ..fleet.identity() };
+        Ok(Self { kubernetes, aws, identity })
+    }
+}
+
+/// Returns what really runs.
+pub(super) fn observe(repository: &Repository) -> Result<Observed, CliError> {
+    block_on(async {
+        let live = Live::connect(repository).await?;
+        let Live { kubernetes, aws, identity } = &live;
+        Ok(crate::observe::observe(aws, kubernetes, &Wall, identity.clone()).await)
+    })
+}
+
+/// Carries an approved plan out, with progress on stderr and the receipt on stdout.
+///
+/// `patience` is how long to wait while another apply holds the lock.
+pub(super) fn carry_out(
+    plan: &Plan,
+    approved: Option<Digest>,
+    patience: Duration,
+    console: &mut Console,
+) -> Result<Exit, CliError> {
+    let repository = embedded::same_tree(plan)?;
+    let fleet = &repository.fleet;
+    let catalog = Catalog::load(&fleet.region, &fleet.zones)?;
+    let interrupted = embedded::interrupt_flag()?;
+    let receipt = block_on(async {
+        let Live { kubernetes, aws, identity } = Live::connect(&repository).await?;
+        let settings = ApplySettings {
+            cluster: identity,
+            approved,
+            dropped: BTreeMap::new(),
+            catalog: Some(&catalog),
+            interrupted: Some(&interrupted),
+            bounds: Bounds::default(),
+        };
+        verify(plan, &settings, Wall.now()).map_err(embedded::refused)?;
+        let joining = aws.joining().await.map_err(no_account)?;
+        let aws = aws.launching(Machines::of(&repository.desired, joining.endpoint, &joining.kubernetes));
+        let lease = Lease::new(&kubernetes, LEASE_NAMESPACE, LEASE_NAME, holder(plan));
+        let held = acquire(&lease, patience, console).await?;
+        under_lease(plan, (&kubernetes, &aws), &settings, (&lease, held), console).await
+    })?;
+    console.print(&progress::receipt(&receipt))?;
+    Ok(embedded::exit(&receipt))
+}
+
+/// Applies while the lease is renewed; what is written stops as soon as holding it is not certain.
+async fn under_lease(
+    plan: &Plan,
+    (kubernetes, aws): (&Kubernetes, &Aws),
+    settings: &ApplySettings<'_>,
+    (lease, held): (&Lease, Held),
+    console: &mut Console,
+) -> Result<Receipt, CliError> {
+    let held = Rc::new(RefCell::new(held));
+    let is_certain = || held.borrow().is_certain();
+    let (cloud, cluster) = (Fenced::new(aws, &is_certain), Fenced::new(kubernetes, &is_certain));
+    let ports = Ports { cloud: &cloud, cluster: &cluster, clock: &Wall };
+    let started = Wall.now();
+    let mut report = |event: &Event| console.say(&progress::line(event, started));
+    let receipt = {
+        let (apply, renewal) = (apply(plan, &ports, settings, &mut report), renew(lease, &held));
+        tokio::pin!(apply, renewal);
+        // The renewal never ends by itself: whichever is ready, what counts is the receipt.
+        std::future::poll_fn(|context| {
+            let _ = renewal.as_mut().poll(context);
+            apply.as_mut().poll(context)
+        })
+        .await
+    };
+    let last = held.borrow().clone();
+    // What is not given back runs out by itself.
+    if let Err(error) = lease.release(&last, Wall.now()).await {
+        tracing::warn!(%error, "the lock was not given back");
+    }
+    receipt.map_err(embedded::refused)
+}
+
+/// Renews the lease for as long as it is polled.
+async fn renew(lease: &Lease, held: &RefCell<Held>) {
+    loop {
+        tokio::time::sleep(RENEW_EVERY).await;
+        let current = held.borrow().clone();
+        match lease.renew(&current, Wall.now()).await {
+            Ok(renewed) => *held.borrow_mut() = renewed,
+            Err(error) => tracing::warn!(%error, "the lock was not renewed"),
+        }
+    }
+}
+
+/// Takes the lock, waiting for as long as `patience` while another apply holds it.
+async fn acquire(
+    lease: &Lease,
+    patience: Duration,
+    console: &mut Console,
+) -> Result<Held, CliError> {
+    let until = tokio::time::Instant::now() + patience;
+    let mut said = false;
+    loop {
+        let error = match lease.acquire(Wall.now()).await {
+            Ok(held) => return Ok(held),
+            Err(error) => error,
+        };
+        let taken = matches!(error, LeaseError::Taken { .. } | LeaseError::Lost { .. });
+        if !taken {
+            return Err(CliError::new(error).hint("the apply needs to read and write leases"));
+        }
+        if tokio::time::Instant::now() >= until {
+            return Err(CliError::new(error)
+                .kind(Exit::Locked)
+                .hint("wait for the other apply, or pass a longer --lock-timeout"));
+        }
+        if !said {
+            console.say(&format!("{error}; waiting"));
+            said = true;
+        }
+        tokio::time::sleep(LOCK_POLL).await;
+    }
+}
+
+/// Returns a name that no other apply has: the plan, and this process.
+fn holder(plan: &Plan) -> String {
+    let id: String = plan.capacity.plan_id.as_str().chars().take(19).collect();
+    format!("{id}/{}/{}", std::process::id(), Timestamp::now().as_nanosecond())
+}
+
+fn block_on<T>(work: impl Future<Output = Result<T, CliError>>) -> Result<T, CliError> {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| CliError::new(error).context("cannot start the runtime".to_owned()))?
+        .block_on(work)
+}
+
+fn no_cluster(error: ConnectError) -> CliError {
+    let hint = match error {
+        ConnectError::NoConfig(_) => "run `aws eks update-kubeconfig --name CLUSTER`",
+        ConnectError::Client(_) | ConnectError::Refused(_) => {
+            "try `kubectl get nodes` with the same kubeconfig and context"
+        }
+    };
+    CliError::new(error).context("cannot use the cluster".to_owned()).hint(hint)
+}
+
+fn no_account(error: AwsError) -> CliError {
+    CliError::new(error)
+        .context("cannot use the AWS account".to_owned())
+        .hint("try `aws sts get-caller-identity` with the same environment")
+}

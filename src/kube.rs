@@ -1,0 +1,41 @@
+//! Kubernetes over its API: the port [`Cluster`] for a real cluster.
+//!
+//! This module knows how the API server is asked and what its objects look like; types of the client
+//! library stop here. It decides nothing, waits for nothing and retries nothing: a verb that fails
+//! says whether trying again may help. Invariants: every list is a consistent read and is read to its
+//! last page, or the whole read fails; what cannot be read is an error, never a smaller cluster; each
+//! write names the UID of what it means, so that an object which took the name of another is left
+//! alone.
+
+mod client;
+mod lease;
+mod list;
+mod node;
+mod objects;
+mod pod;
+mod scaling;
+mod workload;
+mod write;
+
+pub use client::{ConnectError, Kubernetes};
+pub use lease::{Held, Lease, LeaseError, RENEW_EVERY};
+
+use ::kube::Error;
+
+use crate::port::PortError;
+
+/// Returns the error of a verb in the words of the port.
+///
+/// Of what the server said only its message is kept: bodies of objects may hold secrets.
+fn port_error(verb: &str, error: &Error) -> PortError {
+    let (reason, transient) = match error {
+        Error::Api(status) => {
+            let code = status.code;
+            (format!("{} ({code})", status.message), code == 429 || code >= 500)
+        }
+        Error::HyperError(error) => (error.to_string(), true),
+        Error::Service(error) => (error.to_string(), true),
+        other => (other.to_string(), false),
+    };
+    PortError { verb: verb.to_owned(), reason, transient }
+}

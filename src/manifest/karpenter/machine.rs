@@ -1,0 +1,157 @@
+//! The fields of a node class that only a launch needs.
+//!
+//! The generations differ in names: v1alpha1 selects by one map of tags, in which `aws-ids` and
+//! `aws::ids` stand for ids; v1beta1 and v1 have lists of terms.
+
+use super::super::decode::{Field, Map, shorten};
+use super::super::machine::{
+    BlockDevice, Identity, ImageTerm, Machine, MetadataOptions, Selector, UserData,
+};
+use super::super::model::Severity;
+use super::node_pool::texts;
+use crate::units::Bytes;
+
+/// Keys of a v1alpha1 selector that stand for ids.
+const ID_KEYS: [&str; 2] = ["aws-ids", "aws::ids"];
+/// Keys of a v1alpha1 selector that stand for names.
+const NAME_KEYS: [&str; 1] = ["aws::name"];
+
+/// Reads how machines are set up. `image` is the alias of the class, where it has one.
+pub(super) fn machine(spec: &Map<'_>, alias: Option<&str>) -> Machine {
+    let one_of = |terms: &'static str, map: &'static str| {
+        let terms = spec.get(terms).map(|field| selectors(&field));
+        terms.or_else(|| spec.get(map).map(|field| tag_selectors(&field))).unwrap_or_default()
+    };
+    let text = |key| spec.get(key).and_then(|f: Field<'_>| Some(f.filled()?.into_owned()));
+    let identity = match (text("instanceProfile"), text("role")) {
+        (Some(profile), _) => Identity::Profile(profile),
+        (None, Some(role)) => Identity::Role(role),
+        (None, None) => Identity::None,
+    };
+    Machine {
+        subnets: one_of("subnetSelectorTerms", "subnetSelector"),
+        security_groups: one_of("securityGroupSelectorTerms", "securityGroupSelector"),
+        images: images(spec, alias),
+        identity,
+        user_data: spec.get("userData").and_then(|f| Some(UserData::new(&f.text()?))),
+        metadata: spec.get("metadataOptions").map(|f| metadata(&f)).unwrap_or_default(),
+        devices: spec.get("blockDeviceMappings").map(|f| devices(&f)).unwrap_or_default(),
+        public_address: spec.get("associatePublicIPAddress").and_then(|f| f.boolean()),
+        detailed_monitoring: spec.get("detailedMonitoring").and_then(|f| f.boolean()) == Some(true),
+    }
+}
+
+fn images(spec: &Map<'_>, alias: Option<&str>) -> Vec<ImageTerm> {
+    let aliased = alias.and_then(|alias| alias.split_once('@'));
+    if let Some((family, version)) = aliased {
+        let (family, version) = (family.to_owned(), version.to_owned());
+        return vec![ImageTerm::Alias { family, version }];
+    }
+    if let Some(terms) = spec.get("amiSelectorTerms") {
+        return terms.items().filter_map(|item| image_term(&item.map()?)).collect();
+    }
+    let selector = spec.get("amiSelector").map(|field| tag_selectors(&field)).unwrap_or_default();
+    selector.into_iter().map(|selector| ImageTerm::Owned(selector, None)).collect()
+}
+
+fn image_term(map: &Map<'_>) -> Option<ImageTerm> {
+    let text = |key| Some(map.get(key)?.filled()?.into_owned());
+    if let Some(parameter) = text("ssmParameter") {
+        return Some(ImageTerm::Parameter(parameter));
+    }
+    let owner = text("owner");
+    Some(ImageTerm::Owned(selector(map), owner))
+}
+
+fn selectors(field: &Field<'_>) -> Vec<Selector> {
+    let read = |item: Field<'_>| {
+        let map = item.map()?;
+        let selector = selector(&map);
+        map.finish(Severity::Warning);
+        if selector == Selector::default() {
+            item.error("selects everything", "state tags or an id".to_owned());
+            return None;
+        }
+        Some(selector)
+    };
+    field.items().filter_map(read).collect()
+}
+
+fn selector(map: &Map<'_>) -> Selector {
+    let text = |key| map.get(key).and_then(|f: Field<'_>| Some(f.filled()?.into_owned()));
+    let tags = map.get("tags").map(|field| texts(&field)).unwrap_or_default();
+    Selector { id: text("id"), name: text("name"), tags }
+}
+
+/// Reads a selector of v1alpha1: a map of tags, or of ids or names separated by commas.
+fn tag_selectors(field: &Field<'_>) -> Vec<Selector> {
+    let mut tags = texts(field);
+    let mut listed = |keys: &[&str]| -> Vec<String> {
+        let found = keys.iter().find_map(|key| tags.remove(*key)).unwrap_or_default();
+        found.split(',').map(str::trim).filter(|t| !t.is_empty()).map(str::to_owned).collect()
+    };
+    let (ids, names) = (listed(&ID_KEYS), listed(&NAME_KEYS));
+    let by_id = ids.into_iter().map(|id| Selector { id: Some(id), ..Selector::default() });
+    let by_name = names.into_iter().map(|name| Selector { name: Some(name), ..Selector::default() });
+    let mut all: Vec<Selector> = by_id.chain(by_name).collect();
+    for selector in &mut all {
+        selector.tags.clone_from(&tags);
+    }
+    if all.is_empty() && !tags.is_empty() {
+        all.push(Selector { tags, ..Selector::default() });
+    }
+    all
+}
+
+fn metadata(field: &Field<'_>) -> MetadataOptions {
+    let mut options = MetadataOptions::default();
+    let Some(map) = field.map() else { return options };
+    let states = [("enabled", true), ("disabled", false)];
+    let choice = |key| map.get(key).and_then(|f: Field<'_>| f.choice(&states));
+    options.enabled = choice("httpEndpoint").unwrap_or(options.enabled);
+    options.ipv6 = choice("httpProtocolIPv6").unwrap_or(options.ipv6);
+    let hops = map.get("httpPutResponseHopLimit").and_then(|f| f.int(1));
+    options.hop_limit = hops.unwrap_or(options.hop_limit);
+    let tokens = [("required", true), ("optional", false)];
+    let tokens = map.get("httpTokens").and_then(|f| f.choice(&tokens));
+    options.tokens_required = tokens.unwrap_or(options.tokens_required);
+    map.finish(Severity::Warning);
+    options
+}
+
+fn devices(field: &Field<'_>) -> Vec<BlockDevice> {
+    field.items().filter_map(|item| device(&item.map()?)).collect()
+}
+
+fn device(map: &Map<'_>) -> Option<BlockDevice> {
+    let name = map.need("deviceName")?.filled()?.into_owned();
+    map.ignore(&["rootVolume"]);
+    let mut device = BlockDevice { name, ..BlockDevice::default() };
+    if let Some(ebs) = map.get("ebs").as_ref().and_then(Field::map) {
+        let text = |key| ebs.get(key).and_then(|f: Field<'_>| Some(f.filled()?.into_owned()));
+        device.gib = ebs.get("volumeSize").and_then(|field| gib(&field));
+        device.kind = text("volumeType");
+        device.iops = ebs.get("iops").and_then(|f| f.int(1));
+        device.throughput = ebs.get("throughput").and_then(|f| f.int(1));
+        device.encrypted = ebs.get("encrypted").and_then(|f| f.boolean());
+        device.kms_key = text("kmsKeyID");
+        device.snapshot = text("snapshotID");
+        device.delete_on_termination = ebs.get("deleteOnTermination").and_then(|f| f.boolean());
+        ebs.ignore(&["volumeInitializationRate"]);
+        ebs.finish(Severity::Warning);
+    }
+    map.finish(Severity::Warning);
+    Some(device)
+}
+
+/// Reads a size in whole GiB, rounded up, as EC2 takes it.
+fn gib(field: &Field<'_>) -> Option<i32> {
+    let bytes = Bytes::from_quantity(super::super::amounts::amount(field)?).0;
+    let gib = bytes.saturating_add(Bytes::GIB - 1) / Bytes::GIB;
+    let size = i32::try_from(gib).ok().filter(|gib| *gib > 0);
+    if size.is_none() {
+        let text = field.node.text().unwrap_or_default();
+        field.error(format_args!("is `{}`, no size of a volume", shorten(text)), None);
+    }
+    size
+}

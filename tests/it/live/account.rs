@@ -1,0 +1,148 @@
+//! The port `Cloud` over moto.
+
+use aws_sdk_ec2::Client;
+use aws_sdk_ec2::types::{Filter, Tag};
+use fleetwright::aws::{Aws, Endpoint, Machines};
+use fleetwright::catalog::CapacityType;
+use fleetwright::fleet::{InstanceState, tag};
+use fleetwright::manifest::{Desired, Fleet, Tree, TreeFile, read};
+use fleetwright::port::{Cloud, LaunchOutcome, LaunchRequest};
+use fleetwright::units::Resources;
+
+use super::cluster::runtime;
+use super::moto::Moto;
+
+const CLUSTER: &str = "prod";
+
+const POOL: &str = "\
+apiVersion: karpenter.sh/v1
+kind: NodePool
+metadata: { name: web }
+spec:
+  template:
+    spec:
+      requirements:
+      - { key: node.kubernetes.io/instance-type, operator: In, values: [m5.large] }
+      nodeClassRef: { group: karpenter.k8s.aws, kind: EC2NodeClass, name: web }
+---
+apiVersion: karpenter.k8s.aws/v1
+kind: EC2NodeClass
+metadata: { name: web }
+spec:
+  instanceProfile: web
+  amiFamily: AL2023
+  amiSelectorTerms: [{ id: IMAGE }]
+  subnetSelectorTerms: [{ tags: { fleet: web } }]
+  securityGroupSelectorTerms: [{ name: default }]
+  userData: |
+    #!/bin/sh
+    echo hunter2
+  tags: { team: web }
+";
+
+fn desired(image: &str) -> Desired {
+    let content = Ok(POOL.replace("IMAGE", image).into_bytes().into());
+    let tree = Tree { files: vec![TreeFile { path: "pool.yaml".into(), content }] };
+    let desired = read(&tree, &Fleet::default());
+    assert_eq!(desired.problems, []);
+    desired
+}
+
+/// Tags a subnet of us-east-1b, and returns the id of an image.
+async fn prepare(ec2: &Client) -> String {
+    let zone = Filter::builder().name("availability-zone").values("us-east-1b").build();
+    let subnets = ec2.describe_subnets().filters(zone).send().await.expect("subnets");
+    let id = subnets.subnets()[0].subnet_id().expect("an id").to_owned();
+    let of_fleet = Tag::builder().key("fleet").value("web").build();
+    ec2.create_tags().resources(id).tags(of_fleet).send().await.expect("tagged");
+    let images = ec2.describe_images().owners("amazon").send().await.expect("images");
+    let is_x86 = |image: &&aws_sdk_ec2::types::Image| {
+        image.architecture().is_some_and(|arch| arch.as_str() == "x86_64")
+    };
+    let image = images.images().iter().find(is_x86).expect("an image");
+    image.image_id().expect("an id").to_owned()
+}
+
+fn machines(desired: &Desired) -> Machines {
+    let endpoint = Endpoint {
+        cluster: CLUSTER.into(),
+        url: "https://api.example".into(),
+        authority: "Q0E=".into(),
+        service_cidr: "10.100.0.0/16".into(),
+        dns: "10.100.0.10".into(),
+    };
+    Machines::of(desired, endpoint, "1.33")
+}
+
+fn request(zone: &str) -> LaunchRequest {
+    let tags = [(tag::CLUSTER, CLUSTER), (tag::POOL, "web"), (tag::KEY, "0")];
+    LaunchRequest {
+        token: "token-1".into(),
+        instance_type: "m5.large".into(),
+        zone: zone.into(),
+        capacity_type: CapacityType::OnDemand,
+        reservation: None,
+        image: "ami".into(),
+        tags: tags.map(|(key, value)| (key.to_owned(), value.to_owned())).into(),
+        labels: [("team".into(), "web".into())].into(),
+        taints: Vec::new(),
+        startup_taints: Vec::new(),
+        capacity: Resources::default(),
+        allocatable: Resources::default(),
+    }
+}
+
+#[test]
+fn an_instance_is_launched_listed_and_terminated_and_others_are_not_seen() {
+    let Some(moto) = Moto::start() else { return };
+    runtime().block_on(async {
+        let config = moto.account();
+        let ec2 = Client::new(&config);
+        let desired = desired(&prepare(&ec2).await);
+        let aws = Aws::with(&config, CLUSTER);
+        assert!(aws.launch(&request("us-east-1b")).await.is_err(), "nothing says how");
+        let aws = aws.launching(machines(&desired));
+        assert_eq!(aws.account().await.expect("an account"), "123456789012");
+        let launched = aws.launch(&request("us-east-1b")).await.expect("an answer");
+        let LaunchOutcome::Launched(id) = launched else { panic!("{launched:?}") };
+        let nowhere = aws.launch(&request("us-east-1a")).await.expect("an answer");
+        assert!(
+            matches!(&nowhere, LaunchOutcome::InsufficientCapacity { reason }
+                if reason.contains("no subnet in us-east-1a")),
+            "{nowhere:?}"
+        );
+        let other = Aws::with(&config, "staging");
+        assert!(other.instances().await.expect("a list").is_empty());
+        let listed = aws.instances().await.expect("a list");
+        let [instance] = &listed[..] else { panic!("{listed:?}") };
+        assert_eq!((&instance.id, instance.zone.as_str()), (&id, "us-east-1b"));
+        assert_eq!((instance.image.as_str(), instance.tags["team"].as_str()), ("ami", "web"));
+        assert!(instance.is_ours(CLUSTER) && instance.is_active());
+        template_says_everything(&ec2).await;
+        aws.terminate(&id).await.expect("terminated");
+        let listed = aws.instances().await.expect("a list");
+        assert_eq!(listed[0].state, InstanceState::Terminated);
+        aws.terminate(&"i-0123456789abcdef0".into()).await.expect("one that is gone is no error");
+    });
+}
+
+/// moto drops parts of a template on the way to the instance, so that the template is looked at.
+async fn template_says_everything(ec2: &Client) {
+    let found = ec2.describe_launch_templates().send().await.expect("templates");
+    let [template] = found.launch_templates() else { panic!("{found:?}") };
+    let name = template.launch_template_name().expect("a name");
+    assert!(name.starts_with("fleetwright-prod-"), "{name}");
+    let versions = ec2.describe_launch_template_versions().launch_template_name(name);
+    let versions = versions.versions("$Default").send().await.expect("versions");
+    let data = versions.launch_template_versions()[0].launch_template_data().expect("data");
+    let metadata = data.metadata_options().expect("metadata options");
+    assert_eq!(metadata.http_tokens().map(|tokens| tokens.as_str()), Some("required"));
+    assert_eq!(data.security_group_ids().len(), 1);
+    let profile = data.iam_instance_profile().expect("a profile");
+    assert_eq!(profile.name(), Some("web"));
+    let device = &data.block_device_mappings()[0];
+    assert_eq!(device.device_name(), Some("/dev/xvda"));
+    let text = aws_smithy_types::base64::decode(data.user_data().expect("user data"));
+    let text = String::from_utf8(text.expect("base64")).expect("text");
+    assert!(text.contains("echo hunter2") && text.contains("--node-labels=team=web"), "{text}");
+}

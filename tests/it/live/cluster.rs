@@ -1,0 +1,250 @@
+//! The port `Cluster` over a real kube-apiserver.
+
+use fleetwright::fleet::{CORDONED_ANNOTATION, Pod};
+use fleetwright::ids::WorkloadKind;
+use fleetwright::kube::{Kubernetes, Lease, LeaseError};
+use fleetwright::port::{Cluster, ClusterObjects, EvictOutcome};
+use jiff::Timestamp;
+use kube::Client;
+use serde_json::{Value as Json, json};
+use tokio::runtime::Runtime;
+
+use super::plane::Plane;
+
+pub(super) fn runtime() -> Runtime {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime")
+}
+
+async fn post(client: &Client, path: &str, object: &Json) -> Json {
+    send(client, "POST", path, "application/json", object).await
+}
+
+async fn send(client: &Client, method: &str, path: &str, kind: &str, object: &Json) -> Json {
+    let request = http::Request::builder()
+        .method(method)
+        .uri(path)
+        .header("content-type", kind)
+        .body(object.to_string().into_bytes())
+        .expect("a request");
+    client.request(request).await.unwrap_or_else(|error| panic!("{method} {path}: {error}"))
+}
+
+fn pod_spec() -> Json {
+    json!({
+        "containers": [{
+            "name": "api", "image": "api:1",
+            "env": [{ "name": "PASSWORD", "value": "hunter2" }],
+            "resources": { "requests": { "cpu": "500m", "memory": "1Gi" } }
+        }],
+        "nodeSelector": { "tier": "web" }
+    })
+}
+
+/// Grants what `deploy/kubernetes/rbac.yaml` says.
+async fn grant(client: &Client) {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/kubernetes/rbac.yaml");
+    let text = std::fs::read_to_string(path).expect("the roles");
+    for document in text.split("\n---\n") {
+        let object: Json = serde_saphyr::from_str(document).expect("YAML");
+        let kind = object["kind"].as_str().expect("a kind").to_ascii_lowercase();
+        let scope = match object["metadata"]["namespace"].as_str() {
+            Some(namespace) => format!("namespaces/{namespace}/"),
+            None => String::new(),
+        };
+        let path = format!("/apis/rbac.authorization.k8s.io/v1/{scope}{kind}s");
+        post(client, &path, &object).await;
+    }
+}
+
+/// One node, a Deployment with its `ReplicaSet` and two bound pods, a budget, a bare pod, storage.
+async fn populate(client: &Client) {
+    let node = json!({
+        "metadata": { "name": "n1", "labels": { "tier": "web" } },
+        "spec": { "providerID": "aws:///us-east-1a/i-0123456789abcdef0" }
+    });
+    post(client, "/api/v1/nodes", &node).await;
+    let status = json!({ "status": {
+        "capacity": { "cpu": "4", "memory": "16Gi", "pods": "58" },
+        "allocatable": { "cpu": "3920m", "memory": "15Gi", "pods": "58" },
+        "conditions": [{ "type": "Ready", "status": "True" }]
+    } });
+    let merge = "application/merge-patch+json";
+    send(client, "PATCH", "/api/v1/nodes/n1/status", merge, &status).await;
+    let labels = json!({ "app": "api" });
+    let template = json!({ "metadata": { "labels": labels }, "spec": pod_spec() });
+    let spec = json!({
+        "replicas": 2, "selector": { "matchLabels": labels }, "template": template
+    });
+    let deployment = json!({ "metadata": { "name": "api" }, "spec": spec });
+    let made = post(client, "/apis/apps/v1/namespaces/default/deployments", &deployment).await;
+    let owner = |kind: &str, object: &Json| {
+        json!([{
+            "apiVersion": "apps/v1", "kind": kind, "controller": true,
+            "name": object["metadata"]["name"], "uid": object["metadata"]["uid"]
+        }])
+    };
+    let set = json!({
+        "metadata": { "name": "api-7f", "ownerReferences": owner("Deployment", &made) },
+        "spec": spec
+    });
+    let set = post(client, "/apis/apps/v1/namespaces/default/replicasets", &set).await;
+    let pods = "/api/v1/namespaces/default/pods";
+    for name in ["api-1", "api-2"] {
+        let pod = json!({
+            "metadata": {
+                "name": name, "labels": labels, "ownerReferences": owner("ReplicaSet", &set)
+            },
+            "spec": pod_spec()
+        });
+        post(client, pods, &pod).await;
+        let binding = json!({
+            "apiVersion": "v1", "kind": "Binding",
+            "metadata": { "name": name }, "target": { "kind": "Node", "name": "n1" }
+        });
+        post(client, &format!("{pods}/{name}/binding"), &binding).await;
+        let status = json!({ "status": {
+            "phase": "Running", "conditions": [{ "type": "Ready", "status": "True" }]
+        } });
+        send(client, "PATCH", &format!("{pods}/{name}/status"), merge, &status).await;
+    }
+    let mut spec = pod_spec();
+    spec["nodeName"] = json!("n1");
+    post(client, pods, &json!({ "metadata": { "name": "bare" }, "spec": spec })).await;
+    let class = json!({
+        "metadata": { "name": "gp3" }, "provisioner": "ebs.csi.aws.com",
+        "volumeBindingMode": "WaitForFirstConsumer"
+    });
+    post(client, "/apis/storage.k8s.io/v1/storageclasses", &class).await;
+    let claim = json!({
+        "metadata": { "name": "data" },
+        "spec": {
+            "accessModes": ["ReadWriteOnce"], "storageClassName": "gp3",
+            "resources": { "requests": { "storage": "1Gi" } }
+        }
+    });
+    post(client, "/api/v1/namespaces/default/persistentvolumeclaims", &claim).await;
+    let csi = json!({
+        "metadata": { "name": "n1" },
+        "spec": { "drivers": [{
+            "name": "ebs.csi.aws.com", "nodeID": "i", "allocatable": { "count": 25 }
+        }] }
+    });
+    post(client, "/apis/storage.k8s.io/v1/csinodes", &csi).await;
+}
+
+fn named<'o>(objects: &'o ClusterObjects, name: &str) -> &'o Pod {
+    objects.pods.iter().find(|pod| &*pod.name == name).expect("the pod")
+}
+
+#[test]
+fn a_real_cluster_is_read_changed_and_locked() {
+    let Some(plane) = Plane::start() else { return };
+    runtime().block_on(async {
+        let client = Client::try_from(plane.config("admin").await).expect("a client");
+        grant(&client).await;
+        // What the roles of `deploy/` do not allow fails here.
+        let kubernetes = Kubernetes::with(plane.config("apply").await).expect("a client");
+        assert!(!kubernetes.uid().await.expect("a UID").as_str().is_empty());
+        populate(&client).await;
+        reads(&kubernetes).await;
+        cordons(&kubernetes).await;
+        evicts(&kubernetes, &client).await;
+        deletes(&kubernetes).await;
+        locks(&kubernetes).await;
+    });
+}
+
+async fn reads(kubernetes: &Kubernetes) {
+    let objects = kubernetes.objects().await.expect("read");
+    assert_eq!(objects.unread, Vec::<String>::new());
+    assert_eq!(objects.nodes.len(), 1);
+    assert!(objects.nodes[0].ready);
+    assert_eq!(objects.nodes[0].allocatable.cpu.0, 3920);
+    let pod = named(&objects, "api-1");
+    let owner = pod.owner.as_ref().expect("an owner");
+    assert_eq!((owner.kind, &*owner.name), (WorkloadKind::Deployment, "api"));
+    assert_eq!(pod.node, Some("n1".into()));
+    let template = &objects.templates[&pod.template];
+    assert_eq!(template.spec.node_name, None, "a scheduler bound it");
+    let bare = &objects.templates[&named(&objects, "bare").template];
+    assert_eq!(bare.spec.node_name.as_deref(), Some("n1"), "its maker chose the node");
+    let workload = objects.workloads.iter().find(|w| &*w.id.name == "api").expect("listed");
+    assert_eq!((workload.id.kind, workload.replicas), (WorkloadKind::Deployment, 2));
+    assert_eq!(objects.workloads.len(), 1, "what the Deployment owns is no workload of its own");
+    // Admission adds tolerations and a priority to a pod; what it asks for is what its owner says.
+    let of_owner = &objects.templates[workload.template.as_ref().expect("a template")];
+    assert_eq!(of_owner.spec.containers, template.spec.containers);
+    assert_eq!(of_owner.spec.node_selector, template.spec.node_selector);
+    assert!(objects.storage.classes["gp3"].waits_for_pod);
+    assert!(objects.storage.claim(&"default".into(), "data").is_some());
+    assert_eq!(objects.storage.attach_limits["n1"]["ebs.csi.aws.com"], 25);
+    let kept = serde_json::to_string(&objects.templates).expect("JSON");
+    assert!(!kept.contains("hunter2"), "no secret is kept");
+}
+
+async fn cordons(kubernetes: &Kubernetes) {
+    let node = kubernetes.objects().await.expect("read").nodes.remove(0);
+    let other = kubernetes.cordon(&node.name, &"another".into(), true).await;
+    assert!(!other.expect_err("another node").transient);
+    assert!(!kubernetes.objects().await.expect("read").nodes[0].unschedulable);
+    for unschedulable in [true, false] {
+        kubernetes.cordon(&node.name, &node.uid, unschedulable).await.expect("written");
+        let seen = kubernetes.objects().await.expect("read").nodes.remove(0);
+        assert_eq!(seen.unschedulable, unschedulable);
+        assert_eq!(seen.annotations.contains_key(CORDONED_ANNOTATION), unschedulable);
+    }
+}
+
+async fn evicts(kubernetes: &Kubernetes, client: &Client) {
+    let objects = kubernetes.objects().await.expect("read");
+    let pod = named(&objects, "api-1").clone();
+    // Its name, and another UID: the pod that is meant is gone, and the one that is there stays.
+    let gone = Pod { uid: "gone".into(), ..pod.clone() };
+    assert_eq!(kubernetes.evict(&gone).await, Ok(EvictOutcome::Evicted));
+    let objects = kubernetes.objects().await.expect("read");
+    assert!(!named(&objects, "api-1").terminating, "the UID is a precondition");
+    let budgets = "/apis/policy/v1/namespaces/default/poddisruptionbudgets";
+    let budget = json!({
+        "metadata": { "name": "api" },
+        "spec": { "minAvailable": 2, "selector": { "matchLabels": { "app": "api" } } }
+    });
+    post(client, budgets, &budget).await;
+    let status = json!({ "status": {
+        "observedGeneration": 1, "disruptionsAllowed": 0, "currentHealthy": 2,
+        "desiredHealthy": 2, "expectedPods": 2
+    } });
+    let (path, merge) = (format!("{budgets}/api/status"), "application/merge-patch+json");
+    send(client, "PATCH", &path, merge, &status).await;
+    let blocked = kubernetes.evict(&pod).await.expect("an answer");
+    assert_eq!(blocked, EvictOutcome::Blocked { budget: "default/api".to_owned() });
+    let status = json!({ "status": { "disruptionsAllowed": 1 } });
+    send(client, "PATCH", &path, merge, &status).await;
+    assert_eq!(kubernetes.evict(&pod).await, Ok(EvictOutcome::Evicted));
+    let objects = kubernetes.objects().await.expect("read");
+    let left = objects.pods.iter().find(|found| found.uid == pod.uid);
+    assert!(left.is_none_or(|pod| pod.terminating), "it is on its way out");
+}
+
+async fn deletes(kubernetes: &Kubernetes) {
+    let node = kubernetes.objects().await.expect("read").nodes.remove(0);
+    let other = kubernetes.delete_node(&node.name, &"another".into()).await;
+    assert!(other.is_err(), "another node");
+    kubernetes.delete_node(&node.name, &node.uid).await.expect("deleted");
+    assert!(kubernetes.objects().await.expect("read").nodes.is_empty());
+    kubernetes.delete_node(&node.name, &node.uid).await.expect("gone is no error");
+}
+
+async fn locks(kubernetes: &Kubernetes) {
+    let lease = |holder: &str| Lease::new(kubernetes, "kube-system", "fleetwright-apply", holder.to_owned());
+    let (first, second) = (lease("first"), lease("second"));
+    let held = first.acquire(Timestamp::now()).await.expect("free");
+    assert!(held.is_certain());
+    let taken = second.acquire(Timestamp::now()).await.expect_err("taken");
+    assert!(matches!(&taken, LeaseError::Taken { holder, .. } if holder == "first"), "{taken}");
+    let renewed = first.renew(&held, Timestamp::now()).await.expect("renewed");
+    let stale = first.renew(&held, Timestamp::now()).await.expect_err("an older version");
+    assert!(matches!(stale, LeaseError::Lost { .. }), "{stale}");
+    first.release(&renewed, Timestamp::now()).await.expect("given back");
+    let next = second.acquire(Timestamp::now()).await.expect("free again");
+    assert!(next.epoch > held.epoch, "no two holders have the same number");
+}

@@ -1,0 +1,82 @@
+//! The policies of `deploy/` allow what the code does, and nothing else.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+use serde_json::Value as Json;
+
+/// What EC2 asks for beside the call itself: a fleet launches, tags, and hands a role on.
+const IMPLIED: [&str; 3] = ["ec2:CreateTags", "ec2:RunInstances", "iam:PassRole"];
+
+/// Clients as the code names them, and the service each is of.
+const CLIENTS: [(&str, &str); 5] = [
+    ("self.ec2.", "ec2"),
+    ("self.eks.", "eks"),
+    ("self.iam.", "iam"),
+    ("self.ssm.", "ssm"),
+    ("self.sts.", "sts"),
+];
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// Returns every call of the adapter, as a policy writes it.
+fn calls() -> BTreeSet<String> {
+    let mut calls = BTreeSet::new();
+    for file in fs::read_dir(root().join("src/aws")).expect("a folder") {
+        let text = fs::read_to_string(file.expect("a file").path()).expect("text");
+        let dense: String = text.chars().filter(|c| !c.is_whitespace()).collect();
+        for (client, service) in CLIENTS {
+            for rest in dense.split(client).skip(1) {
+                let name: String = rest.chars().take_while(|c| *c != '(').collect();
+                calls.insert(format!("{service}:{}", camel(&name)));
+            }
+        }
+    }
+    calls
+}
+
+fn camel(name: &str) -> String {
+    let part = |part: &str| {
+        let mut letters = part.chars();
+        let first = letters.next().map(|c| c.to_ascii_uppercase());
+        first.into_iter().chain(letters).collect::<String>()
+    };
+    name.split('_').map(part).collect()
+}
+
+fn allowed(file: &str) -> BTreeSet<String> {
+    let text = fs::read_to_string(root().join("deploy/aws").join(file)).expect("a policy");
+    let policy: Json = serde_json::from_str(&text).expect("JSON");
+    let mut allowed = BTreeSet::new();
+    for statement in policy["Statement"].as_array().expect("statements") {
+        assert_eq!(statement["Effect"], "Allow");
+        match &statement["Action"] {
+            Json::Array(actions) => {
+                allowed.extend(actions.iter().filter_map(Json::as_str).map(str::to_owned));
+            }
+            action => allowed.extend(action.as_str().map(str::to_owned)),
+        }
+    }
+    allowed
+}
+
+#[test]
+fn the_policy_of_applying_allows_every_call_and_nothing_else() {
+    let mut needed = calls();
+    assert!(needed.contains("ec2:CreateFleet") && needed.len() > 8, "{needed:?}");
+    needed.extend(IMPLIED.map(str::to_owned));
+    assert_eq!(allowed("apply.json"), needed);
+}
+
+#[test]
+fn the_policy_of_planning_is_a_part_of_it_that_changes_nothing() {
+    let (plan, apply) = (allowed("plan.json"), allowed("apply.json"));
+    assert!(plan.is_subset(&apply) && !plan.is_empty());
+    for action in &plan {
+        let (_, verb) = action.split_once(':').expect("a service");
+        assert!(["Describe", "Get", "List"].iter().any(|read| verb.starts_with(read)), "{action}");
+    }
+}
