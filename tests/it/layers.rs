@@ -94,6 +94,8 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
             "units",
         ],
     ),
+    ("aws", &["catalog", "fleet", "ids", "manifest", "pod", "port", "units"]),
+    ("kube", &["demand", "fleet", "ids", "manifest", "pod", "port", "storage", "units"]),
     ("telemetry", &[]),
 ];
 
