@@ -12,8 +12,8 @@
 //! [`tag::CHANGE`]: crate::fleet::tag::CHANGE
 //! [`CORDONED_ANNOTATION`]: crate::fleet::CORDONED_ANNOTATION
 
-mod group;
 mod fence;
+mod group;
 mod guard;
 mod launch;
 mod receipt;

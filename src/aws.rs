@@ -11,6 +11,7 @@ mod boot;
 mod client;
 mod cloud;
 mod fault;
+mod group;
 mod image;
 mod instance;
 mod joining;
@@ -18,6 +19,7 @@ mod launch;
 mod limiter;
 mod machine;
 mod network;
+mod reserved;
 mod template;
 
 pub use boot::{Boot, Endpoint};

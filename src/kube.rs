@@ -28,14 +28,11 @@ use crate::port::PortError;
 ///
 /// Of what the server said only its message is kept: bodies of objects may hold secrets.
 fn port_error(verb: &str, error: &Error) -> PortError {
-    let (reason, transient) = match error {
-        Error::Api(status) => {
-            let code = status.code;
-            (format!("{} ({code})", status.message), code == 429 || code >= 500)
-        }
-        Error::HyperError(error) => (error.to_string(), true),
-        Error::Service(error) => (error.to_string(), true),
-        other => (other.to_string(), false),
+    let (reason, transient) = if let Error::Api(status) = error {
+        let code = status.code;
+        (format!("{} ({code})", status.message), code == 429 || code >= 500)
+    } else {
+        (error.to_string(), matches!(error, Error::HyperError(_) | Error::Service(_)))
     };
     PortError { verb: verb.to_owned(), reason, transient }
 }

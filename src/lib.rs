@@ -18,9 +18,9 @@ pub mod git;
 #[cfg(feature = "live")]
 pub mod github;
 pub mod ids;
-pub mod lint;
 #[cfg(feature = "kubernetes")]
 pub mod kube;
+pub mod lint;
 pub mod manifest;
 pub mod observe;
 pub mod plan;

@@ -62,7 +62,8 @@ pub use fleet::{
 pub use group::{DISCOVERY_PREFIX, DISCOVERY_TAG, GroupKind, NodeGroup};
 pub use live::read_live;
 pub use machine::{
-    BlockDevice, Identity, ImageTerm, Machine, MetadataOptions, Selector as MachineSelector, UserData,
+    BlockDevice, Identity, ImageTerm, Machine, MetadataOptions, Selector as MachineSelector,
+    UserData,
 };
 pub use model::{
     BufferScaling, Concurrency, CronSchedule, Desired, DisruptionBudget, JobScaling, JobStrategy,

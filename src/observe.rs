@@ -4,12 +4,10 @@
 //! nothing, retries nothing and knows no adapter. Invariant: unknown is not empty; a read that
 //! failed, or that contradicts another read, leaves its mark in `sources`.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
-use crate::fleet::{
-    ClusterIdentity, Completeness, FORMAT_VERSION, Instance, KEY_LABEL, Node, Observed,
-};
-use crate::port::{Clock, Cloud, Cluster, ClusterObjects, PortError};
+use crate::fleet::{ClusterIdentity, Completeness, FORMAT_VERSION, KEY_LABEL, Node, Observed};
+use crate::port::{Clock, Cloud, Cluster, ClusterObjects, Holdings, PortError};
 
 /// Name of the source that holds instances.
 pub const EC2: &str = "ec2";
@@ -27,14 +25,11 @@ pub async fn observe<C: Cloud, K: Cluster, T: Clock>(
     identity: ClusterIdentity,
 ) -> Observed {
     let taken_at = clock.now();
-    let groups = cloud.groups().await;
-    let instances = cloud.instances().await;
+    let holdings = cloud.holdings().await;
     let objects = cluster.objects().await;
-    let ec2 = match &groups {
-        Ok(_) => judge_ec2(&instances, &objects),
-        Err(error) => Completeness::Failed { reason: error.to_string() },
-    };
-    let kubernetes = judge_kubernetes(&objects);
+    let (ec2, kubernetes) = (judge_ec2(&holdings, &objects), judge_kubernetes(&objects));
+    let Holdings { instances, groups, reservations, fargate_profiles, unread: _ } =
+        holdings.unwrap_or_default();
     let ClusterObjects { nodes, pods, templates, workloads, storage, scaling, unread: _ } =
         objects.unwrap_or_default();
     let mut observed = Observed {
@@ -42,34 +37,37 @@ pub async fn observe<C: Cloud, K: Cluster, T: Clock>(
         cluster: identity,
         taken_at,
         sources: [(EC2.to_owned(), ec2), (KUBERNETES.to_owned(), kubernetes)].into(),
-        instances: instances.unwrap_or_default().into_iter().map(|i| (i.id.clone(), i)).collect(),
+        instances: instances.into_iter().map(|i| (i.id.clone(), i)).collect(),
         nodes: nodes.into_iter().map(|n| (n.name.clone(), n)).collect(),
         workloads,
         templates,
         pods,
         storage,
-        // No port tells yet what is sold out, or reserved.
+        // No port tells yet what is sold out.
         exclusions: Vec::new(),
-        reservations: BTreeMap::new(),
-        groups: groups.unwrap_or_default().into_iter().map(|g| (g.name.clone(), g)).collect(),
-        fargate_profiles: BTreeMap::new(),
+        reservations: reservations.into_iter().map(|r| (r.id.clone(), r)).collect(),
+        groups: groups.into_iter().map(|g| (g.name.clone(), g)).collect(),
+        fargate_profiles: fargate_profiles.into_iter().map(|p| (p.name.clone(), p)).collect(),
         scaling,
     };
     observed.canonicalize();
     observed
 }
 
-/// Judges the list of instances, by what the list of nodes says about it.
+/// Judges what the account holds, by what the list of nodes says about it.
 fn judge_ec2(
-    instances: &Result<Vec<Instance>, PortError>,
+    holdings: &Result<Holdings, PortError>,
     objects: &Result<ClusterObjects, PortError>,
 ) -> Completeness {
-    let instances = match instances {
-        Ok(instances) => instances,
+    let holdings = match holdings {
+        Ok(holdings) => holdings,
         Err(error) => return Completeness::Failed { reason: error.to_string() },
     };
+    if let Some(partial) = partial(&holdings.unread) {
+        return partial;
+    }
     let nodes = objects.as_ref().map_or(&[][..], |objects| &objects.nodes);
-    let listed: BTreeSet<_> = instances.iter().map(|instance| &instance.id).collect();
+    let listed: BTreeSet<_> = holdings.instances.iter().map(|instance| &instance.id).collect();
     // A node of ours that is Ready has a kubelet that answers: its machine exists, whatever the
     // list says. Describe calls lag behind, and a filter may be wrong.
     let missing = |node: &&Node| {
@@ -87,17 +85,23 @@ fn judge_ec2(
     }
 }
 
+/// Returns the mark of a source of which `unread` could not be read.
+fn partial(unread: &[String]) -> Option<Completeness> {
+    let first = unread.first()?;
+    let more = match unread.len() {
+        1 => String::new(),
+        n => format!(", and {} more", n - 1),
+    };
+    Some(Completeness::Partial { reason: format!("{first}{more}") })
+}
+
 fn judge_kubernetes(objects: &Result<ClusterObjects, PortError>) -> Completeness {
     let objects = match objects {
         Ok(objects) => objects,
         Err(error) => return Completeness::Failed { reason: error.to_string() },
     };
-    if let Some(first) = objects.unread.first() {
-        let more = match objects.unread.len() {
-            1 => String::new(),
-            n => format!(", and {} more", n - 1),
-        };
-        return Completeness::Partial { reason: format!("{first}{more}") };
+    if let Some(partial) = partial(&objects.unread) {
+        return partial;
     }
     let known = |template: &str| objects.templates.contains_key(template);
     match objects.pods.iter().find(|pod| !known(&pod.template)) {

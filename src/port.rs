@@ -13,7 +13,8 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::catalog::CapacityType;
-use crate::fleet::{Group, Instance, LiveWorkload, Node, Pod, Scaling};
+use crate::fargate::Profile;
+use crate::fleet::{Group, Instance, LiveWorkload, Node, Pod, Reservation, Scaling};
 use crate::ids::{
     GroupName, InstanceId, InstanceTypeName, Labels, NodeName, ReservationId, Uid, ZoneName,
 };
@@ -88,18 +89,31 @@ pub enum EvictOutcome {
     },
 }
 
-/// EC2.
+/// What the account holds for the cluster, read in one go.
+#[derive(Debug, Clone, Default)]
+pub struct Holdings {
+    /// Every instance that carries our cluster tag or is a member of one of the groups, terminated
+    /// ones included while EC2 shows them.
+    pub instances: Vec<Instance>,
+    /// Auto Scaling groups of the cluster.
+    pub groups: Vec<Group>,
+    /// Capacity reservations that the account can use.
+    pub reservations: Vec<Reservation>,
+    /// Fargate profiles of the cluster.
+    pub fargate_profiles: Vec<Profile>,
+    /// What is there, or may be, and could not be read or understood, each with the reason.
+    pub unread: Vec<String>,
+}
+
+/// EC2, and what of AWS stands around it.
 pub trait Cloud {
-    /// Lists every instance that carries our cluster tag or is a member of one of the cluster's
-    /// groups, terminated ones included while EC2 shows them.
-    fn instances(&self) -> impl Future<Output = Result<Vec<Instance>, PortError>>;
+    /// Reads instances, groups, reservations and Fargate profiles.
+    fn holdings(&self) -> impl Future<Output = Result<Holdings, PortError>>;
     /// Launches one instance, at most once for each token.
     fn launch(
         &self,
         request: &LaunchRequest,
     ) -> impl Future<Output = Result<LaunchOutcome, PortError>>;
-    /// Lists the Auto Scaling groups of the cluster.
-    fn groups(&self) -> impl Future<Output = Result<Vec<Group>, PortError>>;
     /// Raises the desired size of a group; fails if it would shrink, or grow above its most.
     fn raise_group(
         &self,

@@ -4,10 +4,10 @@
 //! lock is still certain; one that is not made is an error of that verb, which the change reports, and
 //! the same plan run again finishes it.
 
-use crate::fleet::{Instance, Pod};
-use crate::ids::{InstanceId, NodeName, Uid};
+use crate::fleet::Pod;
+use crate::ids::{GroupName, InstanceId, NodeName, Uid};
 use crate::port::{
-    Cloud, Cluster, ClusterObjects, EvictOutcome, LaunchOutcome, LaunchRequest, PortError,
+    Cloud, Cluster, ClusterObjects, EvictOutcome, Holdings, LaunchOutcome, LaunchRequest, PortError,
 };
 
 /// A port whose writes need a lock.
@@ -39,13 +39,23 @@ impl<P> std::fmt::Debug for Fenced<'_, P> {
 }
 
 impl<P: Cloud> Cloud for Fenced<'_, P> {
-    async fn instances(&self) -> Result<Vec<Instance>, PortError> {
-        self.port.instances().await
+    async fn holdings(&self) -> Result<Holdings, PortError> {
+        self.port.holdings().await
     }
 
     async fn launch(&self, request: &LaunchRequest) -> Result<LaunchOutcome, PortError> {
         self.check("launch instance")?;
         self.port.launch(request).await
+    }
+
+    async fn raise_group(&self, group: &GroupName, desired: u32) -> Result<(), PortError> {
+        self.check("raise group")?;
+        self.port.raise_group(group, desired).await
+    }
+
+    async fn end_member(&self, id: &InstanceId) -> Result<(), PortError> {
+        self.check("end member of group")?;
+        self.port.end_member(id).await
     }
 
     async fn terminate(&self, id: &InstanceId) -> Result<(), PortError> {

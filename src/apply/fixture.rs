@@ -8,7 +8,7 @@ use jiff::{SignedDuration, Timestamp};
 use super::{ApplyError, ApplySettings, Bounds, Event, Ports, Receipt, apply};
 use crate::catalog::{CapacityType, PriceSource};
 use crate::demand::DemandMode;
-use crate::fleet::{Group, Instance, KEY_LABEL, Observed, Pod, tag};
+use crate::fleet::{Instance, KEY_LABEL, Observed, Pod, tag};
 use crate::ids::{Address, GroupName, InstanceId, NodeName, Uid, WorkloadKind};
 use crate::observe::observe;
 use crate::plan::Plan;
@@ -18,7 +18,8 @@ use crate::plan::wire::{
     Placement, PodTotals, Precondition, ResourceChange, ResourceKind, Summary, Wave, WaveStep,
 };
 use crate::port::{
-    Clock, Cloud, Cluster, ClusterObjects, EvictOutcome, LaunchOutcome, LaunchRequest, PortError,
+    Clock, Cloud, Cluster, ClusterObjects, EvictOutcome, Holdings, LaunchOutcome, LaunchRequest,
+    PortError,
 };
 use crate::requirement::{key, label};
 use crate::sim::fixture::{cluster, genesis, id, launch, request, resources, run, shapes};
@@ -335,10 +336,10 @@ impl<'w> Faulty<'w> {
 }
 
 impl Cloud for Faulty<'_> {
-    async fn instances(&self) -> Result<Vec<Instance>, PortError> {
-        let mut instances = self.world.instances().await?;
-        instances.retain(|i| i.launched_at + self.lag <= self.world.now());
-        Ok(instances)
+    async fn holdings(&self) -> Result<Holdings, PortError> {
+        let mut holdings = self.world.holdings().await?;
+        holdings.instances.retain(|i| i.launched_at + self.lag <= self.world.now());
+        Ok(holdings)
     }
 
     async fn launch(&self, request: &LaunchRequest) -> Result<LaunchOutcome, PortError> {
@@ -347,10 +348,6 @@ impl Cloud for Faulty<'_> {
 
     async fn terminate(&self, id: &InstanceId) -> Result<(), PortError> {
         self.write(Cloud::terminate(self.world, id)).await
-    }
-
-    async fn groups(&self) -> Result<Vec<Group>, PortError> {
-        self.world.groups().await
     }
 
     async fn raise_group(&self, group: &GroupName, desired: u32) -> Result<(), PortError> {

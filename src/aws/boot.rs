@@ -5,7 +5,7 @@
 //! Each family has a form of its own. What the node class says beside it is kept, and where both say
 //! the same thing ours counts: the plan rests on it.
 //!
-//! Source: nodeadm's NodeConfig (AL2023), the AMI's `bootstrap.sh` (AL2) and `Start-EKSBootstrap.ps1`
+//! Source: nodeadm's `NodeConfig` (AL2023), the AMI's `bootstrap.sh` (AL2) and `Start-EKSBootstrap.ps1`
 //! (Windows), Bottlerocket's settings reference.
 
 use std::fmt::Write as _;
@@ -183,9 +183,9 @@ impl Boot<'_> {
         let mut taints = Table::new();
         for taint in self.taints {
             let value = Toml::from(format!("{}:{}", taint.value, effect(taint)));
-            match taints.entry(taint.key.to_string()).or_insert(Toml::Array(Vec::new())) {
-                Toml::Array(values) => values.push(value),
-                other => *other = Toml::Array(vec![value]),
+            let of_key = taints.entry(taint.key.to_string()).or_insert(Toml::Array(Vec::new()));
+            if let Toml::Array(values) = of_key {
+                values.push(value);
             }
         }
         if !taints.is_empty() {
@@ -223,7 +223,10 @@ fn node_labels(labels: &Labels) -> impl Iterator<Item = (&str, &str)> {
         let known = key.as_str() == "node.kubernetes.io/instance-type";
         (allowed && !known) || !(is("kubernetes.io") || is("k8s.io"))
     };
-    labels.iter().filter(move |(key, _)| own(key)).map(|(key, value)| (key.as_str(), value.as_str()))
+    labels
+        .iter()
+        .filter(move |(key, _)| own(key))
+        .map(|(key, value)| (key.as_str(), value.as_str()))
 }
 
 /// Returns what a kubelet configuration says of these settings.
@@ -324,11 +327,7 @@ fn multipart(parts: Vec<(&str, String)>) -> String {
     out
 }
 
-fn insert_some(
-    table: &mut Table,
-    key: &str,
-    entries: impl Iterator<Item = (String, String)>,
-) {
+fn insert_some(table: &mut Table, key: &str, entries: impl Iterator<Item = (String, String)>) {
     let entries: Table = entries.map(|(key, value)| (key, Toml::from(value))).collect();
     if !entries.is_empty() {
         table.insert(key.to_owned(), entries.into());

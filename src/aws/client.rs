@@ -1,19 +1,22 @@
 //! The clients, and who this account is.
 
+use std::sync::Mutex;
 use std::time::Duration;
 
 use aws_config::timeout::TimeoutConfig;
 use aws_config::{BehaviorVersion, Region, SdkConfig};
 use aws_sdk_ec2::Client as Ec2;
 use thiserror::Error as ThisError;
+use tokio::time::Instant;
 
 use super::fault::port_error;
 use super::limiter::{Api, Limiter};
 use super::machine::Machines;
+use crate::fargate::Profile;
 use crate::port::PortError;
 
 /// Longest wait for one answer, tries included.
-const ANSWER_MAX: Duration = Duration::from_secs(60);
+const ANSWER_MAX: Duration = Duration::from_mins(1);
 /// Longest wait for one try.
 const TRY_MAX: Duration = Duration::from_secs(20);
 
@@ -21,6 +24,7 @@ const TRY_MAX: Duration = Duration::from_secs(20);
 #[derive(Debug)]
 pub struct Aws {
     pub(super) ec2: Ec2,
+    pub(super) scaling: aws_sdk_autoscaling::Client,
     pub(super) ssm: aws_sdk_ssm::Client,
     pub(super) eks: aws_sdk_eks::Client,
     pub(super) iam: aws_sdk_iam::Client,
@@ -28,8 +32,14 @@ pub struct Aws {
     pub(super) limiter: Limiter,
     /// Name of the cluster whose instances these are.
     pub(super) cluster: String,
+    /// The tag that everything of the cluster carries, whoever made it.
+    pub(super) owned_tag: String,
     /// How machines are set up; none may be launched without.
     pub(super) machines: Option<Machines>,
+    /// Whether capacity reservations count; else they are not read.
+    pub(super) reserving: bool,
+    /// Fargate profiles, and when they were read.
+    pub(super) profiles: Mutex<Option<(Instant, Vec<Profile>)>>,
 }
 
 /// Why an account cannot be used.
@@ -64,13 +74,17 @@ impl Aws {
     pub fn with(config: &SdkConfig, cluster: &str) -> Self {
         Self {
             ec2: Ec2::new(config),
+            scaling: aws_sdk_autoscaling::Client::new(config),
             ssm: aws_sdk_ssm::Client::new(config),
             eks: aws_sdk_eks::Client::new(config),
             iam: aws_sdk_iam::Client::new(config),
             sts: aws_sdk_sts::Client::new(config),
             limiter: Limiter::default(),
             cluster: cluster.to_owned(),
+            owned_tag: format!("kubernetes.io/cluster/{cluster}"),
             machines: None,
+            reserving: false,
+            profiles: Mutex::default(),
         }
     }
 
@@ -78,6 +92,13 @@ impl Aws {
     #[must_use]
     pub fn launching(self, machines: Machines) -> Self {
         Self { machines: Some(machines), ..self }
+    }
+
+    /// Returns the same, which reads capacity reservations if `reserving`: whoever selects none need
+    /// not be permitted to see them.
+    #[must_use]
+    pub fn reserving(self, reserving: bool) -> Self {
+        Self { reserving, ..self }
     }
 
     /// Returns the number of the account.

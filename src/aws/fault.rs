@@ -15,8 +15,13 @@ const THROTTLED: [&str; 6] = [
 ];
 
 /// Codes of faults of AWS itself.
-const FAULTS: [&str; 5] =
-    ["InternalError", "InternalFailure", "InternalServerError", "ServiceUnavailable", "Unavailable"];
+const FAULTS: [&str; 5] = [
+    "InternalError",
+    "InternalFailure",
+    "InternalServerError",
+    "ServiceUnavailable",
+    "Unavailable",
+];
 
 /// Codes by which EC2 says that there is no capacity, or none for this account now.
 const NO_CAPACITY: [&str; 10] = [
@@ -48,8 +53,7 @@ where
         SdkError::ServiceError(found) => {
             let code = found.err().code().unwrap_or_default();
             let message = found.err().message().unwrap_or("no message");
-            let transient =
-                code.is_empty() || THROTTLED.contains(&code) || FAULTS.contains(&code);
+            let transient = code.is_empty() || THROTTLED.contains(&code) || FAULTS.contains(&code);
             (format!("{message} ({})", if code.is_empty() { "no code" } else { code }), transient)
         }
         SdkError::TimeoutError(_) => ("AWS did not answer in time".to_owned(), true),
@@ -58,7 +62,9 @@ where
         }
         SdkError::DispatchFailure(_) => ("AWS cannot be reached".to_owned(), true),
         SdkError::ResponseError(_) => ("AWS gave half an answer".to_owned(), true),
-        other => (format!("the request could not be made: {}", sources(other)), false),
+        other @ (SdkError::ConstructionFailure(_) | _) => {
+            (format!("the request could not be made: {}", sources(other)), false)
+        }
     };
     PortError { verb: verb.to_owned(), reason, transient }
 }

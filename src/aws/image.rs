@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use aws_sdk_ec2::types::Image;
+use aws_sdk_ec2::types::{ArchitectureValues, Image};
 
 use super::client::{Aws, AwsError};
 use super::fault::port_error;
@@ -125,7 +125,9 @@ impl Aws {
                     let path = parameter((family, version), hardware, kubernetes);
                     let path = path.ok_or_else(|| {
                         let arch = hardware.arch.of_ec2();
-                        AwsError::Missing(format!("there is no image {family}@{version} for {arch}"))
+                        AwsError::Missing(format!(
+                            "there is no image {family}@{version} for {arch}"
+                        ))
                     })?;
                     return self.parameter(&path).await;
                 }
@@ -140,7 +142,7 @@ impl Aws {
             }
         }
         let fits = |image: &&Image| {
-            let arch = image.architecture.as_ref().map(|arch| arch.as_str());
+            let arch = image.architecture.as_ref().map(ArchitectureValues::as_str);
             arch == Some(hardware.arch.of_ec2())
         };
         // The newest; of two of one moment the one whose id comes later, so that it is always one.
@@ -197,7 +199,9 @@ impl Aws {
 }
 
 /// Returns what every kind of machine must be, by the labels that its nodes have.
-pub(super) fn hardware_of(labels: &BTreeMap<crate::ids::LabelKey, crate::ids::LabelValue>) -> Hardware {
+pub(super) fn hardware_of(
+    labels: &BTreeMap<crate::ids::LabelKey, crate::ids::LabelValue>,
+) -> Hardware {
     let has = |key: &str| labels.contains_key(key);
     let arch = match labels.get("kubernetes.io/arch").map(crate::ids::LabelValue::as_str) {
         Some("arm64") => Arch::Arm64,
@@ -236,7 +240,11 @@ mod tests {
                      amazon-eks-node-al2023-x86_64-nvidia-1.33-v20260101/image_id"
                 )),
             ),
-            (("al2", "latest"), gpu, Some(format!("{eks}/amazon-linux-2-gpu/recommended/image_id"))),
+            (
+                ("al2", "latest"),
+                gpu,
+                Some(format!("{eks}/amazon-linux-2-gpu/recommended/image_id")),
+            ),
             (("al2", "latest"), Hardware { arch: Arch::Arm64, ..gpu }, None),
             (
                 ("bottlerocket", "v1.50.0"),

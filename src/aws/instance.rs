@@ -1,6 +1,6 @@
 //! Instances as EC2 lists them.
 
-use aws_sdk_ec2::types::{Instance as Ec2Instance, InstanceLifecycleType, InstanceStateName};
+use aws_sdk_ec2::types::{Instance as Ec2Instance, InstanceLifecycleType};
 use jiff::Timestamp;
 
 use crate::catalog::CapacityType;
@@ -14,13 +14,13 @@ pub(super) fn instance(found: Ec2Instance) -> Result<Instance, String> {
     let id = found.instance_id.ok_or("EC2 lists an instance without an id")?;
     let without = |what: &str| format!("EC2 lists instance `{id}` without {what}");
     let state = found.state.and_then(|state| state.name).ok_or_else(|| without("a state"))?;
-    let state = match state {
-        InstanceStateName::Pending => InstanceState::Pending,
-        InstanceStateName::Running => InstanceState::Running,
-        InstanceStateName::ShuttingDown => InstanceState::ShuttingDown,
-        InstanceStateName::Stopped => InstanceState::Stopped,
-        InstanceStateName::Stopping => InstanceState::Stopping,
-        InstanceStateName::Terminated => InstanceState::Terminated,
+    let state = match state.as_str() {
+        "pending" => InstanceState::Pending,
+        "running" => InstanceState::Running,
+        "shutting-down" => InstanceState::ShuttingDown,
+        "stopped" => InstanceState::Stopped,
+        "stopping" => InstanceState::Stopping,
+        "terminated" => InstanceState::Terminated,
         other => return Err(format!("EC2 lists instance `{id}` in the unknown state `{other}`")),
     };
     let capacity_type = match (&found.capacity_reservation_id, found.instance_lifecycle) {
@@ -44,6 +44,7 @@ pub(super) fn instance(found: Ec2Instance) -> Result<Instance, String> {
         image: tags.get(IMAGE_TAG).cloned().or(found.image_id).unwrap_or_default(),
         tags,
         reservation: found.capacity_reservation_id.map(Into::into),
+        group: None,
         id: id.into(),
     })
 }
@@ -51,7 +52,7 @@ pub(super) fn instance(found: Ec2Instance) -> Result<Instance, String> {
 #[cfg(test)]
 mod tests {
     use aws_sdk_ec2::primitives::DateTime;
-    use aws_sdk_ec2::types::{InstanceType, Placement, Tag};
+    use aws_sdk_ec2::types::{InstanceStateName, InstanceType, Placement, Tag};
 
     use super::*;
 
@@ -73,18 +74,27 @@ mod tests {
         let read = instance(found()).expect("an instance");
         assert_eq!(read.image, "al2023@latest");
         assert_eq!(read.instance_type, "m5.large".into());
-        assert_eq!((read.capacity_type, read.state), (CapacityType::OnDemand, InstanceState::Running));
-        let spot = Ec2Instance { instance_lifecycle: Some(InstanceLifecycleType::Spot), ..found() };
+        assert_eq!(
+            (read.capacity_type, read.state),
+            (CapacityType::OnDemand, InstanceState::Running)
+        );
+        let mut spot = found();
+        spot.instance_lifecycle = Some(InstanceLifecycleType::Spot);
         assert_eq!(instance(spot).expect("spot").capacity_type, CapacityType::Spot);
     }
 
     #[test]
     fn what_ec2_leaves_out_is_an_error_and_no_default() {
+        let without = |remove: fn(&mut Ec2Instance)| {
+            let mut broken = found();
+            remove(&mut broken);
+            broken
+        };
         for (broken, what) in [
-            (Ec2Instance { state: None, ..found() }, "a state"),
-            (Ec2Instance { placement: None, ..found() }, "a zone"),
-            (Ec2Instance { launch_time: None, ..found() }, "a time of launch"),
-            (Ec2Instance { instance_type: None, ..found() }, "a type"),
+            (without(|i| i.state = None), "a state"),
+            (without(|i| i.placement = None), "a zone"),
+            (without(|i| i.launch_time = None), "a time of launch"),
+            (without(|i| i.instance_type = None), "a type"),
         ] {
             assert_eq!(
                 instance(broken).expect_err(what),

@@ -28,14 +28,16 @@ impl Aws {
         self.limiter.take(Api::Other).await;
         let found = self.eks.describe_cluster().name(&self.cluster).send().await;
         let found = found.map_err(|error| port_error("read the EKS cluster", &error))?;
-        let without =
-            |what: &str| AwsError::Missing(format!("EKS says nothing of its {what}: {}", self.cluster));
+        let without = |what: &str| {
+            AwsError::Missing(format!("EKS says nothing of its {what}: {}", self.cluster))
+        };
         let cluster = found.cluster.ok_or_else(|| without("existence"))?;
         let network = cluster.kubernetes_network_config.ok_or_else(|| without("network"))?;
         let service_cidr = network.service_ipv4_cidr.or(network.service_ipv6_cidr);
         let service_cidr = service_cidr.ok_or_else(|| without("service addresses"))?;
-        let dns = dns_of(&service_cidr)
-            .ok_or_else(|| AwsError::Missing(format!("`{service_cidr}` is no range of addresses")))?;
+        let dns = dns_of(&service_cidr).ok_or_else(|| {
+            AwsError::Missing(format!("`{service_cidr}` is no range of addresses"))
+        })?;
         let authority = cluster.certificate_authority.and_then(|authority| authority.data);
         let endpoint = Endpoint {
             cluster: self.cluster.clone(),

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use aws_sdk_ec2::operation::create_fleet::CreateFleetOutput;
+use aws_sdk_ec2::operation::create_fleet::builders::CreateFleetFluentBuilder;
 use aws_sdk_ec2::types::{
     DefaultTargetCapacityType, FleetLaunchTemplateConfigRequest,
     FleetLaunchTemplateOverridesRequest, FleetLaunchTemplateSpecificationRequest,
@@ -23,7 +24,7 @@ use super::network::Subnets;
 use super::template::Content;
 use crate::catalog::CapacityType;
 use crate::fleet::tag;
-use crate::manifest::{Identity, NodeClass};
+use crate::manifest::{Identity, NodeClass, UserData};
 use crate::port::{LaunchOutcome, LaunchRequest};
 
 impl Aws {
@@ -48,9 +49,33 @@ impl Aws {
         };
         let content = self.content(machines, class, request).await?;
         let template = self.template(machines, &content).await?;
+        let call = self.fleet((class, request), template, &subnet.id);
+        self.limiter.take(Api::Launch).await;
+        match call.send().await {
+            Ok(answer) => Ok(outcome(answer)?),
+            Err(error) => {
+                use aws_sdk_ec2::error::ProvideErrorMetadata as _;
+                match error.code() {
+                    Some(code) if is_no_capacity(code) => {
+                        let reason = error.message().unwrap_or(code).to_owned();
+                        Ok(LaunchOutcome::InsufficientCapacity { reason })
+                    }
+                    _ => Err(port_error("launch instance", &error).into()),
+                }
+            }
+        }
+    }
+
+    /// Returns the call for a fleet of one instance, in one subnet.
+    fn fleet(
+        &self,
+        (class, request): (&NodeClass, &LaunchRequest),
+        template: String,
+        subnet: &str,
+    ) -> CreateFleetFluentBuilder {
         let overrides = FleetLaunchTemplateOverridesRequest::builder()
             .instance_type(InstanceType::from(request.instance_type.as_str()))
-            .subnet_id(&subnet.id)
+            .subnet_id(subnet)
             .build();
         let config = FleetLaunchTemplateConfigRequest::builder()
             .launch_template_specification(
@@ -83,27 +108,13 @@ impl Aws {
             .launch_template_configs(config)
             .target_capacity_specification(capacity)
             .set_tag_specifications(Some(specifications.into()));
-        let call = if spot {
+        if spot {
             let strategy = SpotAllocationStrategy::PriceCapacityOptimized;
             call.spot_options(SpotOptionsRequest::builder().allocation_strategy(strategy).build())
         } else {
             let strategy = FleetOnDemandAllocationStrategy::LowestPrice;
             let options = OnDemandOptionsRequest::builder().allocation_strategy(strategy);
             call.on_demand_options(options.build())
-        };
-        self.limiter.take(Api::Launch).await;
-        match call.send().await {
-            Ok(answer) => Ok(outcome(answer)?),
-            Err(error) => {
-                use aws_sdk_ec2::error::ProvideErrorMetadata as _;
-                match error.code() {
-                    Some(code) if is_no_capacity(code) => {
-                        let reason = error.message().unwrap_or(code).to_owned();
-                        Ok(LaunchOutcome::InsufficientCapacity { reason })
-                    }
-                    _ => Err(port_error("launch instance", &error).into()),
-                }
-            }
         }
     }
 
@@ -130,26 +141,26 @@ impl Aws {
         request: &LaunchRequest,
     ) -> Result<Content<'c>, AwsError> {
         let key = (class.name.clone(), hardware_of(&request.labels));
-        let image = match machines.recall(|known| known.images.get(&key).cloned()) {
-            Some(image) => image,
-            None => {
-                let terms = &class.machine.images;
-                let image = self.image(terms, key.1, &machines.kubernetes).await?;
-                machines.keep(|known| {
-                    known.images.insert(key, image.clone());
-                });
-                image
-            }
+        let known = machines.recall(|known| known.images.get(&key).cloned());
+        let image = if let Some(image) = known {
+            image
+        } else {
+            let terms = &class.machine.images;
+            let image = self.image(terms, key.1, &machines.kubernetes).await?;
+            machines.keep(|known| {
+                known.images.insert(key, image.clone());
+            });
+            image
         };
-        let groups = match machines.recall(|known| known.groups.get(&class.name).cloned()) {
-            Some(groups) => groups,
-            None => {
-                let groups = self.security_groups(&class.machine.security_groups).await?;
-                machines.keep(|known| {
-                    known.groups.insert(class.name.clone(), groups.clone());
-                });
-                groups
-            }
+        let known = machines.recall(|known| known.groups.get(&class.name).cloned());
+        let groups = if let Some(groups) = known {
+            groups
+        } else {
+            let groups = self.security_groups(&class.machine.security_groups).await?;
+            machines.keep(|known| {
+                known.groups.insert(class.name.clone(), groups.clone());
+            });
+            groups
         };
         let profile = self.profile_of(machines, class).await?;
         let taints = [&request.taints[..], &request.startup_taints[..]].concat();
@@ -160,11 +171,11 @@ impl Aws {
             labels: &request.labels,
             taints: &taints,
             raid0: class.instance_store_raid0,
-            custom: class.machine.user_data.as_ref().map(|data| data.reveal()),
+            custom: class.machine.user_data.as_ref().map(UserData::reveal),
         };
-        let user_data = boot.user_data().map_err(|error| {
-            AwsError::Missing(format!("node class {}: {error}", class.name))
-        })?;
+        let user_data = boot
+            .user_data()
+            .map_err(|error| AwsError::Missing(format!("node class {}: {error}", class.name)))?;
         Ok(Content {
             image,
             profile,
@@ -194,7 +205,8 @@ impl Aws {
         let found =
             found.map_err(|error| port_error(&format!("read the role `{role}`"), &error))?;
         // The first by name, so that it is always the same one.
-        let names = found.instance_profiles.into_iter().map(|profile| profile.instance_profile_name);
+        let names =
+            found.instance_profiles.into_iter().map(|profile| profile.instance_profile_name);
         let Some(name) = names.min() else {
             return Err(AwsError::Missing(format!(
                 "no instance profile holds the role `{role}` of node class {}; make one, or name it \
@@ -231,7 +243,8 @@ fn outcome(answer: CreateFleetOutput) -> Result<LaunchOutcome, AwsError> {
     if !words.is_empty() && words.keys().all(|code| is_no_capacity(code)) {
         return Ok(LaunchOutcome::InsufficientCapacity { reason });
     }
-    let reason = if reason.is_empty() { "EC2 gave neither instance nor error".into() } else { reason };
+    let reason =
+        if reason.is_empty() { "EC2 gave neither instance nor error".into() } else { reason };
     let transient = words.is_empty();
     let verb = "launch instance".to_owned();
     Err(crate::port::PortError { verb, reason, transient }.into())

@@ -15,6 +15,8 @@ pub(super) enum Api {
     Launch,
     /// Terminations.
     Terminate,
+    /// Auto Scaling.
+    Scaling,
     /// Launch templates, which EC2 limits more than others.
     Template,
     /// Everything else.
@@ -25,15 +27,15 @@ impl Api {
     /// Returns how many calls may be made at once, and how many a second after that. A third of what
     /// EC2 allows an account, so that others have the rest.
     ///
-    /// Source: EC2 API reference, request throttling: non-mutating 50 and 10, RunInstances 5 and 2,
-    /// TerminateInstances 100 and 5 (resources 1000 and 20), launch templates 5 and 1.
+    /// Source: EC2 API reference, request throttling: non-mutating 50 and 10, `RunInstances` 5 and 2,
+    /// `TerminateInstances` 100 and 5 (resources 1000 and 20), launch templates 5 and 1.
     fn budget(self) -> (u32, u32) {
         match self {
             Self::Describe => (16, 4),
             Self::Launch => (5, 2),
             Self::Terminate => (10, 2),
             Self::Template => (5, 1),
-            Self::Other => (10, 3),
+            Self::Scaling | Self::Other => (10, 3),
         }
     }
 }
@@ -93,7 +95,7 @@ mod tests {
         for _ in 0..5 {
             limiter.reserve(Api::Template, now);
         }
-        let later = now + Duration::from_secs(60);
+        let later = now + Duration::from_mins(1);
         let free = (0..9).filter(|_| limiter.reserve(Api::Template, later) == later).count();
         assert_eq!(free, 5);
     }

@@ -46,7 +46,9 @@ impl Machines {
         Self {
             endpoint,
             kubernetes: kubernetes.to_owned(),
-            classes: classes.filter_map(|(name, pool)| Some((name.clone(), class(pool)?))).collect(),
+            classes: classes
+                .filter_map(|(name, pool)| Some((name.clone(), class(pool)?)))
+                .collect(),
             known: Mutex::default(),
         }
     }

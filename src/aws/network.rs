@@ -61,7 +61,10 @@ impl Aws {
             }
         }
         if by_id.is_empty() {
-            return Err(AwsError::Missing(format!("no subnet is selected by {}", shown(selectors))));
+            return Err(AwsError::Missing(format!(
+                "no subnet is selected by {}",
+                shown(selectors)
+            )));
         }
         let mut subnets = Subnets::new();
         for (id, (zone, free)) in by_id {

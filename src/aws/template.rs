@@ -4,13 +4,14 @@ use std::fmt::Write as _;
 
 use aws_sdk_ec2::error::ProvideErrorMetadata as _;
 use aws_sdk_ec2::types::{
-    CapacityReservationPreference, CapacityReservationTarget, LaunchTemplateBlockDeviceMappingRequest,
-    LaunchTemplateCapacityReservationSpecificationRequest, LaunchTemplateEbsBlockDeviceRequest,
-    LaunchTemplateHttpTokensState, LaunchTemplateIamInstanceProfileSpecificationRequest,
+    CapacityReservationPreference, CapacityReservationTarget,
+    LaunchTemplateBlockDeviceMappingRequest, LaunchTemplateCapacityReservationSpecificationRequest,
+    LaunchTemplateEbsBlockDeviceRequest, LaunchTemplateHttpTokensState,
+    LaunchTemplateIamInstanceProfileSpecificationRequest,
     LaunchTemplateInstanceMetadataEndpointState, LaunchTemplateInstanceMetadataOptionsRequest,
-    LaunchTemplateInstanceMetadataProtocolIpv6, LaunchTemplateInstanceNetworkInterfaceSpecificationRequest,
-    LaunchTemplatesMonitoringRequest, RequestLaunchTemplateData, ResourceType, Tag,
-    TagSpecification, VolumeType,
+    LaunchTemplateInstanceMetadataProtocolIpv6,
+    LaunchTemplateInstanceNetworkInterfaceSpecificationRequest, LaunchTemplatesMonitoringRequest,
+    RequestLaunchTemplateData, ResourceType, Tag, TagSpecification, VolumeType,
 };
 use sha2::{Digest as _, Sha256};
 
@@ -176,7 +177,8 @@ impl Aws {
             .await;
         match made {
             Ok(_) => {}
-            Err(error) if error.code() == Some("InvalidLaunchTemplateName.AlreadyExistsException") => {}
+            Err(error)
+                if error.code() == Some("InvalidLaunchTemplateName.AlreadyExistsException") => {}
             Err(error) => return Err(port_error("make launch template", &error).into()),
         }
         machines.keep(|known| {

@@ -66,10 +66,7 @@ pub(super) fn carry_out(
             end
         }
         #[cfg(feature = "cluster")]
-        WorldChoice::Live | WorldChoice::File(_) => {
-            let approved = settings.approved_digest.clone();
-            super::live::carry_out(plan, approved, settings.lock_timeout, console)
-        }
+        WorldChoice::Live | WorldChoice::File(_) => super::live::carry_out(plan, settings, console),
         #[cfg(not(feature = "cluster"))]
         WorldChoice::Live | WorldChoice::File(_) => Err(not_built(&world)),
         WorldChoice::Empty => Err(nothing_to_change(&world)),
@@ -190,7 +187,9 @@ fn nothing_to_change(world: &WorldChoice) -> CliError {
 #[cfg(not(feature = "cluster"))]
 fn not_built(world: &WorldChoice) -> CliError {
     CliError::text(format!("this program was built without what applying to world `{world}` needs"))
-        .hint("build it with the feature `cluster`, or use an embedded world: --world sim:DIRECTORY")
+        .hint(
+            "build it with the feature `cluster`, or use an embedded world: --world sim:DIRECTORY",
+        )
 }
 
 fn has_errors(plan: &Plan) -> CliError {

@@ -77,12 +77,21 @@ pub(super) fn carry_out(
     // Autoscalers look again: some of them follow the nodes that have just come or gone.
     world.deliver(&delivery(&desired, &world.observed())).map_err(CliError::new)?;
     world.settle(SETTLE_MAX).map_err(CliError::new)?;
-    if let Some(path) = receipt_file {
-        let json = crate::plan::canonical::pretty(&receipt).map_err(CliError::new)?;
+    conclude(&receipt, receipt_file, console)
+}
+
+/// Says what was done, and keeps it where the caller wants it.
+pub(super) fn conclude(
+    receipt: &Receipt,
+    file: Option<&Path>,
+    console: &mut Console,
+) -> Result<Exit, CliError> {
+    if let Some(path) = file {
+        let json = crate::plan::canonical::pretty(receipt).map_err(CliError::new)?;
         files::write(path, &json)?;
     }
-    console.print(&progress::receipt(&receipt))?;
-    Ok(exit(&receipt))
+    console.print(&progress::receipt(receipt))?;
+    Ok(exit(receipt))
 }
 
 fn run(
@@ -102,7 +111,7 @@ fn run(
     runtime.block_on(apply(plan, &ports, settings, &mut report)).map_err(refused)
 }
 
-pub(super) fn exit(receipt: &Receipt) -> Exit {
+fn exit(receipt: &Receipt) -> Exit {
     match receipt.verdict {
         Verdict::Applied => Exit::Done,
         Verdict::Partly => Exit::Partly,

@@ -11,12 +11,11 @@ use jiff::{SignedDuration, Timestamp};
 use super::error::CliError;
 use super::progress;
 use super::repository::Repository;
-use super::{Console, Exit, embedded};
+use super::{Console, Exit, embedded, settings};
 use crate::apply::{ApplySettings, Bounds, Event, Fenced, Ports, Receipt, apply, verify};
 use crate::aws::{Aws, AwsError, Machines};
 use crate::catalog::Catalog;
 use crate::fleet::{ClusterIdentity, Observed};
-use crate::ids::Digest;
 use crate::kube::{ConnectError, Held, Kubernetes, Lease, LeaseError, RENEW_EVERY};
 use crate::plan::Plan;
 use crate::port::Clock;
@@ -55,6 +54,8 @@ impl Live {
         let uid = kubernetes.uid().await.map_err(no_cluster)?;
         let fleet = &repository.fleet;
         let aws = Aws::connect(&fleet.cluster, fleet.region.as_str()).await;
+        let mut classes = repository.desired.node_classes.values();
+        let aws = aws.reserving(classes.any(|class| !class.reservations.is_empty()));
         let account = aws.account().await.map_err(no_account)?;
         let identity = ClusterIdentity { account, uid: uid.to_string(), ..fleet.identity() };
         Ok(Self { kubernetes, aws, identity })
@@ -71,12 +72,9 @@ pub(super) fn observe(repository: &Repository) -> Result<Observed, CliError> {
 }
 
 /// Carries an approved plan out, with progress on stderr and the receipt on stdout.
-///
-/// `patience` is how long to wait while another apply holds the lock.
 pub(super) fn carry_out(
     plan: &Plan,
-    approved: Option<Digest>,
-    patience: Duration,
+    asked: &settings::ApplySettings,
     console: &mut Console,
 ) -> Result<Exit, CliError> {
     let repository = embedded::same_tree(plan)?;
@@ -87,7 +85,7 @@ pub(super) fn carry_out(
         let Live { kubernetes, aws, identity } = Live::connect(&repository).await?;
         let settings = ApplySettings {
             cluster: identity,
-            approved,
+            approved: asked.approved_digest.clone(),
             dropped: BTreeMap::new(),
             catalog: Some(&catalog),
             interrupted: Some(&interrupted),
@@ -95,13 +93,14 @@ pub(super) fn carry_out(
         };
         verify(plan, &settings, Wall.now()).map_err(embedded::refused)?;
         let joining = aws.joining().await.map_err(no_account)?;
-        let aws = aws.launching(Machines::of(&repository.desired, joining.endpoint, &joining.kubernetes));
+        let machines = Machines::of(&repository.desired, joining.endpoint, &joining.kubernetes);
+        let aws = aws.launching(machines);
         let lease = Lease::new(&kubernetes, LEASE_NAMESPACE, LEASE_NAME, holder(plan));
-        let held = acquire(&lease, patience, console).await?;
-        under_lease(plan, (&kubernetes, &aws), &settings, (&lease, held), console).await
+        let held = acquire(&lease, asked.lock_timeout, console).await?;
+        let ports = (&kubernetes, &aws);
+        Box::pin(under_lease(plan, ports, &settings, (&lease, held), console)).await
     })?;
-    console.print(&progress::receipt(&receipt))?;
-    Ok(embedded::exit(&receipt))
+    embedded::conclude(&receipt, asked.receipt.as_deref(), console)
 }
 
 /// Applies while the lease is renewed; what is written stops as soon as holding it is not certain.

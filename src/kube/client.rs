@@ -11,7 +11,7 @@ use thiserror::Error as ThisError;
 use crate::ids::Uid;
 
 /// Longest wait for an answer of the API server.
-const ANSWER_MAX: Duration = Duration::from_secs(60);
+const ANSWER_MAX: Duration = Duration::from_mins(1);
 
 /// A cluster, reached through its API server.
 #[derive(Clone)]

@@ -24,7 +24,7 @@ use super::write::MANAGER;
 use crate::port::PortError;
 
 /// How long a lease lasts that is not renewed.
-const DURATION: Duration = Duration::from_secs(60);
+const DURATION: Duration = Duration::from_mins(1);
 
 /// How long before its end a lease no longer counts as held: the longest call to the outside, and
 /// clocks that run at different rates.

@@ -91,8 +91,7 @@ pub(super) fn read_amounts(amounts: BTreeMap<String, ApiQuantity>) -> Result<Amo
     let read = |(name, ApiQuantity(text)): (String, ApiQuantity)| {
         let quantity: Quantity =
             text.parse().map_err(|_| format!("the amount `{text}` of {name}"))?;
-        let amount =
-            if name == "cpu" { quantity.ceil_milli() } else { quantity.ceil_units() };
+        let amount = if name == "cpu" { quantity.ceil_milli() } else { quantity.ceil_units() };
         Ok((name.into(), amount))
     };
     amounts.into_iter().map(read).collect()

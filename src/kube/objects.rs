@@ -173,7 +173,11 @@ impl Read {
             let replicas = match workload.scale {
                 Scale::Replicas(n) => n,
                 Scale::Job { pods, suspended: false } => pods,
-                Scale::Job { suspended: true, .. } | Scale::PerNode | Scale::CronJob { .. } => 0,
+                Scale::Job { suspended: true, .. }
+                | Scale::PerNode
+                | Scale::CronJob { .. }
+                | Scale::ScaledJob(_)
+                | Scale::Buffer(_) => 0,
             };
             let template = Some(self.keep(&workload.template));
             // Nothing in a cluster tells reliably which repository delivers a workload.
@@ -185,11 +189,8 @@ impl Read {
     /// Takes classes, volumes and claims.
     fn storage(&mut self, objects: &[Json]) {
         let read = self.understood(objects);
-        let mut storage = Storage {
-            classes: read.storage_classes,
-            volumes: read.volumes,
-            ..Storage::default()
-        };
+        let mut storage =
+            Storage { classes: read.storage_classes, volumes: read.volumes, ..Storage::default() };
         for ((namespace, name), declared) in read.claims {
             storage.claims.entry(namespace).or_default().insert(name, declared.claim);
         }
@@ -204,7 +205,8 @@ impl Read {
             let namespace = meta.namespace.as_deref().unwrap_or_default();
             let claims = storage.claims.get_mut(namespace).filter(|_| kind == CLAIMS.kind);
             if let Some(claim) = claims.and_then(|claims| claims.get_mut(&name)) {
-                let bound = meta.annotations.as_ref().is_some_and(|a| a.contains_key(BIND_COMPLETED));
+                let bound =
+                    meta.annotations.as_ref().is_some_and(|a| a.contains_key(BIND_COMPLETED));
                 let lost = object.pointer("/status/phase").is_some_and(|phase| phase == "Lost");
                 claim.phase = match (lost, bound) {
                     (true, _) => ClaimPhase::Lost,

@@ -16,10 +16,7 @@ use crate::pod::{Amounts, PodTemplate};
 const MIRROR: &str = "kubernetes.io/config.mirror";
 
 /// Reads a pod whose template is known by `key`. Its owner is the one that it names itself.
-pub(super) fn pod(
-    object: &Json,
-    (key, template): (String, &PodTemplate),
-) -> Result<Pod, String> {
+pub(super) fn pod(object: &Json, (key, template): (String, &PodTemplate)) -> Result<Pod, String> {
     let meta = meta_of(object).ok_or("a pod has no metadata")?;
     let name = meta.name.clone().ok_or("a pod has no name")?;
     let namespace = meta.namespace.clone().unwrap_or_default();
@@ -54,10 +51,7 @@ pub(super) fn pod(
 /// Returns what the kubelet granted to the containers of a pod that is or was resized in place: the
 /// larger of what it reserves (`allocatedResources`) and what runs (`resources`). Nothing where all
 /// of it is what the template says.
-fn granted(
-    status: PodStatus,
-    template: &PodTemplate,
-) -> Result<BTreeMap<String, Amounts>, String> {
+fn granted(status: PodStatus, template: &PodTemplate) -> Result<BTreeMap<String, Amounts>, String> {
     let mut granted = BTreeMap::new();
     let all = status.container_statuses.into_iter().chain(status.init_container_statuses);
     for container in all.flatten() {

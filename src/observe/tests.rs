@@ -1,7 +1,7 @@
 //! Unknown is not empty.
 
 use super::*;
-use crate::fleet::{Group, tag, write_world};
+use crate::fleet::{tag, write_world};
 use crate::ids::{GroupName, InstanceId, NodeName, Uid, WorkloadKind};
 use crate::port::{EvictOutcome, LaunchOutcome, LaunchRequest};
 use crate::sim::fixture::{cluster, launch, request, run, world};
@@ -20,15 +20,15 @@ fn failed(verb: &str) -> PortError {
 }
 
 impl Cloud for Faulty {
-    async fn instances(&self) -> Result<Vec<Instance>, PortError> {
+    async fn holdings(&self) -> Result<Holdings, PortError> {
         if self.ec2 {
-            return Err(failed("list instances"));
+            return Err(failed("read account"));
         }
-        let mut instances = self.world.instances().await?;
+        let mut holdings = self.world.holdings().await?;
         if self.lagging {
-            instances.pop();
+            holdings.instances.pop();
         }
-        Ok(instances)
+        Ok(holdings)
     }
 
     async fn launch(&self, request: &LaunchRequest) -> Result<LaunchOutcome, PortError> {
@@ -37,10 +37,6 @@ impl Cloud for Faulty {
 
     async fn terminate(&self, id: &InstanceId) -> Result<(), PortError> {
         self.world.terminate(id).await
-    }
-
-    async fn groups(&self) -> Result<Vec<Group>, PortError> {
-        self.world.groups().await
     }
 
     async fn raise_group(&self, group: &GroupName, desired: u32) -> Result<(), PortError> {
@@ -109,7 +105,7 @@ fn a_read_that_failed_is_marked_and_the_other_kept() {
     faulty.ec2 = true;
     let observed = look(&faulty);
     assert!(!observed.is_complete());
-    let reason = "list instances failed: connection reset".to_owned();
+    let reason = "read account failed: connection reset".to_owned();
     assert_eq!(observed.sources[EC2], Completeness::Failed { reason });
     assert_eq!(observed.sources[KUBERNETES], Completeness::Complete);
     assert_eq!(observed.nodes.len(), 1);

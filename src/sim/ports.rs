@@ -9,10 +9,11 @@ use super::controllers::key_of;
 use super::journal::{self, Entry};
 use super::ledger::Call;
 use super::state::State;
-use crate::fleet::{CORDONED_ANNOTATION, Group, Instance, Pod, tag};
+use crate::fleet::{CORDONED_ANNOTATION, Instance, Pod, tag};
 use crate::ids::{GroupName, InstanceId, NodeName, Uid};
 use crate::port::{
-    Clock, Cloud, Cluster, ClusterObjects, EvictOutcome, LaunchOutcome, LaunchRequest, PortError,
+    Clock, Cloud, Cluster, ClusterObjects, EvictOutcome, Holdings, LaunchOutcome, LaunchRequest,
+    PortError,
 };
 
 /// Returns the error of a verb that the world refused; the same call is refused again.
@@ -43,14 +44,20 @@ impl World {
 }
 
 impl Cloud for World {
-    async fn instances(&self) -> Result<Vec<Instance>, PortError> {
-        self.check_saved("list instances")?;
+    async fn holdings(&self) -> Result<Holdings, PortError> {
+        self.check_saved("read account")?;
         let state = self.state.borrow();
         let ours = |instance: &&Instance| {
             instance.group.is_some()
                 || instance.tags.get(tag::CLUSTER).is_some_and(|name| *name == state.cluster.name)
         };
-        Ok(state.instances.values().filter(ours).cloned().collect())
+        Ok(Holdings {
+            instances: state.instances.values().filter(ours).cloned().collect(),
+            groups: state.groups.values().cloned().collect(),
+            reservations: state.reservations.values().cloned().collect(),
+            fargate_profiles: state.fargate_profiles.values().cloned().collect(),
+            unread: Vec::new(),
+        })
     }
 
     async fn launch(&self, request: &LaunchRequest) -> Result<LaunchOutcome, PortError> {
@@ -63,11 +70,6 @@ impl Cloud for World {
         }
         self.record(|at| Call::Launch { at, request: Box::new(request.clone()), outcome });
         result.map_err(|reason| refused(VERB, reason))
-    }
-
-    async fn groups(&self) -> Result<Vec<Group>, PortError> {
-        self.check_saved("list groups")?;
-        Ok(self.state.borrow().groups.values().cloned().collect())
     }
 
     async fn raise_group(&self, group: &GroupName, desired: u32) -> Result<(), PortError> {

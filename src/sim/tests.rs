@@ -146,7 +146,7 @@ fn only_instances_of_the_cluster_are_listed() {
     let world = world();
     launch(&world, &request("ours"));
     launch(&world, &LaunchRequest { tags: [].into(), ..request("foreign") });
-    assert_eq!(run(world.instances()).expect("read").len(), 1);
+    assert_eq!(run(world.holdings()).expect("read").instances.len(), 1);
     assert_eq!(world.observed().instances.len(), 2);
 }
 
@@ -537,7 +537,7 @@ fn a_sleep_that_could_not_be_kept_fails_the_next_verb() {
     std::fs::remove_dir_all(&inner).expect("removed");
     std::fs::write(&inner, "a file where a directory was").expect("written");
     pass(&world, MINUTE);
-    let error = run(world.instances()).expect_err("the clock's write failed");
+    let error = run(world.holdings()).expect_err("the clock's write failed");
     assert!(error.reason.contains("world.json"), "{error}");
 }
 

@@ -55,7 +55,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ),
     ("render", &["catalog", "ids", "manifest", "plan", "requirement", "units"]),
     ("policy", &["ids", "plan"]),
-    ("port", &["catalog", "fleet", "ids", "manifest", "pod", "storage", "units"]),
+    ("port", &["catalog", "fargate", "fleet", "ids", "manifest", "pod", "storage", "units"]),
     ("sources", &["ids", "manifest", "port"]),
     ("review", &["apply", "ids", "plan", "policy", "port", "render"]),
     ("github", &["port"]),
@@ -94,7 +94,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
             "units",
         ],
     ),
-    ("aws", &["catalog", "fleet", "ids", "manifest", "pod", "port", "units"]),
+    ("aws", &["catalog", "fargate", "fleet", "ids", "manifest", "pod", "port", "units"]),
     ("kube", &["demand", "fleet", "ids", "manifest", "pod", "port", "storage", "units"]),
     ("telemetry", &[]),
 ];

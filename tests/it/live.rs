@@ -4,9 +4,20 @@
 //! Neither can be had from the registry of crates, so that a machine without them runs none of this and
 //! says so on stderr. The contributing notes tell where to get them.
 
-mod cluster;
 #[cfg(feature = "aws")]
 mod account;
+mod cluster;
+#[cfg(feature = "cluster")]
+mod journey;
+#[cfg(feature = "cluster")]
+mod kubelets;
 #[cfg(feature = "aws")]
 mod moto;
 mod plane;
+
+/// Says on stderr what is not shown here, and why: a test that did nothing must not look like one.
+fn not_run(why: &str) {
+    use std::io::Write as _;
+    // Nobody may be listening.
+    let _ = writeln!(std::io::stderr(), "not run: {why}");
+}

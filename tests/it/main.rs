@@ -11,12 +11,11 @@ mod deploy;
 mod golden;
 mod hostile;
 mod layers;
+#[cfg(feature = "kubernetes")]
+mod live;
 mod optimum;
 mod order;
 mod overlays;
-#[cfg(feature = "kubernetes")]
-mod live;
-mod order;
 mod permissions;
 mod proof;
 mod review;

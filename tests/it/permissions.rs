@@ -10,7 +10,8 @@ use serde_json::Value as Json;
 const IMPLIED: [&str; 3] = ["ec2:CreateTags", "ec2:RunInstances", "iam:PassRole"];
 
 /// Clients as the code names them, and the service each is of.
-const CLIENTS: [(&str, &str); 5] = [
+const CLIENTS: [(&str, &str); 6] = [
+    ("self.scaling.", "autoscaling"),
     ("self.ec2.", "ec2"),
     ("self.eks.", "eks"),
     ("self.iam.", "iam"),
@@ -53,12 +54,10 @@ fn allowed(file: &str) -> BTreeSet<String> {
     let mut allowed = BTreeSet::new();
     for statement in policy["Statement"].as_array().expect("statements") {
         assert_eq!(statement["Effect"], "Allow");
-        match &statement["Action"] {
-            Json::Array(actions) => {
-                allowed.extend(actions.iter().filter_map(Json::as_str).map(str::to_owned));
-            }
-            action => allowed.extend(action.as_str().map(str::to_owned)),
-        }
+        let action = &statement["Action"];
+        let one = std::slice::from_ref(action);
+        let actions = action.as_array().map_or(one, Vec::as_slice);
+        allowed.extend(actions.iter().filter_map(Json::as_str).map(str::to_owned));
     }
     allowed
 }

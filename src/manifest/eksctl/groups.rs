@@ -14,6 +14,7 @@ use super::super::decode::{Field, Map};
 use super::super::group::{DISCOVERY_PREFIX, DISCOVERY_TAG, GroupKind, NodeGroup};
 use super::super::karpenter::kubelet;
 use super::super::labels::{Of, labels};
+use super::super::machine::Machine;
 use super::super::podspec::taints;
 use super::super::pool::{
     AmiFamily, Consolidation, Expiry, Generation, KubeletSettings, NodeClass, Pool, PoolLimits,
@@ -323,6 +324,7 @@ fn node_class(group: &NodeGroup, map: &Map<'_>) -> NodeClass {
         prefix_delegation: false,
         user_data_digest: None,
         tags: BTreeMap::new(),
+        machine: Machine::default(),
         spec_digest: Arc::from(digest),
         unreadable: map.field.scope.first_failed(),
     }

@@ -48,19 +48,24 @@ fn images(spec: &Map<'_>, alias: Option<&str>) -> Vec<ImageTerm> {
         return vec![ImageTerm::Alias { family, version }];
     }
     if let Some(terms) = spec.get("amiSelectorTerms") {
-        return terms.items().filter_map(|item| image_term(&item.map()?)).collect();
+        return terms.items().filter_map(|item| image_term(&item)).collect();
     }
     let selector = spec.get("amiSelector").map(|field| tag_selectors(&field)).unwrap_or_default();
     selector.into_iter().map(|selector| ImageTerm::Owned(selector, None)).collect()
 }
 
-fn image_term(map: &Map<'_>) -> Option<ImageTerm> {
-    let text = |key| Some(map.get(key)?.filled()?.into_owned());
+fn image_term(item: &Field<'_>) -> Option<ImageTerm> {
+    let map = &item.map()?;
+    let text = |key| map.get(key).and_then(|f: Field<'_>| Some(f.filled()?.into_owned()));
     if let Some(parameter) = text("ssmParameter") {
         return Some(ImageTerm::Parameter(parameter));
     }
-    let owner = text("owner");
-    Some(ImageTerm::Owned(selector(map), owner))
+    let (selector, owner) = (selector(map), text("owner"));
+    if selector == Selector::default() {
+        item.error("selects every image", "state tags, a name or an id".to_owned());
+        return None;
+    }
+    Some(ImageTerm::Owned(selector, owner))
 }
 
 fn selectors(field: &Field<'_>) -> Vec<Selector> {
@@ -92,7 +97,8 @@ fn tag_selectors(field: &Field<'_>) -> Vec<Selector> {
     };
     let (ids, names) = (listed(&ID_KEYS), listed(&NAME_KEYS));
     let by_id = ids.into_iter().map(|id| Selector { id: Some(id), ..Selector::default() });
-    let by_name = names.into_iter().map(|name| Selector { name: Some(name), ..Selector::default() });
+    let by_name =
+        names.into_iter().map(|name| Selector { name: Some(name), ..Selector::default() });
     let mut all: Vec<Selector> = by_id.chain(by_name).collect();
     for selector in &mut all {
         selector.tags.clone_from(&tags);

@@ -39,11 +39,7 @@ const IRRELEVANT: &[&str] = &[
 const PREFIX_DELEGATION: &str = "fleetwright.dev/prefix-delegation";
 
 /// Fields of v1alpha1 alone that do not change what a node offers.
-const ALPHA_IRRELEVANT: &[&str] = &[
-    "apiVersion",
-    "context",
-    "kind",
-];
+const ALPHA_IRRELEVANT: &[&str] = &["apiVersion", "context", "kind"];
 
 /// Reads an `EC2NodeClass` of `generation`.
 pub(in super::super) fn node_class(

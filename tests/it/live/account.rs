@@ -1,7 +1,7 @@
 //! The port `Cloud` over moto.
 
 use aws_sdk_ec2::Client;
-use aws_sdk_ec2::types::{Filter, Tag};
+use aws_sdk_ec2::types::{Filter, LaunchTemplateHttpTokensState, Tag};
 use fleetwright::aws::{Aws, Endpoint, Machines};
 use fleetwright::catalog::CapacityType;
 use fleetwright::fleet::{InstanceState, tag};
@@ -49,7 +49,7 @@ fn desired(image: &str) -> Desired {
 }
 
 /// Tags a subnet of us-east-1b, and returns the id of an image.
-async fn prepare(ec2: &Client) -> String {
+pub(super) async fn prepare(ec2: &Client) -> String {
     let zone = Filter::builder().name("availability-zone").values("us-east-1b").build();
     let subnets = ec2.describe_subnets().filters(zone).send().await.expect("subnets");
     let id = subnets.subnets()[0].subnet_id().expect("an id").to_owned();
@@ -112,15 +112,15 @@ fn an_instance_is_launched_listed_and_terminated_and_others_are_not_seen() {
             "{nowhere:?}"
         );
         let other = Aws::with(&config, "staging");
-        assert!(other.instances().await.expect("a list").is_empty());
-        let listed = aws.instances().await.expect("a list");
+        assert!(other.holdings().await.expect("a list").instances.is_empty());
+        let listed = aws.holdings().await.expect("a list").instances;
         let [instance] = &listed[..] else { panic!("{listed:?}") };
         assert_eq!((&instance.id, instance.zone.as_str()), (&id, "us-east-1b"));
         assert_eq!((instance.image.as_str(), instance.tags["team"].as_str()), ("ami", "web"));
         assert!(instance.is_ours(CLUSTER) && instance.is_active());
         template_says_everything(&ec2).await;
         aws.terminate(&id).await.expect("terminated");
-        let listed = aws.instances().await.expect("a list");
+        let listed = aws.holdings().await.expect("a list").instances;
         assert_eq!(listed[0].state, InstanceState::Terminated);
         aws.terminate(&"i-0123456789abcdef0".into()).await.expect("one that is gone is no error");
     });
@@ -136,7 +136,7 @@ async fn template_says_everything(ec2: &Client) {
     let versions = versions.versions("$Default").send().await.expect("versions");
     let data = versions.launch_template_versions()[0].launch_template_data().expect("data");
     let metadata = data.metadata_options().expect("metadata options");
-    assert_eq!(metadata.http_tokens().map(|tokens| tokens.as_str()), Some("required"));
+    assert_eq!(metadata.http_tokens().map(LaunchTemplateHttpTokensState::as_str), Some("required"));
     assert_eq!(data.security_group_ids().len(), 1);
     let profile = data.iam_instance_profile().expect("a profile");
     assert_eq!(profile.name(), Some("web"));

@@ -15,11 +15,17 @@ pub(super) fn runtime() -> Runtime {
     tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime")
 }
 
-async fn post(client: &Client, path: &str, object: &Json) -> Json {
+pub(super) async fn post(client: &Client, path: &str, object: &Json) -> Json {
     send(client, "POST", path, "application/json", object).await
 }
 
-async fn send(client: &Client, method: &str, path: &str, kind: &str, object: &Json) -> Json {
+pub(super) async fn send(
+    client: &Client,
+    method: &str,
+    path: &str,
+    kind: &str,
+    object: &Json,
+) -> Json {
     let request = http::Request::builder()
         .method(method)
         .uri(path)
@@ -41,7 +47,7 @@ fn pod_spec() -> Json {
 }
 
 /// Grants what `deploy/kubernetes/rbac.yaml` says.
-async fn grant(client: &Client) {
+pub(super) async fn grant(client: &Client) {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/kubernetes/rbac.yaml");
     let text = std::fs::read_to_string(path).expect("the roles");
     for document in text.split("\n---\n") {
@@ -110,6 +116,11 @@ async fn populate(client: &Client) {
     let mut spec = pod_spec();
     spec["nodeName"] = json!("n1");
     post(client, pods, &json!({ "metadata": { "name": "bare" }, "spec": spec })).await;
+    store(client).await;
+}
+
+/// A storage class, a claim, and what the node can attach.
+async fn store(client: &Client) {
     let class = json!({
         "metadata": { "name": "gp3" }, "provisioner": "ebs.csi.aws.com",
         "volumeBindingMode": "WaitForFirstConsumer"
@@ -235,7 +246,9 @@ async fn deletes(kubernetes: &Kubernetes) {
 }
 
 async fn locks(kubernetes: &Kubernetes) {
-    let lease = |holder: &str| Lease::new(kubernetes, "kube-system", "fleetwright-apply", holder.to_owned());
+    let lease = |holder: &str| {
+        Lease::new(kubernetes, "kube-system", "fleetwright-apply", holder.to_owned())
+    };
     let (first, second) = (lease("first"), lease("second"));
     let held = first.acquire(Timestamp::now()).await.expect("free");
     assert!(held.is_certain());

@@ -1,4 +1,4 @@
-//! moto, which answers for AWS: from PyPI, pinned, in a virtual environment below the build folder.
+//! moto, which answers for AWS: from `PyPI`, pinned, in a virtual environment below the build folder.
 
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
@@ -22,7 +22,7 @@ impl Moto {
         let server = match install() {
             Ok(server) => server,
             Err(why) => {
-                eprintln!("not run: moto {VERSION} cannot be installed: {why}");
+                super::not_run(&format!("moto {VERSION} cannot be installed: {why}"));
                 return None;
             }
         };
@@ -45,6 +45,10 @@ impl Moto {
         // Whatever else it says is taken and dropped: a full pipe would stop it.
         std::thread::spawn(move || said.count());
         Some(moto)
+    }
+
+    pub(super) fn url(&self) -> &str {
+        &self.url
     }
 
     /// Returns the configuration of an account of its own: tests do not see each other's instances.
@@ -79,7 +83,7 @@ fn install() -> Result<PathBuf, String> {
         "install",
         "--quiet",
         "--disable-pip-version-check",
-        &format!("moto[server,ec2]=={VERSION}"),
+        &format!("moto[server,ec2,autoscaling,eks,ssm]=={VERSION}"),
     ]))?;
     std::fs::write(&done, "").map_err(|error| error.to_string())?;
     Ok(server)

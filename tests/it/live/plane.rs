@@ -16,6 +16,10 @@ const START_MAX: Duration = Duration::from_secs(90);
 /// Environment variable that names the folder of the binaries.
 const ASSETS: &str = "KUBEBUILDER_ASSETS";
 
+/// Controllers that workloads need.
+const CONTROLLERS: &str = "deployment-controller,replicaset-controller,statefulset-controller,\
+     daemonset-controller,job-controller,disruption-controller";
+
 /// A running control plane.
 pub(super) struct Plane {
     processes: Vec<Child>,
@@ -27,7 +31,7 @@ impl Plane {
     /// Starts a control plane; `None`, with the reason on stderr, where there are no binaries.
     pub(super) fn start() -> Option<Self> {
         let Some(assets) = std::env::var_os(ASSETS).map(PathBuf::from) else {
-            eprintln!("not run: {ASSETS} names no folder with etcd and kube-apiserver");
+            super::not_run(&format!("{ASSETS} names no folder with etcd and kube-apiserver"));
             return None;
         };
         let directory = tempfile::tempdir().expect("a directory");
@@ -35,7 +39,11 @@ impl Plane {
         let [etcd, peer, api] = free_ports();
         let url = |port: u16| format!("http://127.0.0.1:{port}");
         run(Command::new("openssl").args(["genrsa", "-out"]).arg(root.join("sa.key")).arg("2048"));
-        fs::write(root.join("tokens.csv"), "secret,admin,admin,system:masters\napply,apply,apply,fleetwright-apply\n").expect("written");
+        fs::write(
+            root.join("tokens.csv"),
+            "secret,admin,admin,system:masters\napply,apply,apply,fleetwright-apply\n",
+        )
+        .expect("written");
         let mut processes = vec![start(
             Command::new(assets.join("etcd"))
                 .arg("--data-dir")
@@ -69,6 +77,30 @@ impl Plane {
         fs::write(&kubeconfig, config(api)).expect("written");
         let plane = Self { processes, directory, kubeconfig };
         plane.wait_until_ready();
+        Some(plane)
+    }
+
+    /// Starts a control plane with controllers and the scheduler; `None`, with the reason on stderr,
+    /// where there are no binaries of all of them.
+    pub(super) fn start_whole() -> Option<Self> {
+        let mut plane = Self::start()?;
+        let assets = PathBuf::from(std::env::var_os(ASSETS)?);
+        let root = plane.directory.path();
+        for (name, arguments) in [
+            ("kube-scheduler", &[][..]),
+            // Neither the controller that waits for heartbeats nor any of a cloud.
+            ("kube-controller-manager", &["--controllers", CONTROLLERS]),
+        ] {
+            let binary = assets.join(name);
+            if !binary.exists() {
+                super::not_run(&format!("{ASSETS} has no {name}"));
+                return None;
+            }
+            let mut command = Command::new(binary);
+            command.arg("--kubeconfig").arg(&plane.kubeconfig).args(arguments);
+            command.args(["--leader-elect=false", "--secure-port=0"]);
+            plane.processes.push(start(&mut command, &root.join(format!("{name}.log"))));
+        }
         Some(plane)
     }
 

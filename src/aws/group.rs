@@ -1,0 +1,265 @@
+//! Auto Scaling groups: listed by the tags of the cluster, raised by number, lowered by the name of a
+//! member.
+
+use std::collections::BTreeMap;
+
+use aws_sdk_autoscaling::error::ProvideErrorMetadata as _;
+use aws_sdk_autoscaling::types::{AutoScalingGroup, Filter, LifecycleState};
+
+use super::client::Aws;
+use super::cloud::refused;
+use super::fault::port_error;
+use super::limiter::Api;
+use crate::fleet::{Group, InstanceState, Membership};
+use crate::ids::{GroupName, InstanceId, InstanceTypeName};
+use crate::port::PortError;
+
+/// What each member is in its group.
+pub(super) type Members = BTreeMap<InstanceId, Membership>;
+
+/// The groups of a cluster.
+#[derive(Debug, Default)]
+pub(super) struct Groups {
+    pub(super) groups: Vec<Group>,
+    pub(super) members: Members,
+}
+
+impl Aws {
+    /// Reads the groups that carry a tag of the cluster: its own, that of EKS or eksctl.
+    pub(super) async fn list_groups(&self) -> Result<Groups, PortError> {
+        const VERB: &str = "list groups";
+        let keys = self.tags_of_groups().map(|(key, _)| key.to_owned());
+        let by_key = Filter::builder().name("tag-key").set_values(Some(keys.into())).build();
+        let request = self.scaling.describe_auto_scaling_groups().filters(by_key);
+        let (mut pages, mut groups) = (request.into_paginator().send(), Groups::default());
+        loop {
+            self.limiter.take(Api::Scaling).await;
+            let Some(page) = pages.next().await else { return Ok(groups) };
+            let page = page.map_err(|error| port_error(VERB, &error))?;
+            for found in page.auto_scaling_groups.unwrap_or_default() {
+                if self.is_of_cluster(&found) {
+                    groups.add(found).map_err(|reason| refused(VERB, reason))?;
+                }
+            }
+        }
+    }
+
+    /// Returns the tags that tell a group of the cluster, each with the value it must have.
+    fn tags_of_groups(&self) -> [(&str, Option<&str>); 3] {
+        [
+            (&self.owned_tag, None),
+            ("eks:cluster-name", Some(&self.cluster)),
+            ("alpha.eksctl.io/cluster-name", Some(&self.cluster)),
+        ]
+    }
+
+    fn is_of_cluster(&self, group: &AutoScalingGroup) -> bool {
+        group.tags().iter().any(|tag| {
+            let is = |(key, value): (&str, Option<&str>)| {
+                tag.key() == Some(key) && value.is_none_or(|value| tag.value() == Some(value))
+            };
+            self.tags_of_groups().into_iter().any(is)
+        })
+    }
+
+    /// Raises the desired size of a group.
+    pub(super) async fn raise(&self, name: &GroupName, desired: u32) -> Result<(), PortError> {
+        const VERB: &str = "raise group";
+        self.limiter.take(Api::Scaling).await;
+        let request = self.scaling.describe_auto_scaling_groups();
+        let found = request.auto_scaling_group_names(name.as_str()).send().await;
+        let found = found.map_err(|error| port_error(VERB, &error))?;
+        let mut found = found.auto_scaling_groups.unwrap_or_default().into_iter();
+        let Some(live) = found.find(|group| self.is_of_cluster(group)) else {
+            let reason = format!("cluster {} has no group {name}", self.cluster);
+            return Err(refused(VERB, reason));
+        };
+        let (live, _) = group(live).map_err(|reason| refused(VERB, reason))?;
+        // Lowered by number, Auto Scaling would choose who goes.
+        if desired < live.desired {
+            let reason = format!("{name} is to have {} members, not fewer", live.desired);
+            return Err(refused(VERB, reason));
+        }
+        if desired > live.max {
+            let reason = format!("{name} may have at most {} members, not {desired}", live.max);
+            return Err(refused(VERB, reason));
+        }
+        if desired == live.desired {
+            return Ok(());
+        }
+        self.limiter.take(Api::Scaling).await;
+        self.scaling
+            .set_desired_capacity()
+            .auto_scaling_group_name(name.as_str())
+            .set_desired_capacity(i32::try_from(desired).ok())
+            .honor_cooldown(false)
+            .send()
+            .await
+            .map(|_| ())
+            .map_err(|error| port_error(VERB, &error))
+    }
+
+    /// Ends a member, and lowers the desired size of its group by one. Asked again for a member that
+    /// is ending it does nothing: each time would lower the group once more.
+    pub(super) async fn end(&self, id: &InstanceId) -> Result<(), PortError> {
+        const VERB: &str = "end member of group";
+        self.limiter.take(Api::Scaling).await;
+        let request = self.scaling.describe_auto_scaling_instances();
+        let found = request.instance_ids(id.as_str()).send().await;
+        let found = found.map_err(|error| port_error(VERB, &error))?;
+        let member = found.auto_scaling_instances.unwrap_or_default().into_iter().next();
+        let Some(member) = member else {
+            return self
+                .is_ending(id)
+                .await?
+                .then_some(())
+                .ok_or_else(|| refused(VERB, format!("{id} runs and is a member of no group")));
+        };
+        if is_leaving(member.lifecycle_state().unwrap_or_default()) {
+            return Ok(());
+        }
+        self.limiter.take(Api::Scaling).await;
+        let asked = self
+            .scaling
+            .terminate_instance_in_auto_scaling_group()
+            .instance_id(id.as_str())
+            .should_decrement_desired_capacity(true)
+            .send()
+            .await;
+        match asked {
+            Ok(_) => Ok(()),
+            Err(error) if error.message().is_some_and(|text| text.contains("not found")) => Ok(()),
+            Err(error) => Err(port_error(VERB, &error)),
+        }
+    }
+
+    async fn is_ending(&self, id: &InstanceId) -> Result<bool, PortError> {
+        let found = self.look_at(id).await?;
+        Ok(found.is_none_or(|instance| instance.state == InstanceState::ShuttingDown))
+    }
+}
+
+impl Groups {
+    fn add(&mut self, found: AutoScalingGroup) -> Result<(), String> {
+        let (group, members) = group(found)?;
+        self.groups.push(group);
+        self.members.extend(members);
+        Ok(())
+    }
+}
+
+fn is_leaving(lifecycle: &str) -> bool {
+    lifecycle.starts_with("Terminat")
+}
+
+/// Reads a group and its members; the error says what of it Auto Scaling left out.
+fn group(found: AutoScalingGroup) -> Result<(Group, Members), String> {
+    let name = found.auto_scaling_group_name;
+    let name: GroupName = name.ok_or("Auto Scaling lists a group without a name")?.into();
+    let size = |size: Option<i32>, what: &str| {
+        let size = size.and_then(|size| u32::try_from(size).ok());
+        size.ok_or_else(|| format!("Auto Scaling lists group `{name}` without {what}"))
+    };
+    let policy = found.mixed_instances_policy.and_then(|policy| policy.launch_template);
+    let overrides = policy.and_then(|template| template.overrides).unwrap_or_default();
+    let mut types: Vec<InstanceTypeName> =
+        overrides.into_iter().filter_map(|one| Some(one.instance_type?.into())).collect();
+    let mut members = Members::new();
+    for member in found.instances.unwrap_or_default() {
+        let lifecycle = member.lifecycle_state.unwrap_or(LifecycleState::Pending);
+        // What a warm pool holds is no node, and what is terminated is nothing.
+        let counts = lifecycle != LifecycleState::Terminated
+            && lifecycle != LifecycleState::Detached
+            && !lifecycle.as_str().starts_with("Warmed");
+        if let Some(id) = member.instance_id.filter(|_| counts) {
+            let membership = Membership {
+                name: name.clone(),
+                lifecycle: lifecycle.as_str().to_owned(),
+                protected: member.protected_from_scale_in.unwrap_or(false),
+            };
+            members.insert(id.into(), membership);
+        }
+        // Where no override names types, the launch template does: its members tell.
+        let kind = member.instance_type.map(InstanceTypeName::from);
+        types.extend(kind.filter(|kind| !types.contains(kind)));
+    }
+    let tags = found.tags.unwrap_or_default().into_iter();
+    let suspended = found.suspended_processes.unwrap_or_default().into_iter();
+    let mut suspended: Vec<String> = suspended.filter_map(|one| one.process_name).collect();
+    suspended.sort();
+    let group = Group {
+        min: size(found.min_size, "its least size")?,
+        max: size(found.max_size, "its greatest size")?,
+        desired: size(found.desired_capacity, "its desired size")?,
+        types,
+        zones: found.availability_zones.unwrap_or_default().into_iter().map(Into::into).collect(),
+        tags: tags.filter_map(|tag| Some((tag.key?, tag.value.unwrap_or_default()))).collect(),
+        suspended,
+        name,
+    };
+    Ok((group, members))
+}
+
+#[cfg(test)]
+mod tests {
+    use aws_sdk_autoscaling::types::{Instance, SuspendedProcess, TagDescription};
+
+    use super::*;
+
+    fn member(id: &str, lifecycle: LifecycleState) -> Instance {
+        Instance::builder()
+            .instance_id(id)
+            .instance_type("m5.large")
+            .lifecycle_state(lifecycle)
+            .availability_zone("us-east-1a")
+            .health_status("Healthy")
+            .protected_from_scale_in(id == "i-2")
+            .build()
+    }
+
+    fn found() -> AutoScalingGroup {
+        AutoScalingGroup::builder()
+            .auto_scaling_group_name("workers")
+            .min_size(1)
+            .max_size(5)
+            .desired_capacity(3)
+            .default_cooldown(300)
+            .availability_zones("us-east-1a")
+            .health_check_type("EC2")
+            .created_time(aws_sdk_autoscaling::primitives::DateTime::from_secs(0))
+            .instances(member("i-1", LifecycleState::InService))
+            .instances(member("i-2", LifecycleState::PendingWait))
+            .instances(member("i-3", LifecycleState::WarmedStopped))
+            .instances(member("i-4", LifecycleState::Terminated))
+            .tags(TagDescription::builder().key("eks:cluster-name").value("prod").build())
+            .suspended_processes(SuspendedProcess::builder().process_name("AZRebalance").build())
+            .build()
+    }
+
+    #[test]
+    fn a_group_is_read_with_the_members_that_are_or_will_be_nodes() {
+        let (group, members) = group(found()).expect("a group");
+        assert_eq!((group.min, group.max, group.desired), (1, 5, 3));
+        assert_eq!((group.types.len(), group.suspended.len()), (1, 1));
+        let ids: Vec<&str> = members.keys().map(InstanceId::as_str).collect();
+        assert_eq!(ids, ["i-1", "i-2"]);
+        assert!(members["i-2"].protected && members["i-2"].lifecycle == "Pending:Wait");
+    }
+
+    #[test]
+    fn what_auto_scaling_leaves_out_is_an_error_and_no_default() {
+        let without = |remove: fn(&mut AutoScalingGroup)| {
+            let mut broken = found();
+            remove(&mut broken);
+            broken
+        };
+        for (broken, what) in [
+            (without(|g| g.min_size = None), "its least size"),
+            (without(|g| g.max_size = None), "its greatest size"),
+            (without(|g| g.desired_capacity = Some(-1)), "its desired size"),
+        ] {
+            let error = group(broken).expect_err(what);
+            assert_eq!(error, format!("Auto Scaling lists group `workers` without {what}"));
+        }
+    }
+}

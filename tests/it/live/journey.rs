@@ -1,0 +1,295 @@
+//! End to end over the wire: the program itself plans, applies and plans again against moto and a real
+//! control plane, with real controllers and the real scheduler.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use aws_sdk_autoscaling::types::{LaunchTemplateSpecification, Tag as GroupTag};
+use aws_sdk_ec2::types::{InstanceType, RequestLaunchTemplateData};
+use kube::Client;
+use serde_json::{Value as Json, json};
+use tempfile::TempDir;
+
+use super::account::prepare;
+use super::cluster::{post, runtime, send};
+use super::kubelets::{Kubelets, get};
+use super::moto::Moto;
+use super::plane::Plane;
+
+const FLEET: &str = "\
+apiVersion: fleetwright.dev/v1
+kind: Fleet
+metadata: { name: prod }
+spec:
+  cluster: { name: prod, region: us-east-1, zones: [us-east-1a, us-east-1b] }
+  groups: { web: { manage: true } }
+  world: live
+";
+
+const POOLS: &str = "\
+apiVersion: karpenter.sh/v1
+kind: NodePool
+metadata: { name: general }
+spec:
+  template:
+    metadata: { labels: { pool: general } }
+    spec:
+      requirements:
+      - { key: node.kubernetes.io/instance-type, operator: In, values: [m5.large] }
+      - { key: karpenter.sh/capacity-type, operator: In, values: [on-demand] }
+      nodeClassRef: { group: karpenter.k8s.aws, kind: EC2NodeClass, name: web }
+---
+apiVersion: karpenter.sh/v1
+kind: NodePool
+metadata: { name: cheap }
+spec:
+  template:
+    metadata: { labels: { pool: cheap } }
+    spec:
+      requirements:
+      - { key: node.kubernetes.io/instance-type, operator: In, values: [m5.large] }
+      - { key: karpenter.sh/capacity-type, operator: In, values: [spot] }
+      taints: [{ key: cheap, value: 'yes', effect: NoSchedule }]
+      nodeClassRef: { group: karpenter.k8s.aws, kind: EC2NodeClass, name: web }
+---
+apiVersion: karpenter.k8s.aws/v1
+kind: EC2NodeClass
+metadata: { name: web }
+spec:
+  instanceProfile: web
+  amiFamily: AL2023
+  amiSelectorTerms: [{ id: IMAGE }]
+  subnetSelectorTerms: [{ tags: { fleet: web } }]
+  securityGroupSelectorTerms: [{ name: default }]
+---
+apiVersion: eksctl.io/v1alpha5
+kind: ClusterConfig
+metadata: { name: prod, region: us-east-1, version: '1.33' }
+availabilityZones: [us-east-1a, us-east-1b]
+nodeGroups:
+- name: web
+  instanceType: m5.large
+  minSize: 1
+  maxSize: 4
+  desiredCapacity: 1
+  availabilityZones: [us-east-1b]
+  labels: { role: web }
+";
+
+const GROUP: &str = "eksctl-prod-nodegroup-web-NodeGroup-1X";
+
+fn deployment(name: &str, replicas: u32, wants: (&str, &str)) -> Json {
+    let labels = json!({ "app": name });
+    json!({
+        "apiVersion": "apps/v1", "kind": "Deployment",
+        "metadata": { "name": name, "namespace": "default" },
+        "spec": {
+            "replicas": replicas, "selector": { "matchLabels": labels },
+            "template": { "metadata": { "labels": labels }, "spec": {
+                "nodeSelector": { wants.0: wants.1 },
+                "tolerations": [{ "key": "cheap", "operator": "Exists" }],
+                "containers": [{ "name": "main", "image": "main:1", "resources": {
+                    "requests": { "cpu": "1500m", "memory": "1Gi" }
+                } }]
+            } }
+        }
+    })
+}
+
+fn workloads(replicas: u32) -> Vec<Json> {
+    vec![
+        deployment("api", replicas, ("pool", "general")),
+        deployment("batch", replicas, ("pool", "cheap")),
+        deployment("shop", replicas, ("role", "web")),
+    ]
+}
+
+/// An account and a cluster, and the tree that says what is to run in them.
+struct World {
+    moto: Moto,
+    plane: Plane,
+    client: Client,
+    kubelets: Kubelets,
+    tree: TempDir,
+}
+
+impl World {
+    async fn start(moto: Moto, plane: Plane) -> Self {
+        let config = moto.account();
+        let ec2 = aws_sdk_ec2::Client::new(&config);
+        let image = prepare(&ec2).await;
+        let tree = tempfile::tempdir().expect("a directory");
+        fs::write(tree.path().join("fleetwright.yaml"), FLEET).expect("written");
+        let pools = POOLS.replace("IMAGE", &image);
+        fs::write(tree.path().join("pools.yaml"), pools).expect("written");
+        make_cluster(&config).await;
+        make_group(&config, &ec2, &image).await;
+        let client = Client::try_from(plane.config("admin").await).expect("a client");
+        super::cluster::grant(&client).await;
+        let labels = [
+            ("role", "web"),
+            ("alpha.eksctl.io/cluster-name", "prod"),
+            ("alpha.eksctl.io/nodegroup-name", "web"),
+        ];
+        let kubelets = Kubelets::new(ec2, client.clone(), "prod").of_group(GROUP, &labels);
+        Self { moto, plane, client, kubelets, tree }
+    }
+
+    /// Writes the workloads into the tree.
+    fn commit(&self, workloads: &[Json]) {
+        let all: Vec<String> = workloads.iter().map(ToString::to_string).collect();
+        fs::write(self.tree.path().join("apps.yaml"), all.join("\n---\n")).expect("written");
+    }
+
+    /// Does what a delivery tool would do, and waits until every pod runs.
+    async fn deliver(&mut self, workloads: &[Json]) {
+        let path = "/apis/apps/v1/namespaces/default/deployments";
+        for workload in workloads {
+            let name = workload["metadata"]["name"].as_str().expect("a name");
+            let found = get(&self.client, path).await;
+            let mut found = found["items"].as_array().expect("a list").iter();
+            if found.any(|item| item["metadata"]["name"] == name) {
+                let merge = "application/merge-patch+json";
+                send(&self.client, "PATCH", &format!("{path}/{name}"), merge, workload).await;
+            } else {
+                post(&self.client, path, workload).await;
+            }
+        }
+        for _ in 0..200 {
+            self.kubelets.round().await;
+            let found = get(&self.client, path).await;
+            let mut items = found["items"].as_array().expect("a list").iter();
+            if items.all(is_there) {
+                return;
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(250)).await;
+        }
+        panic!("{}", get(&self.client, "/api/v1/events").await);
+    }
+
+    /// Runs the program while machines boot and pods come and go.
+    async fn run(&mut self, arguments: &[&str]) -> Output {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_fleetwright"));
+        command
+            .args(arguments)
+            .current_dir(self.tree.path())
+            .env("KUBECONFIG", &self.plane.kubeconfig)
+            .env("AWS_ENDPOINT_URL", self.moto.url())
+            .env("AWS_ACCESS_KEY_ID", "test")
+            .env("AWS_SECRET_ACCESS_KEY", "test")
+            .env("AWS_EC2_METADATA_DISABLED", "true")
+            .env("NO_COLOR", "1")
+            .stdin(Stdio::null());
+        let ended = tokio::task::spawn_blocking(move || command.output().expect("the program"));
+        tokio::select! {
+            output = ended => output.expect("a result"),
+            () = self.kubelets.run() => unreachable!("kubelets never end by themselves"),
+        }
+    }
+
+    /// Runs the program, which must end with `code`; returns what it printed.
+    async fn expect(&mut self, code: i32, arguments: &[&str]) -> String {
+        let output = self.run(arguments).await;
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let (out, err) = (text(&output.stdout), text(&output.stderr));
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}\n{out}\n{err}");
+        out
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.tree.path().join(name).display().to_string()
+    }
+}
+
+/// Returns whether a Deployment has all its pods, and no more.
+fn is_there(deployment: &Json) -> bool {
+    let status = &deployment["status"];
+    let wanted = &deployment["spec"]["replicas"];
+    let seen = status["observedGeneration"] == deployment["metadata"]["generation"];
+    seen && status["readyReplicas"] == *wanted && status["replicas"] == *wanted
+}
+
+async fn make_cluster(config: &aws_config::SdkConfig) {
+    let vpc = aws_sdk_eks::types::VpcConfigRequest::builder().subnet_ids("subnet-1").build();
+    aws_sdk_eks::Client::new(config)
+        .create_cluster()
+        .name("prod")
+        .version("1.33")
+        .role_arn("arn:aws:iam::123456789012:role/cluster")
+        .resources_vpc_config(vpc)
+        .send()
+        .await
+        .expect("an EKS cluster");
+}
+
+async fn make_group(config: &aws_config::SdkConfig, ec2: &aws_sdk_ec2::Client, image: &str) {
+    let data = RequestLaunchTemplateData::builder();
+    let data = data.image_id(image).instance_type(InstanceType::M5Large).build();
+    let template = ec2.create_launch_template().launch_template_name("web");
+    template.launch_template_data(data).send().await.expect("a template");
+    let tag = |key: &str, value: &str| {
+        GroupTag::builder().key(key).value(value).propagate_at_launch(true).build()
+    };
+    let template = LaunchTemplateSpecification::builder();
+    let template = template.launch_template_name("web").version("$Default").build();
+    aws_sdk_autoscaling::Client::new(config)
+        .create_auto_scaling_group()
+        .auto_scaling_group_name(GROUP)
+        .launch_template(template)
+        .min_size(1)
+        .max_size(4)
+        .desired_capacity(1)
+        .availability_zones("us-east-1b")
+        .tags(tag("kubernetes.io/cluster/prod", "owned"))
+        .tags(tag("alpha.eksctl.io/cluster-name", "prod"))
+        .tags(tag("alpha.eksctl.io/nodegroup-name", "web"))
+        .send()
+        .await
+        .expect("a group");
+}
+
+#[test]
+fn a_plan_is_applied_over_the_wire_and_planning_again_finds_nothing() {
+    let (Some(plane), Some(moto)) = (Plane::start_whole(), Moto::start()) else { return };
+    runtime().block_on(async {
+        let mut world = World::start(moto, plane).await;
+        // Growth: two nodes for `general`, two for `cheap`, one more member for the group.
+        world.commit(&workloads(2));
+        let plan = world.path("plan.json");
+        let shown = world.expect(2, &["plan", "--out", &plan, "--detailed-exitcode"]).await;
+        assert!(shown.contains("5 to add, 1 to change, 0 to destroy"), "{shown}");
+        world.expect(0, &["apply", &plan, "--auto-approve"]).await;
+        world.expect(0, &["apply", &plan, "--auto-approve"]).await;
+        world.deliver(&workloads(2)).await;
+        world.expect(0, &["plan", "--detailed-exitcode"]).await;
+        assert_eq!(nodes(&world).len(), 6);
+        // What was saved plans the same without any credentials.
+        let saved = world.path("world.json");
+        world.expect(0, &["observe", "--out", &saved]).await;
+        let text = fs::read_to_string(&saved).expect("a world");
+        assert!(!text.contains("secret"), "{text}");
+        // And back: every second pod goes, and its node.
+        world.commit(&workloads(1));
+        world.deliver(&workloads(1)).await;
+        let shown = world.expect(2, &["plan", "--out", &plan, "--detailed-exitcode"]).await;
+        assert!(shown.contains("0 to add, 1 to change, 3 to destroy"), "{shown}");
+        world.expect(0, &["apply", &plan, "--auto-approve"]).await;
+        world.deliver(&workloads(1)).await;
+        world.expect(0, &["plan", "--detailed-exitcode"]).await;
+        assert_eq!(nodes(&world).len(), 3);
+    });
+}
+
+/// Returns the nodes that `kubectl get nodes` shows.
+fn nodes(world: &World) -> Vec<String> {
+    let kubectl = Path::new(&std::env::var_os("KUBEBUILDER_ASSETS").expect("set")).join("kubectl");
+    let asked = Command::new(kubectl)
+        .args(["get", "nodes", "--no-headers", "--kubeconfig"])
+        .arg(&world.plane.kubeconfig)
+        .output()
+        .expect("kubectl");
+    let shown = String::from_utf8(asked.stdout).expect("text");
+    assert!(shown.lines().all(|line| line.contains(" Ready ")), "{shown}");
+    shown.lines().map(str::to_owned).collect()
+}

@@ -1,0 +1,197 @@
+//! What stands in for the machines: no kubelet runs here, so that whoever boots, joins and runs pods is
+//! played, and nothing else is.
+//!
+//! A machine joins as its user data tells it, and only then: labels and taints of the node come from
+//! what the launch template really says, and what a kubelet may not say of itself fails the test.
+//! Pods are scheduled, made and counted by the real scheduler and controllers.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use aws_sdk_ec2::types::{Filter, Instance, InstanceAttributeName};
+use aws_smithy_types::base64;
+use fleetwright::catalog::{Catalog, NodeSettings};
+use fleetwright::units::Resources;
+use kube::Client;
+use serde_json::{Value as Json, json};
+
+use super::cluster::send;
+
+/// Between two rounds.
+const ROUND: Duration = Duration::from_millis(250);
+
+/// Tag that Auto Scaling gives to members.
+const MEMBER: &str = "aws:autoscaling:groupName";
+
+/// The kubelets of all machines of a cluster.
+pub(super) struct Kubelets {
+    ec2: aws_sdk_ec2::Client,
+    client: Client,
+    cluster: String,
+    catalog: Catalog,
+    /// Labels that members of each group register with: their templates are not ours.
+    group_labels: BTreeMap<String, BTreeMap<String, String>>,
+    joined: BTreeSet<String>,
+}
+
+impl Kubelets {
+    pub(super) fn new(ec2: aws_sdk_ec2::Client, client: Client, cluster: &str) -> Self {
+        let catalog = Catalog::load(&"us-east-1".into(), &[]).expect("the embedded catalogue");
+        let cluster = cluster.to_owned();
+        let (group_labels, joined) = (BTreeMap::new(), BTreeSet::new());
+        Self { ec2, client, cluster, catalog, group_labels, joined }
+    }
+
+    /// Says what members of a group register with.
+    pub(super) fn of_group(mut self, group: &str, labels: &[(&str, &str)]) -> Self {
+        let labels = labels.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
+        self.group_labels.insert(group.to_owned(), labels);
+        self
+    }
+
+    /// Plays for as long as it is polled.
+    pub(super) async fn run(&mut self) {
+        loop {
+            self.round().await;
+            tokio::time::sleep(ROUND).await;
+        }
+    }
+
+    /// Lets every machine that runs join, and every pod run that is bound, or go that is to go.
+    pub(super) async fn round(&mut self) {
+        let running = Filter::builder().name("instance-state-name").values("running").build();
+        let found = self.ec2.describe_instances().filters(running).send().await.expect("machines");
+        let machines = found.reservations.unwrap_or_default().into_iter();
+        for machine in machines.flat_map(|r| r.instances.unwrap_or_default()) {
+            let id = machine.instance_id().expect("an id").to_owned();
+            if self.joined.insert(id) {
+                self.join(&machine).await;
+            }
+        }
+        let pods = get(&self.client, "/api/v1/pods").await;
+        for pod in pods["items"].as_array().expect("pods") {
+            self.play(pod).await;
+        }
+    }
+
+    async fn join(&self, machine: &Instance) {
+        let tag = |key: &str| {
+            machine.tags().iter().find(|tag| tag.key() == Some(key)).and_then(|tag| tag.value())
+        };
+        let (mut labels, taints) = match tag(MEMBER) {
+            Some(group) => (self.group_labels[group].clone(), Vec::new()),
+            None => self.told(machine).await,
+        };
+        let kind = machine.instance_type().expect("a type").as_str();
+        let zone = machine.placement().and_then(|p| p.availability_zone()).expect("a zone");
+        let name = machine.private_dns_name().expect("a name");
+        // What the cloud controller and the kubelet know by themselves.
+        for (key, value) in [
+            ("kubernetes.io/hostname", name),
+            ("kubernetes.io/os", "linux"),
+            ("kubernetes.io/arch", "amd64"),
+            ("node.kubernetes.io/instance-type", kind),
+            ("topology.kubernetes.io/zone", zone),
+            ("topology.kubernetes.io/region", "us-east-1"),
+        ] {
+            labels.insert(key.to_owned(), value.to_owned());
+        }
+        let id = machine.instance_id().expect("an id");
+        let node = json!({
+            "metadata": { "name": name, "labels": labels },
+            "spec": { "providerID": format!("aws:///{zone}/{id}"), "taints": taints }
+        });
+        send(&self.client, "POST", "/api/v1/nodes", "application/json", &node).await;
+        let settings = NodeSettings::default();
+        let amounts = self.catalog.allocation(&self.catalog.types[kind], &settings);
+        let status = json!({ "status": {
+            "capacity": texts(&amounts.capacity), "allocatable": texts(&amounts.allocatable),
+            "conditions": [{ "type": "Ready", "status": "True" }]
+        } });
+        let path = format!("/api/v1/nodes/{name}/status");
+        send(&self.client, "PATCH", &path, "application/merge-patch+json", &status).await;
+    }
+
+    /// Returns labels and taints that the user data of a machine tells its kubelet.
+    async fn told(&self, machine: &Instance) -> (BTreeMap<String, String>, Vec<Json>) {
+        let id = machine.instance_id().expect("an id");
+        let asked = self.ec2.describe_instance_attribute().instance_id(id);
+        let found = asked.attribute(InstanceAttributeName::UserData).send().await;
+        let found = found.expect("an answer").user_data.and_then(|data| data.value);
+        let text = base64::decode(found.expect("user data")).expect("base64");
+        let text = String::from_utf8(text).expect("text");
+        let config = text.lines().find(|line| line.starts_with(r#"{"apiVersion":"node.eks.aws"#));
+        let config: Json = serde_json::from_str(config.expect("a NodeConfig")).expect("JSON");
+        assert_eq!(config["spec"]["cluster"]["name"], self.cluster.as_str());
+        let flags = config["spec"]["kubelet"]["flags"].as_array().expect("flags");
+        let flag = |name: &str| {
+            let found = flags.iter().filter_map(Json::as_str).find_map(|f| f.strip_prefix(name));
+            found.map(|all| all.split(',').map(str::to_owned).collect::<Vec<_>>())
+        };
+        let labels = flag("--node-labels=").unwrap_or_default();
+        let labels = labels.iter().map(|label| {
+            let (key, value) = label.split_once('=').expect("a label");
+            assert!(!is_kept_from_kubelets(key), "a kubelet that is told {key} does not start");
+            (key.to_owned(), value.to_owned())
+        });
+        let taints = flag("--register-with-taints=").unwrap_or_default();
+        let taints = taints.iter().map(|taint| {
+            let (key, rest) = taint.split_once('=').expect("a taint");
+            let (value, effect) = rest.split_once(':').expect("an effect");
+            json!({ "key": key, "value": value, "effect": effect })
+        });
+        (labels.collect(), taints.collect())
+    }
+
+    async fn play(&self, pod: &Json) {
+        let meta = &pod["metadata"];
+        let text = |value: &Json| value.as_str().unwrap_or_default().to_owned();
+        let (namespace, name) = (text(&meta["namespace"]), text(&meta["name"]));
+        let path = format!("/api/v1/namespaces/{namespace}/pods/{name}");
+        if !meta["deletionTimestamp"].is_null() {
+            let at_once = json!({
+                "gracePeriodSeconds": 0, "preconditions": { "uid": meta["uid"] }
+            });
+            try_send(&self.client, "DELETE", &path, "application/json", &at_once).await;
+        } else if !pod["spec"]["nodeName"].is_null() && pod["status"]["phase"] == "Pending" {
+            let status = json!({ "status": {
+                "phase": "Running", "conditions": [{ "type": "Ready", "status": "True" }]
+            } });
+            let (path, merge) = (format!("{path}/status"), "application/merge-patch+json");
+            try_send(&self.client, "PATCH", &path, merge, &status).await;
+        }
+    }
+}
+
+/// Returns whether a kubelet refuses to start with such a label of its own node.
+fn is_kept_from_kubelets(key: &str) -> bool {
+    let domain = key.split_once('/').map_or("", |(domain, _)| domain);
+    let is = |name: &str| domain == name || domain.ends_with(&format!(".{name}"));
+    let allowed = is("kubelet.kubernetes.io") || is("node.kubernetes.io");
+    (is("kubernetes.io") || is("k8s.io")) && !allowed
+}
+
+fn texts(amounts: &Resources) -> Json {
+    json!({
+        "cpu": format!("{}m", amounts.cpu.0), "memory": amounts.memory.0.to_string(),
+        "pods": amounts.pods.to_string(),
+        "ephemeral-storage": amounts.ephemeral_storage.0.to_string(),
+    })
+}
+
+/// Reads an object or a list.
+pub(super) async fn get(client: &Client, path: &str) -> Json {
+    let request = http::Request::get(path).body(Vec::new()).expect("a request");
+    client.request(request).await.unwrap_or_else(|error| panic!("GET {path}: {error}"))
+}
+
+/// Writes what may have gone, or changed, meanwhile.
+async fn try_send(client: &Client, method: &str, path: &str, kind: &str, object: &Json) {
+    let request = http::Request::builder().method(method).uri(path).header("content-type", kind);
+    let request = request.body(object.to_string().into_bytes()).expect("a request");
+    match client.request::<Json>(request).await {
+        Ok(_) => {}
+        Err(kube::Error::Api(status)) if [404, 409].contains(&status.code) => {}
+        Err(error) => panic!("{method} {path}: {error}"),
+    }
+}
