@@ -205,8 +205,8 @@ metadata: { name: web }
 spec:
   role: web
   amiSelectorTerms: [{ alias: al2023@latest }]
-  subnetSelectorTerms: [{ tags: { x: y } }]
-  securityGroupSelectorTerms: [{ tags: { x: y } }]
+  subnetSelectorTerms: [{ tags: { x: z } }]
+  securityGroupSelectorTerms: [{ tags: { x: z } }]
 ";
 
     const WORKLOAD: &str = "\

@@ -61,11 +61,7 @@ fn image_term(item: &Field<'_>) -> Option<ImageTerm> {
         return Some(ImageTerm::Parameter(parameter));
     }
     let (selector, owner) = (selector(map), text("owner"));
-    if selector == Selector::default() {
-        item.error("selects every image", "state tags, a name or an id".to_owned());
-        return None;
-    }
-    Some(ImageTerm::Owned(selector, owner))
+    is_selective(item, map, &selector).then(|| ImageTerm::Owned(selector, owner))
 }
 
 fn selectors(field: &Field<'_>) -> Vec<Selector> {
@@ -73,13 +69,23 @@ fn selectors(field: &Field<'_>) -> Vec<Selector> {
         let map = item.map()?;
         let selector = selector(&map);
         map.finish(Severity::Warning);
-        if selector == Selector::default() {
-            item.error("selects everything", "state tags or an id".to_owned());
-            return None;
-        }
-        Some(selector)
+        is_selective(&item, &map, &selector).then_some(selector)
     };
     field.items().filter_map(read).collect()
+}
+
+/// Returns whether a term selects anything less than everything; where what it states could not be
+/// read, that was said already.
+fn is_selective(item: &Field<'_>, map: &Map<'_>, selector: &Selector) -> bool {
+    if *selector != Selector::default() {
+        return true;
+    }
+    let states_tags = |tags: Field<'_>| tags.map().is_some_and(|m| m.entries().next().is_some());
+    let mut entries = map.entries();
+    if entries.all(|(key, field)| key == "tags" && !states_tags(field)) {
+        item.error("selects everything", "state tags or an id".to_owned());
+    }
+    false
 }
 
 fn selector(map: &Map<'_>) -> Selector {

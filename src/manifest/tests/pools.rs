@@ -392,7 +392,7 @@ fn the_digest_of_a_class_changes_with_its_meaning_alone() {
     assert_eq!(first, digest(&format!("  tags: {{c: d, a: \"b\"}}\n{ALIAS}")));
     assert_ne!(first, digest(&format!("{ALIAS}  tags: {{a: b, c: e}}\n")));
     let data = digest(&format!("{ALIAS}  userData: x\n"));
-    assert_ne!(data, digest(&format!("{ALIAS}  userData: y\n")));
+    assert_ne!(data, digest(&format!("{ALIAS}  userData: z\n")));
 }
 
 #[test]
