@@ -30,16 +30,15 @@ use crate::lint::lints;
 use crate::manifest::{Desired, Problem, Severity};
 use crate::plan::wire::{
     Action, Base, Diagnostic, DisruptionBudgetRow, Plan, ResourceChange, ResourceKind,
-    UnschedulableRow,
 };
 use crate::plan::{Facts, Parts, Source, check, diff, digest, plan_id};
-use crate::solve::{Input, Settings, Solution, measure, solve};
+use crate::solve::{Input, Settings, Solution, Unplaced, measure, solve};
 
 /// Rounds in which a limited plan is made again with more nodes left untouched.
 const SCOPE_ROUNDS: usize = 4;
 
 /// Everything a plan follows from.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Inputs<'a> {
     /// What the repository asks for.
     pub desired: &'a Desired,
@@ -90,34 +89,40 @@ impl Scope {
 /// Returns the plan.
 #[must_use]
 pub fn plan(inputs: &Inputs) -> Plan {
+    as_measured(inputs, plan_with)
+}
+
+/// Returns what follows from `inputs` with what the nodes of the world teach about their types.
+fn as_measured<T>(inputs: &Inputs, follows: impl FnOnce(&Inputs) -> T) -> T {
     let measured = measure(inputs.desired, inputs.observed);
     if measured.is_empty() {
-        return plan_with(inputs);
+        return follows(inputs);
     }
     let catalog = Catalog { measured, ..inputs.catalog.clone() };
-    let Inputs { desired, observed, catalog: _, base, at, demand, is_forecast, scope, settings } =
-        inputs;
-    plan_with(&Inputs {
-        desired,
-        observed,
-        catalog: &catalog,
-        base: base.clone(),
-        at: *at,
-        demand: *demand,
-        is_forecast: *is_forecast,
-        scope: scope.clone(),
-        settings: *settings,
-    })
+    follows(&Inputs { catalog: &catalog, ..inputs.clone() })
 }
 
 /// Returns the plan with what `inputs.catalog` says of nodes.
 fn plan_with(inputs: &Inputs) -> Plan {
-    let demand = size::demand(inputs);
-    let replace = nodes_at(inputs, &demand, &inputs.scope.replace);
+    let mut demand = size::demand(inputs, inputs.observed);
+    let (plan, solution) = in_scope(inputs, &demand);
+    let oversized = oversized(&demand, &solution);
+    if oversized.is_empty() {
+        return finish(inputs, &demand, plan);
+    }
+    // An error of the inputs, found on the way: nothing may be removed because of it.
+    demand.problems.extend(oversized);
+    let (plan, _) = in_scope(inputs, &demand);
+    finish(inputs, &demand, plan)
+}
+
+/// Returns the plan that leaves alone what is outside the scope.
+fn in_scope(inputs: &Inputs, demand: &Demand) -> (Plan, Solution) {
+    let replace = nodes_at(inputs, demand, &inputs.scope.replace);
     let mut untouched: Vec<NodeName> = Vec::new();
     for _ in 0..SCOPE_ROUNDS {
-        let solution = solve(&input(inputs, &demand, &replace, &untouched));
-        let plan = put_together(inputs, &demand, &solution);
+        let solution = solve(&input(inputs, demand, &replace, &untouched));
+        let plan = put_together(inputs, demand, &solution);
         let known: BTreeSet<NodeName> = untouched.iter().cloned().collect();
         let mut outside = outside_scope(&plan, &inputs.scope);
         // Once what is out of scope stays, the nodes in scope may do without the exchange.
@@ -125,14 +130,14 @@ fn plan_with(inputs: &Inputs) -> Plan {
             outside.extend(exchanged(&solution));
         }
         if outside.is_subset(&known) {
-            return finish(inputs, &demand, plan);
+            return (plan, solution);
         }
         untouched.extend(outside);
     }
     // Each round freezes at least one more node; what is left is a plan that only adds.
     let all: Vec<NodeName> = inputs.observed.nodes.keys().cloned().collect();
-    let solution = solve(&input(inputs, &demand, &replace, &all));
-    finish(inputs, &demand, put_together(inputs, &demand, &solution))
+    let solution = solve(&input(inputs, demand, &replace, &all));
+    (put_together(inputs, demand, &solution), solution)
 }
 
 fn input<'a>(
@@ -156,15 +161,20 @@ fn input<'a>(
 
 /// Returns why nothing may be removed: what is not known is never taken for nothing.
 fn frozen(inputs: &Inputs, demand: &Demand) -> Option<String> {
-    if has_errors(&inputs.desired.problems)
-        || !inputs.catalog.overlay_conflicts(inputs.desired).is_empty()
-    {
+    if has_input_errors(inputs, demand) {
         return Some("the repository has errors".to_owned());
     }
     if !inputs.observed.is_complete() {
         return Some("the world was not read completely".to_owned());
     }
     demand.unresolved.first().map(|source| format!("the size of {} is not known", source.object))
+}
+
+/// Returns whether the repository has errors, wherever they were found.
+fn has_input_errors(inputs: &Inputs, demand: &Demand) -> bool {
+    has_errors(&inputs.desired.problems)
+        || has_errors(&demand.problems)
+        || !inputs.catalog.overlay_conflicts(inputs.desired).is_empty()
 }
 
 fn has_errors(problems: &[Problem]) -> bool {
@@ -182,10 +192,7 @@ fn put_together(inputs: &Inputs, demand: &Demand, solution: &Solution) -> Plan {
         catalog: inputs.catalog,
         base: inputs.base.clone(),
         at: inputs.at,
-        errored: has_errors(&inputs.desired.problems)
-            || has_errors(&demand.problems)
-            || !inputs.catalog.overlay_conflicts(inputs.desired).is_empty()
-            || !inputs.observed.is_complete(),
+        errored: has_input_errors(inputs, demand) || !inputs.observed.is_complete(),
         complete: !scope.is_limited(),
         left_out: &left_out,
         diagnostics: diagnostics(inputs, demand, solution),
@@ -357,12 +364,6 @@ fn finish(inputs: &Inputs, demand: &Demand, mut plan: Plan) -> Plan {
     let (modes, found) = modes::rows(inputs, demand, &plan);
     plan.capacity.modes = modes;
     plan.capacity.diagnostics.extend(found);
-    let oversized = oversized(demand, &plan);
-    if !oversized.is_empty() {
-        plan.errored = true;
-        plan.applyable = false;
-        plan.capacity.diagnostics.extend(oversized);
-    }
     plan.capacity.diagnostics.sort();
     identify(&mut plan);
     let facts = Facts {
@@ -390,24 +391,25 @@ fn finish(inputs: &Inputs, demand: &Demand, mut plan: Plan) -> Plan {
     plan
 }
 
-/// Returns an error for each workload that a vertical autoscaler makes larger than any node: its pods
-/// would be evicted, and never come back.
-fn oversized(demand: &Demand, plan: &Plan) -> Vec<Diagnostic> {
-    let error = |row: &UnschedulableRow| {
-        let sizing = demand.sizings.get(&row.workload).filter(|sizing| sizing.applied)?;
-        let largest = row.reasons.iter().find(|found| found.reason == "too-small")?;
-        Some(Diagnostic {
-            severity: "error".to_owned(),
-            origin: Some(sizing.origin.clone()),
+/// Returns an error for each workload that a vertical autoscaler makes larger than any node that it may
+/// run on: its pods would be evicted, and never come back.
+fn oversized(demand: &Demand, solution: &Solution) -> Vec<Problem> {
+    let error = |unplaced: &Unplaced| {
+        let workload = &demand.groups[unplaced.group].workload;
+        let sizing = demand.sizings.get(workload).filter(|sizing| sizing.applied)?;
+        let size = unplaced.oversize.as_ref()?;
+        Some(Problem {
+            origin: sizing.origin.clone(),
+            severity: Severity::Error,
             object: sizing.autoscaler.clone(),
             message: format!(
-                "makes the pods of {} larger than any node they may run on ({}): {}",
-                row.workload, sizing.because, largest.detail
+                "makes the pods of {workload} larger than any node they may run on ({}): {size}",
+                sizing.because
             ),
             hint: Some("bound it with maxAllowed, or let a pool have larger types".to_owned()),
         })
     };
-    plan.capacity.unschedulable.iter().filter_map(error).collect()
+    solution.target.unplaced.iter().filter_map(error).collect()
 }
 
 fn identify(plan: &mut Plan) {

@@ -66,7 +66,6 @@ mod pods;
 mod preempt;
 mod queue;
 mod rules;
-mod sample;
 mod score;
 mod spread;
 #[cfg(test)]
@@ -79,7 +78,6 @@ pub use filter::{Unfit, UnfitReason};
 pub use pods::{NamespaceLabels, Selection};
 pub use preempt::{Budget, Preemption};
 pub use queue::{PendingPod, queue_order};
-pub use sample::Sample;
 pub use score::Balance;
 
 use std::collections::BTreeMap;

@@ -272,7 +272,8 @@ pub fn solve(input: &Input) -> Solution {
         ..unplaced
     };
     let unplaced = unplaced.into_iter().map(contested).collect();
-    let refusals = offers.refusals.iter().map(|(p, r)| unplaced::refusal_text(p, r)).collect();
+    let refusals = offers.refusals.iter().map(|(p, r)| unplaced::refusal_text(p, r));
+    let refusals = refusals.chain(settle::unrehearsed_text(groups)).collect();
     let target = Target {
         launches,
         keeps,

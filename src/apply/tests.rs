@@ -385,6 +385,8 @@ fn a_group_whose_launches_succeeded_goes_on_where_another_failed() {
         group: Some(group.to_owned()),
         reason: Reason::Keep { because: KeepReason::NotOurs },
         retire_reason: None,
+        drift: None,
+        estimated: false,
         hourly_before: None,
         hourly_after: None,
         pods: BTreeMap::new(),

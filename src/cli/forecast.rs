@@ -1,6 +1,6 @@
 //! `forecast`: the moments at which the needed fleet changes.
 
-use jiff::SignedDuration;
+use jiff::{SignedDuration, Timestamp};
 
 use super::error::CliError;
 use super::repository::Repository;
@@ -23,7 +23,7 @@ pub(super) fn run(settings: &ForecastSettings, console: &mut Console) -> Result<
     let choice = planning::choice(asked.as_ref(), source, &repository)?;
     let observed = world::observe(&choice, &repository, *from, console)?;
     let from = world::moment(&choice, *from, &observed, console);
-    let to = to.unwrap_or(from + SPAN);
+    let to = to.or_else(|| from.checked_add(SPAN).ok()).unwrap_or(Timestamp::MAX);
     if to <= from || to.duration_since(from) > SPAN_MAX {
         return Err(CliError::text(format!("from {from} to {to} is no span of at most 62 days"))
             .hint("let --to come after --from"));

@@ -7,7 +7,8 @@ use std::collections::BTreeMap;
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::{Inputs, diagnostics, frozen, input, put_together, size};
+use super::size::{self, nowhere};
+use super::{Inputs, as_measured, diagnostics, frozen, input, put_together};
 use crate::demand::{Demand, Tick, moments};
 use crate::fleet::Observed;
 use crate::plan::forecast::{Event, FORECAST_VERSION, Forecast, Phase};
@@ -28,6 +29,10 @@ struct Need {
 /// Returns the forecast from `inputs.at` to `to`.
 #[must_use]
 pub fn forecast(inputs: &Inputs, to: Timestamp) -> Forecast {
+    as_measured(inputs, |inputs| forecast_with(inputs, to))
+}
+
+fn forecast_with(inputs: &Inputs, to: Timestamp) -> Forecast {
     let Inputs { desired, at: from, .. } = *inputs;
     let all = moments(desired, (from, to));
     let changing = |ticks: &Vec<Tick>| ticks.iter().any(|tick| tick.changes_fleet);
@@ -38,16 +43,18 @@ pub fn forecast(inputs: &Inputs, to: Timestamp) -> Forecast {
     times.truncate(MOMENTS_MAX);
     let mut known: BTreeMap<Vec<u32>, Need> = BTreeMap::new();
     let mut phases: Vec<(Vec<u32>, Phase)> = Vec::new();
-    let mut unresolved = Vec::new();
+    let mut found = Demand::default();
+    let bare = bare(inputs.observed);
     for at in times {
-        let (inputs, observed) = (at_moment(inputs, at), bare(inputs.observed));
-        let demand = size::demand(&inputs);
-        unresolved.clone_from(&demand.unresolved);
+        let inputs = Inputs { at, is_forecast: true, ..inputs.clone() };
+        let demand = size::demand(&inputs, &bare);
+        found.problems.extend(demand.problems.iter().cloned());
+        found.unresolved.extend(demand.unresolved.iter().cloned());
         let wants: Vec<u32> = demand.groups.iter().map(|group| group.counts.planned).collect();
         if phases.last().is_some_and(|(before, _)| *before == wants) {
             continue;
         }
-        let need = known.entry(wants.clone()).or_insert_with(|| need(&inputs, &observed, demand));
+        let need = known.entry(wants.clone()).or_insert_with(|| need(&inputs, &bare, &demand));
         let because = all.get(&at).into_iter().flatten().filter(|tick| tick.changes_fleet);
         let because = because.map(|tick| event(at, tick)).collect();
         phases.push((wants, phase(at, need, because)));
@@ -58,10 +65,11 @@ pub fn forecast(inputs: &Inputs, to: Timestamp) -> Forecast {
         let ticks = ticks.iter().filter(|tick| !tick.changes_fleet);
         ticks.map(|tick| event(*at, tick)).collect()
     };
-    let nothing = Demand::default();
+    found.unresolved.sort();
+    found.unresolved.dedup();
     let none = Solution { target: Target::default(), standing: Vec::new(), refusals: Vec::new() };
-    let frozen = frozen(inputs, &nothing);
-    let mut diagnostics = diagnostics(inputs, &nothing, &none);
+    let frozen = frozen(inputs, &found);
+    let mut diagnostics = diagnostics(inputs, &found, &none);
     diagnostics.retain(|diagnostic| diagnostic.severity == "error" || frozen.is_some());
     Forecast {
         format_version: FORECAST_VERSION.to_owned(),
@@ -73,24 +81,8 @@ pub fn forecast(inputs: &Inputs, to: Timestamp) -> Forecast {
         total: phases.iter().map(|phase| phase.cost).sum(),
         phases,
         events: all.iter().flat_map(quiet).collect(),
-        unresolved: unresolved.into_iter().map(|source| source.object).collect(),
+        unresolved: found.unresolved.into_iter().map(|source| source.object).collect(),
         diagnostics,
-    }
-}
-
-fn at_moment<'a>(inputs: &Inputs<'a>, at: Timestamp) -> Inputs<'a> {
-    let Inputs { desired, observed, catalog, base, at: _, demand, is_forecast: _, scope, settings } =
-        inputs;
-    Inputs {
-        desired,
-        observed,
-        catalog,
-        base: base.clone(),
-        at,
-        demand: *demand,
-        is_forecast: true,
-        scope: scope.clone(),
-        settings: *settings,
     }
 }
 
@@ -105,12 +97,9 @@ fn bare(observed: &Observed) -> Observed {
     bare
 }
 
-fn need(inputs: &Inputs, observed: &Observed, mut demand: Demand) -> Need {
-    for group in &mut demand.groups {
-        group.running.clear();
-        group.parts.iter_mut().for_each(|part| part.running.clear());
-    }
-    let inputs = Inputs { observed, ..at_moment(inputs, inputs.at) };
+fn need(inputs: &Inputs, bare: &Observed, demand: &Demand) -> Need {
+    let demand = nowhere(demand);
+    let inputs = Inputs { observed: bare, ..inputs.clone() };
     let solution = solve(&input(&inputs, &demand, &[], &[]));
     let plan: Plan = put_together(&inputs, &demand, &solution);
     let mut types = BTreeMap::new();

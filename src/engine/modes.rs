@@ -62,19 +62,8 @@ fn is_same(demand: &Demand, planned: DemandMode, mode: DemandMode) -> bool {
 
 /// Returns the plan that `mode` would make, with nothing left out of it.
 fn planned(inputs: &Inputs, mode: DemandMode) -> Plan {
-    let Inputs { desired, observed, catalog, base, at, is_forecast, settings, .. } = inputs;
-    let inputs = Inputs {
-        desired,
-        observed,
-        catalog,
-        base: base.clone(),
-        at: *at,
-        demand: mode,
-        is_forecast: *is_forecast,
-        scope: Scope::default(),
-        settings: *settings,
-    };
-    let demand = size::demand(&inputs);
+    let inputs = Inputs { demand: mode, scope: Scope::default(), ..inputs.clone() };
+    let demand = size::demand(&inputs, inputs.observed);
     let solution = solve(&input(&inputs, &demand, &[], &[]));
     put_together(&inputs, &demand, &solution)
 }

@@ -5,15 +5,17 @@
 
 use super::{Inputs, input};
 use crate::demand::{Asked, ClusterSize, Demand, SizedNode};
+use crate::fleet::Observed;
 use crate::manifest::{Problem, Scaler, ScalerRule, Severity};
-use crate::solve::{NewNode, Solution, solve};
+use crate::solve::{NewNode, solve};
 
 /// Rounds of the loop. Where a pod asks for half of what a further one is added for, each round
 /// halves the distance: sixteen leave nothing of any real cluster.
 const ROUNDS: usize = 16;
 
-/// Returns the demand of `inputs`, with what follows the nodes brought to rest.
-pub(super) fn demand(inputs: &Inputs) -> Demand {
+/// Returns the demand of `inputs`, with what follows the nodes brought to rest; `stands` is the world
+/// whose nodes count: the one observed, or the same without nodes where packing begins with none.
+pub(super) fn demand(inputs: &Inputs, stands: &Observed) -> Demand {
     let Inputs { desired, observed, .. } = inputs;
     let of = |size: &ClusterSize| {
         let asked = Asked {
@@ -34,17 +36,22 @@ pub(super) fn demand(inputs: &Inputs) -> Demand {
         if wanted.is_empty() {
             return demand;
         }
-        let next = size_after(inputs, &solve(&input(inputs, &demand, &[], &[])));
+        let next = size_after(inputs, stands, &demand);
         let now = Demand::following(desired, &next);
         if now == wanted {
             // The same pods; what is said of the nodes is now what the plan has.
             return of(&next);
         }
         if let Some(begins) = met.iter().position(|(before, _)| *before == now) {
-            // Packing is not even: sizes may ask for each other in turn. The largest holds all.
+            // Packing is not even: sizes may ask for each other in turn. One that asks for the most
+            // of each holds all; where none does, there is no end.
             met.push((wanted, size));
-            let largest = met.split_off(begins).into_iter().max_by(|a, b| a.0.cmp(&b.0));
-            return largest.map_or(demand, |(_, size)| of(&size));
+            let cycle = met.split_off(begins);
+            if let Some(size) = largest(&cycle) {
+                return of(size);
+            }
+            demand.problems.extend(chases(inputs, &next));
+            return demand;
         }
         met.push((wanted, size));
         size = next;
@@ -54,16 +61,36 @@ pub(super) fn demand(inputs: &Inputs) -> Demand {
     demand
 }
 
-/// Returns the nodes that there will be.
-fn size_after(inputs: &Inputs, solution: &Solution) -> ClusterSize {
+/// Returns the size that asks for at least as many pods of each scaler as every other one.
+fn largest(cycle: &[(Vec<u32>, ClusterSize)]) -> Option<&ClusterSize> {
+    let holds = |most: &[u32], other: &[u32]| most.iter().zip(other).all(|(a, b)| a >= b);
+    let found = cycle.iter().find(|(most, _)| cycle.iter().all(|(other, _)| holds(most, other)));
+    found.map(|(_, size)| size)
+}
+
+/// Returns the nodes that there will be of those that stand, and those that come.
+fn size_after(inputs: &Inputs, stands: &Observed, demand: &Demand) -> ClusterSize {
+    let packed = if stands.nodes.is_empty() { nowhere(demand) } else { demand.clone() };
+    let inputs = Inputs { observed: stands, ..inputs.clone() };
+    let solution = solve(&input(&inputs, &packed, &[], &[]));
     let gone = &solution.target.retires;
-    let mut size = ClusterSize::of(inputs.observed, |name| !gone.contains_key(name));
+    let mut size = ClusterSize::of(stands, |name| !gone.contains_key(name));
     let launched = solution.target.launches.iter().map(|launch| {
         let NewNode { labels, allocatable, .. } = &launch.node;
         SizedNode { labels: labels.clone(), cpu: allocatable.cpu, is_schedulable: true }
     });
     size.nodes.extend(launched);
     size
+}
+
+/// Returns the demand without a word of where its pods run.
+pub(super) fn nowhere(demand: &Demand) -> Demand {
+    let mut demand = demand.clone();
+    for group in &mut demand.groups {
+        group.running.clear();
+        group.parts.iter_mut().for_each(|part| part.running.clear());
+    }
+    demand
 }
 
 /// Returns an error for each scaler of which the loop found no end.
@@ -83,4 +110,23 @@ fn chases(inputs: &Inputs, size: &ClusterSize) -> Vec<Problem> {
         ),
     };
     inputs.desired.scalers.iter().filter(is_one).map(error).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_sizes_that_ask_for_each_other_one_that_asks_for_the_most_of_each_holds_all() {
+        let sizes = |wants: &[[u32; 2]]| -> Vec<(Vec<u32>, ClusterSize)> {
+            wants.iter().map(|want| (want.to_vec(), ClusterSize::default())).collect()
+        };
+        for (wants, has_largest) in [
+            (&[[5, 2], [6, 2]][..], true),
+            (&[[6, 3], [5, 3], [6, 2]][..], true),
+            (&[[5, 2], [2, 8]][..], false),
+        ] {
+            assert_eq!(largest(&sizes(wants)).is_some(), has_largest, "{wants:?}");
+        }
+    }
 }

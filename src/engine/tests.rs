@@ -115,6 +115,29 @@ fn an_excluded_launch_leaves_its_pods_without_a_place() {
 }
 
 #[test]
+fn pods_without_a_place_for_several_reasons_have_one_row() {
+    let mut story = Story::new(&["m5.large"], 1000, 100);
+    story.scale(3);
+    story.desired.pools.get_mut("default").expect("declared").limits.nodes = Some(1);
+    let first = plan_of(&story, Scope::default());
+    let address = first.resource_changes[0].address.to_string();
+    let limited = plan_of(&story, Scope { exclude: vec![address], ..Scope::default() });
+    let [row] = limited.capacity.unschedulable.as_slice() else { panic!("{limited:#?}") };
+    let reasons: Vec<&str> = row.reasons.iter().map(|reason| reason.reason.as_str()).collect();
+    assert_eq!((row.pods, reasons), (3, vec!["limit-reached", "left-out"]));
+}
+
+#[test]
+fn a_node_of_unknown_price_is_counted_once() {
+    let mut story = workshop();
+    story.step(5);
+    let node = story.observed.nodes.values_mut().next().expect("launched");
+    node.instance = None;
+    let plan = plan_of(&story, Scope::default());
+    assert_eq!(plan.capacity.cost.unpriced, 1);
+}
+
+#[test]
 fn a_requested_replacement_keeps_its_address() {
     let mut story = workshop();
     story.step(5);

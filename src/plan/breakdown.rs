@@ -8,8 +8,8 @@
 use std::collections::BTreeMap;
 
 use super::wire::{
-    CommitmentRow, Committed, Cost, CostBreakdown, CostRange, CostRow, NodeState, Plan,
-    ResourceChange, ResourceKind,
+    CommitmentRow, Committed, Cost, CostBreakdown, CostRange, CostRow, ExplainRow, NodeState, Plan,
+    ResourceKind,
 };
 use crate::catalog::CapacityType;
 use crate::ids::Address;
@@ -45,6 +45,8 @@ pub fn breakdown(plan: &Plan, commitments: &[Commitment]) -> CostBreakdown {
 struct Priced<'a> {
     state: &'a NodeState,
     hourly: Option<MicroUsd>,
+    /// Whether the price stands in for one that is not known.
+    estimated: bool,
 }
 
 /// What is there before and after, by row.
@@ -54,23 +56,21 @@ struct Node<'a> {
 }
 
 fn nodes(plan: &Plan) -> Vec<Node<'_>> {
-    let prices: BTreeMap<&Address, (Option<MicroUsd>, Option<MicroUsd>)> = plan
-        .capacity
-        .explain
-        .iter()
-        .map(|row| (&row.address, (row.hourly_before, row.hourly_after)))
-        .collect();
-    let node = |row: &'_ ResourceChange| prices.get(&row.address).copied().unwrap_or_default();
+    let explained: BTreeMap<&Address, &ExplainRow> =
+        plan.capacity.explain.iter().map(|row| (&row.address, row)).collect();
     plan.resource_changes
         .iter()
         // What a group costs, its members do.
         .filter(|row| row.kind != ResourceKind::AutoscalingGroup)
         .map(|row| {
-            let (before, after) = node(row);
-            let side = |state, hourly| Priced { state, hourly };
+            let explain = explained.get(&row.address);
+            let before = explain.and_then(|row| row.hourly_before);
+            let after = explain.and_then(|row| row.hourly_after);
+            let estimated = explain.is_some_and(|row| row.estimated);
+            let side = |state, hourly, estimated| Priced { state, hourly, estimated };
             Node {
-                before: row.change.before.as_ref().map(|state| side(state, before)),
-                after: row.change.after.as_ref().map(|state| side(state, after)),
+                before: row.change.before.as_ref().map(|state| side(state, before, false)),
+                after: row.change.after.as_ref().map(|state| side(state, after, estimated)),
             }
         })
         .collect()
@@ -90,13 +90,13 @@ fn parts(nodes: &[Node<'_>], name: &dyn Fn(&NodeState) -> String) -> Vec<CostRow
         add(rows.entry(name).or_insert(empty));
     };
     for node in nodes {
-        if let Some(Priced { state, hourly }) = &node.before {
+        if let Some(Priced { state, hourly, .. }) = &node.before {
             row(state, &|row| {
                 row.nodes_before += 1;
                 row.hourly_before += hourly.unwrap_or_default();
             });
         }
-        if let Some(Priced { state, hourly }) = &node.after {
+        if let Some(Priced { state, hourly, .. }) = &node.after {
             row(state, &|row| {
                 row.nodes_after += 1;
                 row.hourly_after += hourly.unwrap_or_default();
@@ -109,9 +109,10 @@ fn parts(nodes: &[Node<'_>], name: &dyn Fn(&NodeState) -> String) -> Vec<CostRow
 /// Returns bounds of the price after, where a part of it is estimated.
 fn range(nodes: &[Node<'_>], cost: &Cost) -> Option<CostRange> {
     let after = nodes.iter().filter_map(|node| node.after.as_ref());
-    let spot = after.filter(|side| side.state.capacity_type == Some(CapacityType::Spot));
+    let is_spot = |side: &&Priced| side.state.capacity_type == Some(CapacityType::Spot);
+    let spot = after.filter(is_spot).filter(|side| side.estimated);
     let spot: MicroUsd = spot.filter_map(|side| side.hourly).sum();
-    if cost.estimated == 0 || spot == MicroUsd::ZERO {
+    if spot == MicroUsd::ZERO {
         return None;
     }
     let saved = MicroUsd(spot.0.saturating_mul(100 - SPOT_PERCENT_MIN) / 100);
@@ -160,7 +161,7 @@ struct Covered {
 impl Covered {
     fn of<'a>(sides: impl Iterator<Item = &'a Priced<'a>>, commitments: &[Commitment]) -> Self {
         let (mut open, mut rest) = (Vec::new(), MicroUsd::ZERO);
-        for Priced { state, hourly } in sides {
+        for Priced { state, hourly, .. } in sides {
             let price = hourly.unwrap_or_default();
             match state.capacity_type {
                 Some(CapacityType::OnDemand) => open.push((state.instance_type.as_ref(), price)),
@@ -299,14 +300,22 @@ mod tests {
     fn estimated_spot_prices_give_a_range_with_the_on_demand_price_as_its_ceiling() {
         let mut plan = plan();
         assert_eq!(breakdown(&plan, &[]).range, None);
-        plan.capacity.cost.estimated = 1;
         for row in &mut plan.resource_changes {
             if let Some(state) = &mut row.change.after {
                 state.capacity_type = Some(CapacityType::Spot);
             }
         }
+        assert_eq!(
+            breakdown(&plan, &[]).range,
+            None,
+            "prices of spot that are known have no range"
+        );
+        let explain = &mut plan.capacity.explain;
+        let node = explain.iter_mut().find(|row| row.hourly_after.is_some()).expect("a node stays");
+        node.estimated = true;
+        let unsure = node.hourly_after.expect("priced").0;
         let range = breakdown(&plan, &[]).range.expect("estimated");
         assert_eq!(range.hourly_high, plan.capacity.cost.hourly_after);
-        assert_eq!(range.hourly_low.0, range.hourly_high.0 - range.hourly_high.0 * 90 / 100);
+        assert_eq!(range.hourly_low.0, range.hourly_high.0 - unsure * 90 / 100);
     }
 }

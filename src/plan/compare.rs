@@ -61,7 +61,11 @@ fn identity(row: &ResourceChange) -> String {
     });
     let after = row.change.after.as_ref().map(|state| {
         let NodeState { pool, instance_type, zone, capacity_type, spec_digest, taints, .. } = state;
-        format!("{pool:?} {instance_type:?} {zone:?} {capacity_type:?} {spec_digest:?} {taints:?}")
+        let size = state.group.as_ref().map(|group| group.desired);
+        format!(
+            "{pool:?} {instance_type:?} {zone:?} {capacity_type:?} {spec_digest:?} {taints:?} \
+             {size:?}"
+        )
     });
     let labels = match row.change.actions.as_slice() {
         [Action::Update] => row.change.after.as_ref().map(|state| &state.labels),
@@ -93,9 +97,19 @@ fn does(row: &ResourceChange) -> String {
         [Action::NoOp] => format!("keep {before}{id}"),
         [Action::Create] => format!("launch {after}"),
         [Action::Delete] => format!("terminate {before}{id}"),
-        [Action::Update] => format!("update {before}{id}"),
+        [Action::Update] => {
+            match (size(row.change.before.as_ref()), size(row.change.after.as_ref())) {
+                (Some(before), Some(after)) => format!("resize from {before} to {after}"),
+                (_, _) => format!("update {before}{id}"),
+            }
+        }
         _ => format!("replace {before}{id} by {after}"),
     }
+}
+
+/// Returns how many members a group has, where the state is that of a group.
+fn size(state: Option<&NodeState>) -> Option<u32> {
+    Some(state?.group.as_ref()?.desired)
 }
 
 fn workloads(theirs: &[DemandRow], ours: &[DemandRow]) -> Vec<ComparedWorkload> {
@@ -236,6 +250,7 @@ fn paired(a: BTreeMap<Address, String>, mut b: BTreeMap<Address, String>) -> Vec
 mod tests {
     use super::*;
     use crate::plan::fixture::{plan, sealed};
+    use crate::plan::wire::{GroupSize, ResourceKind};
 
     fn launches(plan: &mut Plan) -> Vec<&mut ResourceChange> {
         let created = |row: &&mut ResourceChange| row.change.actions == [Action::Create];
@@ -274,6 +289,27 @@ mod tests {
         assert_eq!(found.workloads.len(), 1);
         let total = found.hourly_caused + found.hourly_pending;
         assert_eq!(total, ours.capacity.cost.hourly_after - ours.capacity.cost.hourly_before);
+    }
+
+    #[test]
+    fn groups_that_end_at_another_size_are_not_the_same_change() {
+        let sized = |desired: u32| NodeState {
+            group: Some(GroupSize { name: Some("g".into()), min: 1, max: 9, desired }),
+            ..NodeState::nothing()
+        };
+        let to = |desired: u32| {
+            let mut plan = plan();
+            let row = plan.resource_changes.first_mut().expect("a row");
+            row.kind = ResourceKind::AutoscalingGroup;
+            row.change.actions = vec![Action::Update];
+            (row.change.before, row.change.after) = (Some(sized(3)), Some(sized(desired)));
+            plan
+        };
+        let found = compare(&to(5), &to(4), "main");
+        assert_eq!(found.caused.len(), 1, "{found:?}");
+        assert!(found.withdrawn[0].ends_with("resize from 3 to 4"), "{:?}", found.withdrawn);
+        assert_eq!(difference(&to(5), &to(4)).rows.len(), 1);
+        assert!(difference(&to(5), &to(5)).rows.is_empty());
     }
 
     #[test]

@@ -9,13 +9,15 @@ mod groups;
 mod rows;
 mod totals;
 
+use std::collections::BTreeMap;
+
 use jiff::Timestamp;
 
 use crate::catalog::Catalog;
 use crate::demand::Demand;
 use crate::fargate::Rates;
 use crate::fleet::Observed;
-use crate::ids::Address;
+use crate::ids::{Address, WorkloadId};
 use crate::manifest::Desired;
 use crate::plan::wire::{Action, Amount, FORMAT_VERSION};
 use crate::plan::wire::{
@@ -80,10 +82,11 @@ pub fn diff(parts: Parts) -> Plan {
     base.preconditions = rows.preconditions;
     let summary = totals::summary(&rows.changes, rows.blocked);
     let expiry = if summary.destructive { DESTRUCTIVE_EXPIRY } else { ADDITIVE_EXPIRY };
-    let mut unschedulable = unschedulable(demand, solution);
-    unschedulable.extend(rows.left_out_pods);
+    let leftover = unschedulable(demand, solution).into_iter();
+    let mut unschedulable = merged(leftover.chain(rows.left_out_pods));
     unschedulable.extend(fargate::stuck(demand));
-    unschedulable.sort_by(|a, b| (&a.workload, a.pods).cmp(&(&b.workload, b.pods)));
+    // Pods of one workload that a profile takes have a row of their own, after the others.
+    unschedulable.sort_by(|a, b| a.workload.cmp(&b.workload));
     let mut cost =
         totals::cost(&rows.explain, solution.target.lower_bound, &catalog.prices, rows.estimated);
     cost.fargate = fargate::cost(demand, rates);
@@ -161,6 +164,26 @@ fn unschedulable(demand: &Demand, solution: &Solution) -> Vec<UnschedulableRow> 
         }
     };
     solution.target.unplaced.iter().map(row).collect()
+}
+
+/// Returns one row for each workload, in order: pods of one may lack a place for several reasons.
+fn merged(rows: impl Iterator<Item = UnschedulableRow>) -> Vec<UnschedulableRow> {
+    let mut by_workload: BTreeMap<WorkloadId, UnschedulableRow> = BTreeMap::new();
+    for row in rows {
+        let Some(known) = by_workload.get_mut(&row.workload) else {
+            by_workload.insert(row.workload.clone(), row);
+            continue;
+        };
+        known.pods = known.pods.saturating_add(row.pods);
+        known.offerings = known.offerings.max(row.offerings);
+        known.reasons.extend(row.reasons);
+        known.nearest = known.nearest.take().or(row.nearest);
+        known.eviction = known.eviction.take().or(row.eviction);
+        for (workload, pods) in row.displaces {
+            *known.displaces.entry(workload).or_insert(0) += pods;
+        }
+    }
+    by_workload.into_values().collect()
 }
 
 fn unresolved(demand: &Demand) -> Vec<UnresolvedRow> {

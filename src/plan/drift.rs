@@ -3,27 +3,29 @@
 //!
 //! This module reads a plan and makes another of it that nobody can apply.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::wire::{
     Decider, DemandRow, Diagnostic, LaunchReason, Plan, Reason, RetireReason, Summary, workload_key,
 };
 use super::{Source, digest, plan_id};
+use crate::ids::Address;
 
 /// Returns `plan` as a report of drift: `resource_drift` holds the rows that moved, nothing changes,
 /// and it can never be applied.
 #[must_use]
 pub fn drift(plan: &Plan) -> Plan {
-    let drifted: Vec<_> = plan
+    let drifted: BTreeSet<&Address> = plan
         .capacity
         .explain
         .iter()
         .filter(|row| {
-            is_drift(&row.reason) || row.retire_reason.as_ref().is_some_and(is_drift_of_node)
+            let differs = row.retire_reason.as_ref().is_some_and(is_drift_of_node);
+            differs || row.drift.is_some() || is_drift(&row.reason)
         })
         .map(|row| &row.address)
         .collect();
-    let rows = plan.resource_changes.iter().filter(|row| drifted.contains(&&row.address));
+    let rows = plan.resource_changes.iter().filter(|row| drifted.contains(&row.address));
     let mut report = Plan {
         applyable: false,
         resource_drift: rows.cloned().collect(),
@@ -33,9 +35,8 @@ pub fn drift(plan: &Plan) -> Plan {
         ..plan.clone()
     };
     let moved = workloads(plan);
-    let drifted = &report.resource_drift;
     let capacity = &mut report.capacity;
-    capacity.explain.retain(|row| drifted.iter().any(|r| r.address == row.address));
+    capacity.explain.retain(|row| drifted.contains(&row.address));
     capacity.base.preconditions.clear();
     capacity.waves.clear();
     capacity.placements.clear();
@@ -89,8 +90,10 @@ fn workloads(plan: &Plan) -> Vec<Diagnostic> {
     }
     let of = |row: &DemandRow| {
         let name = workload_key(&row.workload);
-        let (runs, declared) =
-            (running.get(name.as_str()).copied().unwrap_or(0), row.counts.planned);
+        // Pods on Fargate have no node that a row would tell of.
+        let on_fargate = row.fargate.as_ref().map_or(0, |taken| taken.pods);
+        let declared = row.counts.planned.saturating_sub(on_fargate);
+        let runs = running.get(name.as_str()).copied().unwrap_or(0);
         let decided = matches!(row.decided_by, Decider::Git | Decider::Removed);
         (decided && runs != declared).then(|| Diagnostic {
             severity: DRIFT.to_owned(),

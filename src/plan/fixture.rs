@@ -458,6 +458,8 @@ fn explain() -> Vec<ExplainRow> {
         group: None,
         reason,
         retire_reason: None,
+        drift: None,
+        estimated: false,
         hourly_before: usd(before),
         hourly_after: usd(after),
         pods: pods.iter().map(|(name, n)| (format!("shop/Deployment/{name}"), *n)).collect(),

@@ -79,8 +79,8 @@ pub fn drift_text(report: &Plan, style: &TextStyle) -> String {
         page.gap();
     }
     for row in &rows {
-        let why =
-            row.explain.and_then(|explain| explain.retire_reason.as_ref()).map(reason::retire);
+        let why = row.explain.and_then(|row| row.retire_reason.as_ref().or(row.drift.as_ref()));
+        let why = why.map(reason::retire);
         let why = why.unwrap_or_else(|| table::why(row));
         page.line([
             Span::new("  ~ ", Tone::Change),

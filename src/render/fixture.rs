@@ -194,6 +194,8 @@ fn explain((pool, key): (&str, &str), reason: Reason, pods: &[(&str, u32)]) -> E
         group: None,
         reason,
         retire_reason: None,
+        drift: None,
+        estimated: false,
         hourly_before: None,
         hourly_after: None,
         pods: pods.iter().map(|(name, n)| ((*name).to_owned(), *n)).collect(),

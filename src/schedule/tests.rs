@@ -6,7 +6,6 @@ mod oracle;
 mod plain;
 mod reserves;
 mod runs;
-mod sample;
 mod scores;
 mod volumes;
 

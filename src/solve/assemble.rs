@@ -13,7 +13,7 @@ use super::standing::{Fate, Standing};
 use super::target::{
     BlockReason, KeepReason, Launch, LaunchReason, Place, Rejection, Retire, RetireReason,
 };
-use super::{Input, Settings, stand_ins, variety, workload_key};
+use super::{Input, Settings, groups, stand_ins, variety, workload_key};
 use crate::demand::PodGroup;
 use crate::ids::{LabelKey, NodeName};
 use crate::units::MicroUsd;
@@ -78,10 +78,10 @@ impl Assembly<'_> {
 
     /// Returns what pools may still grow by once everything is launched.
     fn limits(&self) -> Limits {
-        let pools = self.input.desired.pools.iter().map(|(name, pool)| (name, &pool.limits));
+        let pools = groups::limits(self.input.desired, self.input.observed);
         let columns: Vec<&Offer> =
             self.model.columns.iter().map(|c| &self.offers[c.offers[0]]).collect();
-        let mut limits = Limits::of(pools, std::iter::empty(), self.standing, &columns);
+        let mut limits = Limits::of(&pools, std::iter::empty(), self.standing, &columns);
         for node in &self.outcome.settled.layout.packing.opened {
             limits.take(node.column);
         }

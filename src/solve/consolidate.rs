@@ -131,7 +131,9 @@ fn with_needed_leavers(stage: &Stage, mut settled: Settled) -> Settled {
     let left = |settled: &Settled| settled.unplaced.values().sum::<u32>();
     for index in 0..stage.ground.standing.len() {
         let leaves = matches!(stage.ground.standing[index].fate, Fate::Leaves(_));
-        if left(&settled) == 0 || !leaves || settled.layout.kept[index] {
+        let could_help =
+            || settled.unplaced.keys().any(|group| stage.could_stand_on(*group, index));
+        if !leaves || settled.layout.kept[index] || !could_help() {
             continue;
         }
         let mut kept = settled.layout.kept.clone();

@@ -19,10 +19,9 @@ use super::rehearse::{Placements, Settled, Stage, Verdict};
 use super::standing::{Fate, Standing};
 use super::survey::Single;
 use super::target::{Place, Unsteered};
-use super::{Input, Settings};
+use super::{Input, Settings, groups};
 use crate::demand::{Demand, PodGroup};
 use crate::ids::NodeName;
-use crate::requirement::{key, label};
 use crate::units::MicroUsd;
 
 /// Times that an answer is taken as carried out.
@@ -151,14 +150,14 @@ impl Passes<'_> {
     ) -> Stage<'s> {
         let columns: Vec<&Offer> =
             model.columns.iter().map(|c| &self.offers[c.offers[0]]).collect();
-        let pools = self.input.desired.pools.iter().map(|(name, pool)| (name, &pool.limits));
+        let pools = groups::limits(self.input.desired, self.input.observed);
         // Nodes that go still count, because they go last.
         let new = standing.iter().filter(|node| node.is_new);
         let there = self.standing.iter().filter(|node| !node.is_new);
         let counted: Vec<Standing> = there.chain(new).cloned().collect();
         let reservations = self.input.observed.reservations.iter();
         let supply = reservations.map(|(id, reservation)| (id, reservation.available));
-        let limits = Limits::of(pools, supply, &counted, &columns);
+        let limits = Limits::of(&pools, supply, &counted, &columns);
         let ground = Ground::of(model, standing, limits);
         let stage = Stage::new(ground, demand, self.offers, &self.input.desired.namespaces);
         stage.steered(self.input.settings.steer)
@@ -215,27 +214,8 @@ impl Passes<'_> {
         let kept = self.standing.iter().zip(&settled.layout.kept).filter(|(_, kept)| **kept);
         let kept = kept.map(|(node, _)| node.clone());
         let launched = settled.offers.iter().enumerate().map(|(index, offer)| {
-            let offer = &self.offers[*offer];
             let name = name_of(&Place::Launch(index));
-            let mut labels = offer.node.labels.clone();
-            labels.extend([label(key::HOSTNAME, name.as_str())]);
-            Standing {
-                pool: Some(offer.node.pool.clone()),
-                labels,
-                taints: offer.node.taints.clone(),
-                startup_taints: Vec::new(),
-                capacity: offer.node.capacity.clone(),
-                allocatable: offer.node.allocatable.clone(),
-                room: offer.room.clone(),
-                price: Some(offer.node.price),
-                price_estimated: offer.node.price_estimated,
-                reservation: offer.node.reservation.clone(),
-                overlays: offer.node.overlays.clone(),
-                is_new: true,
-                schedulable: true,
-                fate: Fate::Free,
-                name,
-            }
+            Standing::planned(name, &self.offers[*offer], Fate::Free)
         });
         kept.chain(launched).collect()
     }

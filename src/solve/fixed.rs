@@ -27,7 +27,6 @@ use crate::demand::{PodGroup, PodShape};
 use crate::fleet::Observed;
 use crate::ids::{LabelKey, NodeName, PoolName, ReservationId};
 use crate::manifest::Pool;
-use crate::requirement::{key, label};
 use crate::units::Resources;
 
 /// The nodes that pools of a fixed size launch.
@@ -85,26 +84,8 @@ impl FixedNodes {
     /// Returns the nodes to launch, as nodes that stand.
     pub(super) fn as_standing(&self) -> impl Iterator<Item = Standing> + '_ {
         self.launches.iter().map(|launch| {
-            let node = &launch.offer.node;
-            let mut labels = node.labels.clone();
-            labels.extend([label(key::HOSTNAME, launch.name.as_str())]);
-            Standing {
-                name: launch.name.clone(),
-                pool: Some(node.pool.clone()),
-                labels,
-                taints: node.taints.clone(),
-                startup_taints: Vec::new(),
-                capacity: node.capacity.clone(),
-                allocatable: node.allocatable.clone(),
-                room: launch.offer.room.clone(),
-                price: Some(node.price),
-                price_estimated: node.price_estimated,
-                reservation: node.reservation.clone(),
-                overlays: node.overlays.clone(),
-                is_new: true,
-                schedulable: true,
-                fate: Fate::Stays(KeepReason::Blocked { by: BlockReason::StaticPool }),
-            }
+            let fate = Fate::Stays(KeepReason::Blocked { by: BlockReason::StaticPool });
+            Standing::planned(launch.name.clone(), &launch.offer, fate)
         })
     }
 

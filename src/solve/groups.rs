@@ -11,7 +11,7 @@ use crate::catalog::{Allocation, Catalog, InstanceType, NodeSettings};
 use crate::demand::Demand;
 use crate::fleet::{Group, Instance, Observed};
 use crate::ids::{GroupName, NodeName, PoolName, WorkloadKind};
-use crate::manifest::{DISCOVERY_PREFIX, Desired, NodeGroup, Pool};
+use crate::manifest::{DISCOVERY_PREFIX, Desired, NodeGroup, Pool, PoolLimits};
 
 /// What the name of Cluster Autoscaler's workload holds, however it was installed.
 const AUTOSCALER: &str = "cluster-autoscaler";
@@ -48,13 +48,40 @@ pub fn observed_only(
         return Some(format!("{workload} is Cluster Autoscaler, which may resize it"));
     }
     let Some(live) = live else {
-        return (!observed.groups.is_empty()).then(|| {
+        // Where nothing runs yet, the group comes with the cluster.
+        return (!is_bare(observed)).then(|| {
             "the world has no Auto Scaling group with its tags; create it with eksctl".to_owned()
         });
     };
     let there = u32::try_from(members(observed, &live.name).count()).unwrap_or(u32::MAX);
     (there != live.desired)
         .then(|| format!("it is on its way: {} of its {} members are there", there, live.desired))
+}
+
+/// Returns whether nothing runs in the world.
+fn is_bare(observed: &Observed) -> bool {
+    observed.groups.is_empty() && observed.instances.is_empty() && observed.nodes.is_empty()
+}
+
+/// Returns the least and the largest size that a group may be brought to: Auto Scaling holds to the
+/// bounds that the live group has, and the repository may declare tighter ones.
+fn bounds(declared: &NodeGroup, observed: &Observed) -> (u32, u32) {
+    let live = live_group(declared, observed);
+    let least = live.map_or(declared.min, |live| live.min.max(declared.min));
+    let most = live.map_or(declared.max, |live| live.max.min(declared.max));
+    (least, most)
+}
+
+/// Returns the limits of each pool; those of a group are what Auto Scaling lets it grow to.
+pub(super) fn limits(desired: &Desired, observed: &Observed) -> BTreeMap<PoolName, PoolLimits> {
+    let limits = |(name, pool): (&PoolName, &Pool)| {
+        let mut limits = pool.limits.clone();
+        if let Some(group) = desired.node_groups.get(name) {
+            limits.nodes = Some(bounds(group, observed).1);
+        }
+        (name.clone(), limits)
+    };
+    desired.pools.iter().map(limits).collect()
 }
 
 /// Returns whether a tag is one of those by which Cluster Autoscaler finds groups.
@@ -117,6 +144,7 @@ pub(super) struct Groups<'a> {
     /// Why a group is only observed.
     observed_only: BTreeMap<&'a PoolName, Option<String>>,
     desired: &'a Desired,
+    observed: &'a Observed,
 }
 
 impl<'a> Groups<'a> {
@@ -124,7 +152,12 @@ impl<'a> Groups<'a> {
         let groups = desired.node_groups.values();
         let live = groups.clone().filter_map(|g| Some((&live_group(g, observed)?.name, &g.name)));
         let verdict = |group: &'a NodeGroup| (&group.name, observed_only(group, desired, observed));
-        Self { pools: live.collect(), observed_only: groups.map(verdict).collect(), desired }
+        Self {
+            pools: live.collect(),
+            observed_only: groups.map(verdict).collect(),
+            desired,
+            observed,
+        }
     }
 
     /// Returns the pool that an instance is of as the member of a group.
@@ -150,19 +183,23 @@ impl<'a> Groups<'a> {
             let there = u32::try_from(members.len()).unwrap_or(u32::MAX);
             let may_go = |node: &Standing| !matches!(node.fate, Fate::Stays(_));
             members.retain(|index| may_go(&standing[*index]));
-            // What holds the fewest pods goes first; between equals the last by name.
+            // What has to go anyway goes first, then what holds the fewest pods; between equals the
+            // last by name.
             members.sort_by_key(|index| {
-                let name = &standing[*index].name;
-                (running(demand, name), std::cmp::Reverse(name.clone()))
+                let Standing { name, fate, .. } = &standing[*index];
+                let stays = !matches!(fate, Fate::Leaves(_));
+                (stays, running(demand, name), std::cmp::Reverse(name.clone()))
             });
-            let surplus = usize::try_from(there.saturating_sub(group.max)).unwrap_or(usize::MAX);
-            let spare = usize::try_from(there.saturating_sub(group.min)).unwrap_or(usize::MAX);
+            let (least, _) = bounds(group, self.observed);
+            let above =
+                |size: u32| usize::try_from(there.saturating_sub(size)).unwrap_or(usize::MAX);
+            let (surplus, spare) = (above(group.max.max(least)), above(least));
             for (turn, index) in members.into_iter().enumerate() {
                 let node = &mut standing[index];
                 if turn < surplus {
                     node.fate = Fate::Leaves(RetireReason::Surplus { declared: group.max, there });
                 } else if turn >= spare {
-                    let by = BlockReason::GroupMinimum { minimum: group.min };
+                    let by = BlockReason::GroupMinimum { minimum: least };
                     node.fate = Fate::Stays(KeepReason::Blocked { by });
                 }
             }

@@ -47,6 +47,7 @@ impl Survey<'_> {
             is_new: false,
             schedulable: known.is_some() && self.is_coming(instance.launched_at),
             fate: Fate::Stays(KeepReason::Blocked { by: BlockReason::NotReady }),
+            drift: None,
             pool: Some(pool),
         })
     }

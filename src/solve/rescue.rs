@@ -9,9 +9,11 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::layout::Layout;
+use super::limits::Limits;
 use super::offer::{Offer, admits};
 use super::pack::Opened;
 use super::rehearse::{Settled, Stage, Verdict};
+use super::settle::is_rehearsed;
 use super::target::Place;
 use crate::demand::PodGroup;
 use crate::ids::{LabelKey, LabelValue, PoolName, WorkloadId};
@@ -32,6 +34,8 @@ pub(super) struct Hearing<'a> {
     rescue: Rescue<'a>,
     classes: Vec<ClassIndex>,
     known: BTreeMap<(usize, Where<'a>), Vec<UnfitReason>>,
+    /// What is left of the limits of pools.
+    limits: Limits,
 }
 
 impl<'a> Hearing<'a> {
@@ -39,7 +43,8 @@ impl<'a> Hearing<'a> {
     pub(super) fn of(stage: &'a Stage<'a>, settled: &Settled) -> Self {
         let rescue = Rescue::of(stage, settled);
         let classes = stage.scene(&settled.layout, &settled.offers).classes;
-        Self { rescue, classes, known: BTreeMap::new() }
+        let limits = stage.ground.limits_after(&rescue.layout.packing.opened);
+        Self { rescue, classes, known: BTreeMap::new(), limits }
     }
 
     /// Returns the hearing with budgets that evictions respect where they can.
@@ -70,9 +75,7 @@ impl<'a> Hearing<'a> {
 
     /// Returns whether the limits of its pool leave room for one more node of the offer.
     pub(super) fn is_within_limits(&self, offer: usize) -> bool {
-        let stage = self.rescue.stage;
-        let limits = stage.ground.limits_after(&self.rescue.layout.packing.opened);
-        limits.allows(stage.ground.model.of_offer[offer])
+        self.limits.allows(self.rescue.stage.ground.model.of_offer[offer])
     }
 
     /// Returns what rules out a pod of the group, which has room there, on a node of the offer.
@@ -105,6 +108,9 @@ impl Stage<'_> {
     pub(super) fn rescued(&self, mut settled: Settled) -> Settled {
         for _ in 0..ROUNDS_MAX {
             if settled.unplaced.is_empty() {
+                break;
+            }
+            if !is_rehearsed(self.groups) {
                 break;
             }
             let Some(layout) = self.with_room(&settled) else { break };

@@ -23,6 +23,8 @@ use super::standing::Fate;
 
 /// Fleets that are rehearsed in one search.
 const FLEETS_MAX: usize = 96;
+/// Most nodes that are added one by one in the end.
+const CLIMBS_MAX: usize = 32;
 
 /// Pods times nodes that the rehearsals of one search may come to.
 const WORK_MAX: u64 = 2_000_000;
@@ -108,13 +110,15 @@ impl Stage<'_> {
     fn could_run(&self, group: usize) -> bool {
         let shape = &self.groups[group].shape;
         let offered = || (0..self.offers.len()).any(|offer| self.takes(offer, group));
-        let stands = || {
-            let mut nodes = self.ground.standing.iter();
-            nodes.any(|node| {
-                shape.requests.fits(&node.room) && admits(shape, &node.labels, &node.taints)
-            })
-        };
+        let stands =
+            || (0..self.ground.standing.len()).any(|node| self.could_stand_on(group, node));
         shape.unsupported.is_empty() && (offered() || stands())
+    }
+
+    /// Returns whether a node that stands would hold a pod of the group, were it alone there.
+    pub(super) fn could_stand_on(&self, group: usize, node: usize) -> bool {
+        let (shape, node) = (&self.groups[group].shape, &self.ground.standing[node]);
+        shape.requests.fits(&node.room) && admits(shape, &node.labels, &node.taints)
     }
 
     fn takes(&self, offer: usize, group: usize) -> bool {
@@ -196,7 +200,10 @@ impl Search<'_> {
     /// found, this is still looked for.
     fn climbed(&mut self, settled: Settled) -> Settled {
         let mut best = settled;
-        while !best.unplaced.is_empty() {
+        for _ in 0..CLIMBS_MAX {
+            if best.unplaced.is_empty() {
+                break;
+            }
             let fleet = (best.layout.kept.clone(), sorted(best.offers.clone()));
             let left = self.rank(&best, (0, fleet.clone())).0;
             let mut trials = BTreeMap::new();

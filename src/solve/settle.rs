@@ -166,6 +166,17 @@ pub(super) fn pinned(settled: &Settled) -> Layout {
     layout
 }
 
+/// Says, where that is so, that nothing was rehearsed.
+pub(super) fn unrehearsed_text(groups: &[PodGroup]) -> Option<String> {
+    let pods = planned_pods(groups);
+    (pods > REHEARSED_PODS_MAX).then(|| {
+        format!(
+            "the plan is not rehearsed: it has {pods} pods, and at most {REHEARSED_PODS_MAX} are; \
+             kube-scheduler may leave some of them pending"
+        )
+    })
+}
+
 /// Returns whether these pods are few enough to be rehearsed.
 pub(super) fn is_rehearsed(groups: &[PodGroup]) -> bool {
     planned_pods(groups) <= REHEARSED_PODS_MAX

@@ -8,7 +8,7 @@ use super::drift;
 use super::groups::Groups;
 use super::learned::is_ephemeral;
 use super::leave;
-use super::offer::{Offers, admits_daemon};
+use super::offer::{Offer, Offers, admits_daemon};
 use super::target::{BlockReason, KeepReason, RetireReason};
 use crate::catalog::{Catalog, Overlays};
 use crate::demand::{Demand, ShapeContext, forbids_disruption, live_requests};
@@ -16,7 +16,7 @@ use crate::fleet::{Instance, Node, Observed, Pod, SCALE_DOWN_DISABLED_ANNOTATION
 use crate::ids::{Labels, NodeName, PoolName, ReservationId, WorkloadKind};
 use crate::manifest::{Consolidation, Desired, Expiry, Pool};
 use crate::pod::Taint;
-use crate::requirement::key;
+use crate::requirement::{key, label};
 use crate::units::{MicroUsd, Resources};
 
 /// How long a machine may take until its node is Ready; one that takes longer is not waited for.
@@ -56,6 +56,35 @@ pub struct Standing {
     pub schedulable: bool,
     /// What may become of it.
     pub fate: Fate,
+    /// In what it is no longer what its pool declares, whether or not it may go.
+    pub drift: Option<RetireReason>,
+}
+
+impl Standing {
+    /// Returns a node that is only planned, as it will stand.
+    pub(super) fn planned(name: NodeName, offer: &Offer, fate: Fate) -> Self {
+        let Offer { node, room, .. } = offer;
+        let mut labels = node.labels.clone();
+        labels.extend([label(key::HOSTNAME, name.as_str())]);
+        Self {
+            name,
+            pool: Some(node.pool.clone()),
+            labels,
+            taints: node.taints.clone(),
+            startup_taints: Vec::new(),
+            capacity: node.capacity.clone(),
+            allocatable: node.allocatable.clone(),
+            room: room.clone(),
+            price: Some(node.price),
+            price_estimated: node.price_estimated,
+            reservation: node.reservation.clone(),
+            overlays: node.overlays.clone(),
+            is_new: true,
+            schedulable: true,
+            fate,
+            drift: None,
+        }
+    }
 }
 
 /// What may become of a node.
@@ -188,8 +217,17 @@ impl Survey<'_> {
             taints,
             startup_taints,
             fate,
+            drift: ours.and_then(|instance| self.drift(node, instance, pool.as_ref())),
             pool,
         })
+    }
+
+    /// Returns in what a node of ours is not what is declared.
+    fn drift(&self, node: &Node, ours: &Instance, pool: Option<&PoolName>) -> Option<RetireReason> {
+        let declared = pool.and_then(|name| self.circumstances.desired.pools.get(name));
+        let Some(pool) = declared else { return Some(RetireReason::PoolRemoved) };
+        self.must_leave(node, ours, pool)
+            .filter(|reason| matches!(reason, RetireReason::Drifted { .. }))
     }
 
     /// Returns the pool of an instance of ours, or of a member of a declared group.

@@ -40,18 +40,23 @@ impl Survey {
             Kind { price: column.price.0, room: column.room.clone(), takes: only(&column.takes) }
         };
         let kinds: Vec<Kind> = columns.iter().map(kind).collect();
+        let caps = caps(model, &members);
         let mut counts: BTreeMap<Kind, u32> = BTreeMap::new();
         for single in singles {
             let room = single.bin.room.iter().map(|room| (*room).max(0)).collect();
             let kind = Kind { price: single.price.0, room, takes: only(&single.bin.takes) };
-            if !kinds.iter().any(|other| is_no_better(&kind, other)) {
+            // Rules between pods may have come after those that run: caps hold on new nodes alone, so
+            // a node that is there is no new one wherever a cap concerns it.
+            let is_capped =
+                caps.iter().any(|cap| cap.members.iter().any(|class| kind.takes[*class]));
+            if is_capped || !kinds.iter().any(|other| is_no_better(&kind, other)) {
                 *counts.entry(kind).or_insert(0) += 1;
             }
         }
         let singles = counts.into_iter().map(|(kind, count)| market::Single { kind, count });
         let ware = |of: &Vec<usize>| Ware { ask: model.classes[of[0]].ask.clone() };
         let wares = members.iter().map(ware).collect();
-        let market = Market::new(wares, kinds, singles.collect(), caps(model, &members));
+        let market = Market::new(wares, kinds, singles.collect(), caps);
         let sum = |of: &Vec<usize>| of.iter().map(|c| wanted[*c]).fold(0, u32::saturating_add);
         let wanted = members.iter().map(sum).collect();
         Self { market, wanted, columns, members }

@@ -172,6 +172,9 @@ pub struct Unplaced {
     pub nearest: Option<String>,
     /// What they do to others while they wait.
     pub contest: Contest,
+    /// In which resource they are larger than every node that would admit them, in words; `None` where
+    /// that is not what keeps them out.
+    pub oversize: Option<String>,
 }
 
 /// What pods without a place do to others while they wait in kube-scheduler's queue.

@@ -10,6 +10,7 @@ use pools::{code, withheld_text};
 
 use super::Input;
 use super::aside::aside;
+use super::groups;
 use super::limits::amount;
 use super::offer::{Offer, Offers, Withheld, pool_requirements};
 use super::rescue::Hearing;
@@ -21,6 +22,7 @@ use crate::manifest::{Desired, PoolLimits};
 use crate::pod::untolerated;
 use crate::requirement::{Requirements, key};
 use crate::schedule::UnfitReason;
+use crate::units::Resources;
 
 /// Most reasons that are listed for one group.
 const REASONS_MAX: usize = 12;
@@ -30,6 +32,9 @@ pub(super) struct Inquest<'a> {
     pub input: &'a Input<'a>,
     pub offers: &'a Offers,
 }
+
+/// The most of each resource that a node of each pool leaves to pods.
+type Largest<'a> = BTreeMap<&'a PoolName, Resources>;
 
 /// Why one offer does not take a pod.
 enum Obstacle {
@@ -99,7 +104,16 @@ impl Inquest<'_> {
             let (rejection, nearest) = aside(*feature, group, self.input, offerings);
             let rejections = vec![rejection];
             let contest = Contest::default();
-            return Unplaced { group: index, pods, rejections, offerings, nearest, contest };
+            let oversize = None;
+            return Unplaced {
+                group: index,
+                pods,
+                rejections,
+                offerings,
+                nearest,
+                contest,
+                oversize,
+            };
         }
         let mut counts: BTreeMap<(String, String), u32> = BTreeMap::new();
         let mut obstacles = Vec::with_capacity(self.offers.list.len());
@@ -110,8 +124,9 @@ impl Inquest<'_> {
         for (offer, last) in self.not_offered() {
             obstacles.push((offer, obstacle(shape, offer).unwrap_or(last)));
         }
+        let largest = self.largest();
         for (offer, obstacle) in &obstacles {
-            let reason = self.describe(shape, offer, obstacle);
+            let reason = self.describe(shape, &largest, (offer, obstacle));
             *counts.entry(reason).or_insert(0) += 1;
         }
         let mut rejections: Vec<Rejection> = counts
@@ -128,7 +143,34 @@ impl Inquest<'_> {
             offerings,
             nearest: self.nearest(shape, &obstacles),
             contest: Contest::default(),
+            oversize: self.oversize(shape, &largest, &obstacles),
         }
+    }
+
+    /// Returns in which resource the pods are larger than every node that admits them; `None` where one
+    /// of those has room for them, or none admits them.
+    fn oversize(
+        &self,
+        shape: &PodShape,
+        largest: &Largest,
+        obstacles: &[(&Offer, Obstacle)],
+    ) -> Option<String> {
+        let mut first = None;
+        for (offer, obstacle) in obstacles {
+            match obstacle {
+                Obstacle::Taint(_) | Obstacle::Label { .. } | Obstacle::Volume { .. } => {}
+                Obstacle::TooSmall { .. } => {
+                    first = first.or(Some((*offer, obstacle)));
+                }
+                Obstacle::Limit
+                | Obstacle::Reservation(_)
+                | Obstacle::Fixed
+                | Obstacle::Withheld(_)
+                | Obstacle::Rule(_)
+                | Obstacle::Order => return None,
+            }
+        }
+        first.map(|found| self.describe(shape, largest, found).1)
     }
 
     /// Returns the offers that are not made, with the reason.
@@ -138,7 +180,12 @@ impl Inquest<'_> {
         fixed.chain(withheld.map(|(offer, why)| (offer, Obstacle::Withheld(why.clone()))))
     }
 
-    fn describe(&self, shape: &PodShape, offer: &Offer, obstacle: &Obstacle) -> (String, String) {
+    fn describe(
+        &self,
+        shape: &PodShape,
+        largest: &Largest,
+        (offer, obstacle): (&Offer, &Obstacle),
+    ) -> (String, String) {
         let pool = &offer.node.pool;
         match obstacle {
             Obstacle::Taint(taint) => (
@@ -154,7 +201,7 @@ impl Inquest<'_> {
             ),
             Obstacle::Volume { place } => ("volume-elsewhere".to_owned(), place.clone()),
             Obstacle::TooSmall { resource } => {
-                let largest = self.largest(pool, resource);
+                let largest = largest.get(pool).map_or(0, |room| amount(room, resource));
                 let asked = show(resource, amount(&shape.requests, resource));
                 let detail = format!(
                     "{resource}: needs {asked}, the largest of pool {pool} leaves {}",
@@ -184,14 +231,20 @@ impl Inquest<'_> {
         }
     }
 
-    fn largest(&self, pool: &PoolName, resource: &str) -> i64 {
-        let of_pool = self.offers.list.iter().filter(|offer| offer.node.pool == *pool);
-        of_pool.map(|offer| amount(&offer.room, resource)).max().unwrap_or(0)
+    /// Returns, by pool, the most of each resource that one of its nodes leaves to pods.
+    fn largest(&self) -> Largest<'_> {
+        let all = self.offers.list.iter().chain(self.not_offered().map(|(offer, _)| offer));
+        let mut largest = Largest::new();
+        for offer in all {
+            let most = largest.entry(&offer.node.pool).or_default();
+            *most = most.at_least(&offer.room);
+        }
+        largest
     }
 
     fn limit_detail(&self, pool: &PoolName) -> String {
-        let limits = self.input.desired.pools.get(pool).map(|pool| pool.limits.clone());
-        let PoolLimits { resources, nodes } = limits.unwrap_or_default();
+        let mut limits = groups::limits(self.input.desired, self.input.observed);
+        let PoolLimits { resources, nodes } = limits.remove(pool).unwrap_or_default();
         let amounts =
             resources.iter().map(|(name, n)| format!("{name} {}", show(name.as_str(), *n)));
         let nodes = nodes.map(|n| format!("nodes {n}"));

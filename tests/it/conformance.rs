@@ -63,6 +63,8 @@
 //! spread NAME COUNT… by KEY       pods by `node`, or by the values of a label
 //! put NAME COUNT on NODE|KEY=VALUE
 //! fargate NAME COUNT CPU MEMORY   so many need no node, each a machine of so much
+//! evict NAME COUNT for OTHER      pods of NAME that OTHER, without a place, has evicted
+//! displace NAME COUNT for OTHER   pods of NAME whose room OTHER may take
 //! resize GROUP BEFORE AFTER       the desired size of a node group; `for TEXT`: why
 //! keep NODE for TEXT              the node stays, and why
 //! cost <= COUNT TYPE + …          what the fleet costs

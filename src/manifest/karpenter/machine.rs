@@ -61,7 +61,7 @@ fn image_term(item: &Field<'_>) -> Option<ImageTerm> {
         return Some(ImageTerm::Parameter(parameter));
     }
     let (selector, owner) = (selector(map), text("owner"));
-    is_selective(item, map, &selector).then(|| ImageTerm::Owned(selector, owner))
+    is_selective(item, map, &selector).then_some(ImageTerm::Owned(selector, owner))
 }
 
 fn selectors(field: &Field<'_>) -> Vec<Selector> {

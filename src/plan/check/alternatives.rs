@@ -27,6 +27,11 @@ use crate::units::{MicroUsd, Resources};
 /// The rule that an offering breaks, and how.
 type Fault = (&'static str, String);
 
+/// Says that what it stands in for cannot be judged, which never counts as fine.
+fn unjudged() -> Fault {
+    ("alternatives/fit", "the launch that it stands in for cannot be judged".to_owned())
+}
+
 /// An offering as its alternative states it.
 type Stated<'a> = (&'a InstanceTypeName, &'a ZoneName, CapacityType, MicroUsd);
 
@@ -142,7 +147,7 @@ impl<'a> Answers<'a> {
         let Alternative { instance_type, zone, capacity_type, hourly } = offering;
         let place = (*template, (instance_type, zone, *capacity_type, *hourly));
         if !self.stand_ins.contains_key(&place) {
-            let stand_in = self.stand_in(after, offering)?;
+            let Some(stand_in) = self.stand_in(after, offering) else { return Some(unjudged()) };
             self.stand_ins.insert(place, stand_in);
         }
         let Self { state, wishes, groups, stand_ins, .. } = self;
@@ -156,7 +161,8 @@ impl<'a> Answers<'a> {
             return Some(("alternatives/topology", fault));
         }
         for crowd in placed {
-            if let Some(why) = stand_in.refusal(wishes[*crowd], groups[*crowd]?, after) {
+            let Some(group) = groups[*crowd] else { return Some(unjudged()) };
+            if let Some(why) = stand_in.refusal(wishes[*crowd], group, after) {
                 let name = &state.crowds[*crowd].name;
                 return Some(("alternatives/fit", format!("{name} is not admitted: {why}")));
             }

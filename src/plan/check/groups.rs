@@ -21,16 +21,20 @@ const DESCRIPTION: &str = "k8s.io/cluster-autoscaler/node-template/";
 pub(super) fn check(case: &Case<'_>, verdict: &mut Verdict) {
     for row in &case.group_rows {
         let declared = case.facts.desired.node_groups.contains_key(row.name.as_str());
-        let live = case.facts.observed.groups.contains_key(row.name.as_str());
-        if !declared && !live {
-            verdict.row("row/kind", &row.address, "there is no such group, declared or live");
+        let live = case.facts.observed.groups.get(row.name.as_str());
+        match (declared, live) {
+            (true, _) => {}
+            (false, Some(live)) => stranger(row, live, verdict),
+            (false, None) => {
+                verdict.row("row/kind", &row.address, "there is no such group, declared or live");
+            }
         }
     }
     for group in case.facts.desired.node_groups.values() {
         let rows: Vec<&ResourceChange> =
             case.group_rows.iter().copied().filter(|row| row.name == group.name.as_str()).collect();
         match rows.as_slice() {
-            [row] => size(case, group, row, verdict),
+            [row] => declared(case, group, row, verdict),
             rows => {
                 let fault = format!("group {} has {} rows", group.name, rows.len());
                 verdict.plan("group/rows", fault);
@@ -41,6 +45,33 @@ pub(super) fn check(case: &Case<'_>, verdict: &mut Verdict) {
             member(case, group, row, verdict);
         }
     }
+}
+
+/// Holds the row of a group that the repository does not declare to leave it as it is.
+fn stranger(row: &ResourceChange, live: &Group, verdict: &mut Verdict) {
+    let holds = Some(size_of(live));
+    verdict.row_equal(
+        "group/before",
+        &row.address,
+        ("before", &size(row.change.before.as_ref()), &holds),
+    );
+    verdict.row_equal(
+        "group/after",
+        &row.address,
+        ("after", &size(row.change.after.as_ref()), &holds),
+    );
+    if row.change.actions.as_slice() != [Action::NoOp] {
+        verdict.row("group/claimed", &row.address, "the repository does not declare it");
+    }
+}
+
+fn size_of(live: &Group) -> GroupSize {
+    let Group { name, min, max, desired, .. } = live;
+    GroupSize { name: Some(name.clone()), min: *min, max: *max, desired: *desired }
+}
+
+fn size(state: Option<&NodeState>) -> Option<GroupSize> {
+    state?.group.clone()
 }
 
 fn is_of(row: &Row<'_>, pool: &PoolName) -> bool {
@@ -55,19 +86,11 @@ fn live<'a>(case: &Case<'a>, group: &NodeGroup) -> Option<&'a Group> {
 }
 
 /// Holds the row of a group to what is there, and its size to the members that come and go.
-fn size(case: &Case<'_>, group: &NodeGroup, row: &ResourceChange, verdict: &mut Verdict) {
+fn declared(case: &Case<'_>, group: &NodeGroup, row: &ResourceChange, verdict: &mut Verdict) {
     let there = live(case, group);
-    let holds = there.map_or(
-        GroupSize { name: None, min: group.min, max: group.max, desired: 0 },
-        |live| GroupSize {
-            name: Some(live.name.clone()),
-            min: live.min,
-            max: live.max,
-            desired: live.desired,
-        },
-    );
-    let size = |state: &Option<NodeState>| state.as_ref().and_then(|state| state.group.clone());
-    let (before, after) = (size(&row.change.before), size(&row.change.after));
+    let holds =
+        there.map_or(GroupSize { name: None, min: group.min, max: group.max, desired: 0 }, size_of);
+    let (before, after) = (size(row.change.before.as_ref()), size(row.change.after.as_ref()));
     verdict.row_equal("group/before", &row.address, ("before", &before, &Some(holds.clone())));
     let of = |holds: fn(&Row<'_>) -> bool| {
         number(case.rows.iter().filter(|row| holds(row) && is_of(row, &group.name)))
@@ -80,12 +103,14 @@ fn size(case: &Case<'_>, group: &NodeGroup, row: &ResourceChange, verdict: &mut 
     if changes != (comes > 0 || goes > 0) {
         verdict.row("group/actions", &row.address, "its actions are not what its members do");
     }
-    if comes > 0 && desired > group.max {
-        let fault = format!("it grows to {desired} nodes, above its most, {}", group.max);
+    // Auto Scaling holds to the bounds of the live group, the repository to its own.
+    let (least, most) = (group.min.max(holds.min), group.max.min(holds.max));
+    if comes > 0 && desired > most {
+        let fault = format!("it grows to {desired} nodes, above its most, {most}");
         verdict.row("group/bounds", &row.address, fault);
     }
-    if goes > 0 && desired < group.min {
-        let fault = format!("it shrinks to {desired} nodes, below its least, {}", group.min);
+    if goes > 0 && desired < least {
+        let fault = format!("it shrinks to {desired} nodes, below its least, {least}");
         verdict.row("group/bounds", &row.address, fault);
     }
     resize(case, (group, row), (comes, &holds), verdict);
@@ -153,7 +178,11 @@ fn claimed(case: &Case<'_>, group: &NodeGroup) -> Option<&'static str> {
         || live_workloads.any(|live| is_autoscaler(&live.id))
     {
         Some("Cluster Autoscaler runs")
-    } else if there.is_none() && !observed.groups.is_empty() {
+    } else if there.is_none()
+        && !(observed.groups.is_empty()
+            && observed.nodes.is_empty()
+            && observed.instances.is_empty())
+    {
         Some("it is not there")
     } else {
         let members = |live: &Group| {

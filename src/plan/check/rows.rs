@@ -5,6 +5,7 @@ use std::fmt::Display;
 
 use super::Verdict;
 use super::case::{Case, Deed, Row};
+use super::fargate::is_stuck;
 use super::groups::has_certain_zone;
 use crate::plan::wire::{NodeState, Reason, ResourceKind};
 
@@ -25,7 +26,9 @@ fn order(case: &Case<'_>, verdict: &mut Verdict) {
     ascending("alternatives", capacity.alternatives.iter().map(|row| &row.address), verdict);
     ascending("demand", capacity.demand.iter().map(|row| &row.workload), verdict);
     ascending("daemons", capacity.daemons.iter().map(|row| &row.workload), verdict);
-    ascending("unschedulable", capacity.unschedulable.iter().map(|row| &row.workload), verdict);
+    let unschedulable = capacity.unschedulable.iter();
+    let keys = unschedulable.map(|row| Pair(&row.workload, is_stuck(row)));
+    ascending("unschedulable", keys, verdict);
     let placements = capacity.placements.iter();
     ascending("placements", placements.map(|row| Pair(&row.workload, &row.address)), verdict);
     let known: BTreeSet<_> = case.plan.resource_changes.iter().map(|row| &row.address).collect();

@@ -130,6 +130,8 @@ fn explain(name: &str, reason: Reason) -> ExplainRow {
         group: None,
         reason,
         retire_reason: None,
+        drift: None,
+        estimated: false,
         hourly_before: None,
         hourly_after: None,
         pods: BTreeMap::new(),

@@ -112,8 +112,10 @@ impl Rows {
             group: batch.map(batch_name),
             reason: Reason::Launch { because: naming.with_address(reason) },
             retire_reason: retire.map(|retire| retire.reason.clone()),
+            drift: None,
             hourly_before: replaced.and_then(|standing| standing.price),
             hourly_after: Some(node.price),
+            estimated: node.price_estimated,
             pods: BTreeMap::new(),
             pods_before: replaced.map(|standing| naming.pods_before(standing)).unwrap_or_default(),
             daemons: daemons_of(naming, node),
@@ -135,7 +137,6 @@ impl Rows {
             let reason = target.keeps.get(&standing.name).cloned();
             let reason = reason.unwrap_or(KeepReason::Needed { pods: 0 });
             self.blocked += u32::from(matches!(reason, KeepReason::Blocked { .. }));
-            self.estimated.1 += u32::from(standing.price.is_none());
             let hint = keep_hint(&reason);
             (Action::NoOp, Some(before.clone()), Reason::Keep { because: reason }, None, hint)
         };
@@ -161,8 +162,10 @@ impl Rows {
             group: group.map(batch_name),
             reason,
             retire_reason: None,
+            drift: standing.drift.clone().filter(|_| stays),
             hourly_before: standing.price,
             hourly_after: standing.price.filter(|_| stays),
+            estimated: stays && standing.price.is_some() && standing.price_estimated,
             pods: BTreeMap::new(),
             pods_before: naming.pods_before(standing),
             daemons: if stays { daemons } else { Amount::default() },

@@ -32,12 +32,18 @@ pub struct ExplainRow {
     /// Why the rest of a replacement goes; present on rows that both create and delete.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retire_reason: Option<RetireReason>,
+    /// In what a node that stays is no longer what its pool declares: it is to go once it may.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub drift: Option<RetireReason>,
     /// Price per hour before; absent where nothing was, or where it is not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hourly_before: Option<MicroUsd>,
     /// Price per hour after.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hourly_after: Option<MicroUsd>,
+    /// Whether the price after stands in for one that is not known.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub estimated: bool,
     /// Planned pods on the node, DaemonSet pods excluded, by `namespace/kind/name`.
     pub pods: BTreeMap<String, u32>,
     /// Pods that ran on the node, DaemonSet pods and pods without a place in the plan excluded.

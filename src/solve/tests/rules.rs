@@ -139,6 +139,21 @@ fn pods_that_keep_apart_share_no_node_and_no_zone() {
 }
 
 #[test]
+fn a_rule_that_came_after_its_pods_lifts_no_bound_above_what_they_cost() {
+    let mut before = Story::new(&["m5.large"], 500, 512);
+    before.step(2);
+    let [node] = before.observed.instances.values().collect::<Vec<_>>()[..] else { panic!("one") };
+    let price = before.catalog.types[&node.instance_type].offerings.iter();
+    let price = price.filter_map(|offering| offering.price).max().expect("priced");
+    let apart = story(&[deployment("a", 2, &term("podAntiAffinity", "a", HOST))]);
+    let apart = apart.desired.workloads.into_values().next().expect("declared");
+    before.desired.workloads.values_mut().for_each(|of| of.template = apart.template.clone());
+    let target = before.solve().target;
+    assert!(target.launches.is_empty() && target.unplaced.is_empty(), "both run where they ran");
+    assert!(target.lower_bound <= price, "{} for a fleet of {price}", target.lower_bound);
+}
+
+#[test]
 fn what_keeps_apart_is_kept_apart_from_in_both_directions() {
     for key in [HOST, ZONE] {
         let shunned = deployment("a", 2, "");

@@ -38,8 +38,8 @@ spec:
   role: nodes
   amiSelectorTerms: [{ alias: al2023@latest }]
   capacityReservationSelectorTerms: [{ tags: { team: \"*\" } }]
-  subnetSelectorTerms: [{ tags: { x: y } }]
-  securityGroupSelectorTerms: [{ tags: { x: y } }]
+  subnetSelectorTerms: [{ tags: { x: shared } }]
+  securityGroupSelectorTerms: [{ tags: { x: shared } }]
 ";
 
 /// What is given so far.

@@ -35,7 +35,7 @@ pub(super) fn hpa(world: &mut Observed, line: &Line) -> Result<(), String> {
         }
         let mut metric = LiveMetric { name: name.clone(), ..LiveMetric::default() };
         if let Some(share) = value.strip_suffix('%') {
-            metric.utilization = share.parse().ok();
+            metric.utilization = Some(share.parse().map_err(|_| "a share is a number")?);
         } else {
             let value: Quantity = value.parse().map_err(|_| "a metric is an amount")?;
             metric.average_milli = Some(value.ceil_milli());

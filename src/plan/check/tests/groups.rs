@@ -48,6 +48,8 @@ fn resize(from: u32, to: u32, reason: Reason) -> (ResourceChange, ExplainRow) {
         group: None,
         reason,
         retire_reason: None,
+        drift: None,
+        estimated: false,
         hourly_before: None,
         hourly_after: None,
         pods: [].into(),
