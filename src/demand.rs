@@ -24,6 +24,7 @@ mod shape;
 mod vertical;
 
 pub use claims::Claims;
+pub(crate) use event::holds;
 pub use fargate::{FargatePods, Misfit, fargate_size};
 pub use moments::{Tick, moments};
 pub use mount::{Cause, Mount, Sharing, Wait};

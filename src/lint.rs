@@ -36,3 +36,6 @@ fn warning(origin: &Origin, object: &str, message: String, hint: &str) -> Proble
         hint: Some(hint.to_owned()),
     }
 }
+
+#[cfg(test)]
+mod tests;

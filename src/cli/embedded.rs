@@ -187,7 +187,9 @@ fn delivery(desired: &Desired, observed: &Observed) -> Delivery {
     live.extend(demand.fargate.iter().map(|taken| (&taken.workload, taken.counts.live)));
     let replicas = |workload: &Workload| match &workload.scale {
         // Jobs that are done stay counted, as their controllers count them.
-        Scale::Job { pods, suspended: false } => *pods,
+        Scale::Job { pods, completions, suspended: false } => {
+            completions.unwrap_or(u32::MAX).min(*pods)
+        }
         // DaemonSets count nodes; a buffer is no pod.
         Scale::PerNode | Scale::Job { suspended: true, .. } | Scale::Buffer(_) => 0,
         Scale::Replicas(_) | Scale::CronJob { .. } | Scale::ScaledJob(_) => {

@@ -199,11 +199,11 @@ pub(super) fn show(name: &ResourceName, amount: i64) -> String {
     }
 }
 
-/// Returns a warning for each quota that the planned pods of its namespace exceed, and for each that
-/// cannot be held against them.
+/// Returns a warning for each quota that the planned pods of its namespace exceed, and for each
+/// that cannot be held against them.
 ///
-/// It is no error: which pods are refused depends on the order in which they come, and the rest runs.
-/// Pods of DaemonSets are left out, since their number follows from the fleet.
+/// It is no error: which pods are refused depends on the order in which they come, and the rest
+/// runs. Pods of DaemonSets are left out, since their number follows from the fleet.
 pub(super) fn over_quota(demand: &Demand, desired: &Desired) -> Vec<Problem> {
     let mut problems = Vec::new();
     for quota in &desired.quotas {

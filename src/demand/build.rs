@@ -16,9 +16,9 @@ use super::{
     Asked, ClusterSize, Counts, Daemon, Decider, Demand, DemandMode, PodGroup, PodShape, Sizing,
     buffer, decide, vertical,
 };
-use crate::fleet::{LiveScale, Observed};
-use crate::ids::{WorkloadId, WorkloadKind};
-use crate::manifest::{Desired, Problem, Scale, Severity, Unresolved, Workload};
+use crate::fleet::Observed;
+use crate::ids::{Namespace, WorkloadId, WorkloadKind};
+use crate::manifest::{Desired, Problem, Scale, ScalerRule, Severity, Unresolved, Workload};
 
 /// Most pods of one workload; Kubernetes clusters hold at most some 150,000 pods in all.
 const PODS_MAX: u32 = 1_000_000;
@@ -38,9 +38,8 @@ impl Demand {
         let context = ShapeContext::of(desired).within(observed);
         let live = LivePods::of(observed, &context);
         let claims = Claims::of(desired, &observed.storage);
-        let scales = &observed.scaling.scales;
-        let is_known = |source: &&Unresolved| !scales.iter().any(|scale| names(source, scale));
-        let unresolved = desired.unresolved.iter().filter(is_known).cloned().collect();
+        let is_open = |source: &&Unresolved| !is_owned(source, desired, observed);
+        let unresolved = desired.unresolved.iter().filter(is_open).cloned().collect();
         let decisions = Decisions { desired, observed, live: &live, asked };
         let mut declared = Declared { decisions, demand: Self { unresolved, ..Self::default() } };
         for workload in desired.workloads.values() {
@@ -61,6 +60,7 @@ impl Demand {
         }
         let mut demand = declared.demand;
         buffer::fill(&mut demand.groups, desired, asked.mode);
+        demand.refuse_absurd();
         demand.add_live_only(desired, observed, (&live, &claims));
         demand.groups.sort_by(|a, b| a.workload.cmp(&b.workload));
         demand.share_claims();
@@ -89,6 +89,17 @@ impl Demand {
         let at = origin.clone();
         self.problems.push(Problem { origin: at, severity, object: object.clone(), message, hint });
         self.unresolved.push(Unresolved { origin, object, reason });
+    }
+
+    /// Refuses groups that grew beyond what is planned for since they were added.
+    fn refuse_absurd(&mut self) {
+        let is_absurd = |group: &PodGroup| group.counts.planned > PODS_MAX;
+        let (absurd, kept) = std::mem::take(&mut self.groups).into_iter().partition(is_absurd);
+        self.groups = kept;
+        let absurd: Vec<PodGroup> = absurd;
+        for group in &absurd {
+            self.refuse(group);
+        }
     }
 
     fn add_live_only(
@@ -141,6 +152,7 @@ impl Declared<'_> {
     fn add(&mut self, workload: &Workload, shape: Arc<PodShape>, claims: &Claims) {
         let group = self.group(workload, shape);
         if group.counts.planned > PODS_MAX {
+            // Before its parts are made, which take memory for each pod.
             return self.demand.refuse(&group);
         }
         let made_from = (&*workload.template, workload.first_ordinal);
@@ -157,7 +169,7 @@ impl Declared<'_> {
         let Decision { mut counts, by, problems, unresolved } = self.decisions.decide(workload);
         self.demand.problems.extend(problems);
         self.demand.unresolved.extend(unresolved);
-        if decide::ends(workload.id.kind) {
+        if workload.id.kind == WorkloadKind::Pod {
             counts = counts.less(live.finished(&workload.id));
         }
         counts.planned = counts.of(self.decisions.asked.mode);
@@ -191,8 +203,11 @@ impl Declared<'_> {
                 hint: Some("keep one of the two".to_owned()),
             });
         }
-        let vertical::Sizing { template, because, is_applied } =
-            vertical::sized(vertical, workload, &observed.scaling);
+        let vertical::Sizing { template, because, is_applied } = vertical::sized(
+            vertical,
+            workload,
+            (&observed.scaling, vertical::ranges(desired, workload)),
+        );
         let (autoscaler, origin) = (vertical.object.clone(), vertical.origin.clone());
         let sizing = Sizing { autoscaler, origin, because, applied: is_applied };
         self.demand.sizings.insert(workload.id.clone(), sizing);
@@ -229,8 +244,19 @@ fn volume_problems(workload: &Workload, shape: &PodShape) -> Vec<Problem> {
     told.map(warning).collect()
 }
 
-/// Returns whether an object of unknown size is one whose scale the world tells: its pods there keep
-/// their room.
-fn names(source: &Unresolved, scale: &LiveScale) -> bool {
-    source.object == format!("{} {}/{}", scale.kind, scale.namespace, scale.name)
+/// Returns whether the number of pods of an object that could not be read is known all the same: an
+/// autoscaler of the repository owns it, and the world tells what it came to. Where nobody owns it,
+/// the repository may have just changed it, so that what runs is only the least there will be.
+fn is_owned(source: &Unresolved, desired: &Desired, observed: &Observed) -> bool {
+    let is_it = |kind: &str, namespace: &Namespace, name: &str| {
+        source.object == format!("{kind} {namespace}/{name}")
+    };
+    let mut scales = observed.scaling.scales.iter();
+    let is_told = scales.any(|scale| is_it(&scale.kind, &scale.namespace, &scale.name));
+    is_told
+        && desired.scalers.iter().any(|scaler| {
+            let mut targets = scaler.targets.iter();
+            !matches!(scaler.rule, ScalerRule::Unknown(_))
+                && targets.any(|target| is_it(&target.kind, &scaler.namespace, &target.name))
+        })
 }

@@ -9,8 +9,8 @@
 //! known makes its pods wait, with the reason; it never makes them pods without volumes.
 //!
 //! Karpenter 1.14 differs in one rule: it ignores a host name in the affinity of a local volume, so
-//! that such a pod may get a new node, on which kube-scheduler then does not let it run. Here a local
-//! volume binds the pod to its node.
+//! that such a pod may get a new node, on which kube-scheduler then does not let it run. Here a
+//! local volume binds the pod to its node.
 
 use std::collections::BTreeSet;
 
@@ -279,8 +279,8 @@ impl<'a> Claims<'a> {
         binding
     }
 
-    /// Returns where a claim without a class lets its pods run: it gets one of the volumes without a
-    /// class that are not taken, whichever it is.
+    /// Returns where a claim without a class lets its pods run: it gets one of the volumes without
+    /// a class that are not taken, whichever it is.
     fn by_hand(&self, full: &str) -> Binding {
         let free = self.volumes().filter(|volume| {
             volume.storage_class.as_deref().unwrap_or_default().is_empty()

@@ -1,7 +1,7 @@
 //! Who decides how many pods a workload has, and between which bounds.
 //!
-//! Replicas that an autoscaler owns are never taken from the repository: what runs counts, and where
-//! nothing live is known, the count within its bounds that the workload would start with.
+//! Replicas that an autoscaler owns are never taken from the repository: what runs counts, and
+//! where nothing live is known, the count within its bounds that the workload would start with.
 
 use jiff::Timestamp;
 
@@ -9,7 +9,7 @@ use super::live::LivePods;
 use super::proportional::{ClusterSize, bounds, replicas};
 use super::{Asked, Counts, Decider, event, horizontal, jobs};
 use crate::fleet::{LiveEvents, LiveHorizontal, Observed};
-use crate::ids::{WorkloadId, WorkloadKind};
+use crate::ids::WorkloadId;
 use crate::manifest::{
     Desired, EventDriven, Horizontal, Paused, Problem, Scale, Scaler, ScalerRule, Severity,
     Unresolved, Workload,
@@ -72,24 +72,31 @@ impl Decisions<'_> {
     /// Returns what the workload itself says.
     fn unscaled(&self, workload: &Workload) -> Decision {
         let all = |n: u32| Counts { floor: n, live: n, ceiling: n, planned: n };
-        let running = self.live.running(&workload.id).values().sum();
+        // A pod counts from when it is made: it needs room before it is bound.
+        let active = self.live.active(&workload.id);
         match &workload.scale {
             Scale::Replicas(n) => Decision::of(all(*n), Decider::Git),
             // How much room a buffer keeps follows from other workloads; see `buffer`.
             Scale::PerNode | Scale::Buffer(_) => Decision::of(Counts::default(), Decider::Git),
+            // The controller takes the pods of a suspended job away.
             Scale::Job { suspended: true, .. } => Decision::of(all(0), Decider::Git),
-            Scale::Job { pods, suspended: false } => Decision::of(all(*pods), Decider::Git),
-            Scale::CronJob { pods, suspended, schedule } => {
-                let (counts, because) = if *suspended {
-                    (Counts::default(), "it is suspended".to_owned())
-                } else {
-                    jobs::of_schedule(*pods, schedule, running, self.asked)
-                };
+            Scale::Job { pods, completions, suspended: false } => {
+                let finished = self.live.finished(&workload.id);
+                let left = jobs::left(*pods, *completions, (active, finished));
+                Decision::of(all(left), Decider::Git)
+            }
+            Scale::CronJob { suspended: true, .. } => {
+                // It begins no further run; one that is under way goes on.
+                let counts = Counts { floor: 0, live: active, ceiling: active, planned: 0 };
+                let because = "it is suspended: no further runs".to_owned();
+                Decision::of(counts, Decider::Schedule { because })
+            }
+            Scale::CronJob { pods, suspended: false, schedule } => {
+                let (counts, because) = jobs::of_schedule(*pods, schedule, active, self.asked);
                 Decision::of(counts, Decider::Schedule { because })
             }
             Scale::ScaledJob(scaling) => {
                 let seen = self.events(&workload.id.namespace, &workload.id.name);
-                let active = self.live.active(&workload.id);
                 let (counts, because, next) = jobs::of_queue(scaling, active, seen);
                 let scaler = Decider::Autoscaler {
                     autoscaler: format!("ScaledJob {}", workload.id),
@@ -321,11 +328,6 @@ fn stated_outside(
     })
 }
 
-/// Returns whether a workload ends by itself, so that pods which are done count as had.
-pub(super) fn ends(kind: WorkloadKind) -> bool {
-    matches!(kind, WorkloadKind::Job | WorkloadKind::Pod)
-}
-
 /// Returns whether some scaler of the repository follows the number of nodes.
 pub(super) fn follows_nodes(desired: &Desired, size: &ClusterSize) -> Vec<u32> {
     let of = |scaler: &Scaler| match &scaler.rule {
@@ -334,3 +336,6 @@ pub(super) fn follows_nodes(desired: &Desired, size: &ClusterSize) -> Vec<u32> {
     };
     desired.scalers.iter().filter_map(of).collect()
 }
+
+#[cfg(test)]
+mod tests;

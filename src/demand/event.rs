@@ -5,53 +5,81 @@
 
 use jiff::{SignedDuration, Timestamp};
 
-use crate::manifest::{CronTrigger, EventDriven};
+use crate::manifest::{CronTrigger, EventDriven, Schedule};
 
-/// Most windows that are looked at in one span; more than a window a minute for a week.
-const WINDOWS_MAX: usize = 12_000;
+/// Most starts, and most ends, of one trigger that are looked at in one span. Whether a trigger
+/// with more of them held at any time is not worked out: it is taken to have.
+const EVENTS_MAX: usize = 1_000;
 
 /// Returns whether a cron trigger holds at `moment`: from each start, without the end itself.
-pub(super) fn holds(cron: &CronTrigger, moment: Timestamp) -> bool {
-    match (cron.end.next_after(moment), cron.start.next_after(moment)) {
+pub(crate) fn holds(cron: &CronTrigger, moment: Timestamp) -> bool {
+    ends_first(cron.end.next_after(moment), cron.start.next_after(moment))
+}
+
+/// Returns whether a trigger holds whose next end and next start these are.
+fn ends_first(end: Option<Timestamp>, start: Option<Timestamp>) -> bool {
+    match (end, start) {
         (Some(end), Some(start)) => end <= start,
         (Some(_), None) => true,
         (None, _) => false,
     }
 }
 
-/// Returns what cron triggers and bounds alone declare at `moment`.
-pub(super) fn declared(rule: &EventDriven, moment: Timestamp) -> u32 {
-    let wanted = rule.crons.iter().filter(|cron| holds(cron, moment)).map(|cron| cron.desired);
-    match wanted.max() {
+/// Returns whether a cron trigger holds at any time from `from` up to and with `to`; what it does
+/// changes at starts and ends alone.
+fn holds_within(cron: &CronTrigger, from: Timestamp, to: Timestamp) -> bool {
+    if holds(cron, from) {
+        return true;
+    }
+    if cron.end.next_after(from).is_none() {
+        return false;
+    }
+    let of = |schedule: &Schedule| {
+        let mut times = schedule.between(from, to, EVENTS_MAX);
+        let next = schedule.next_after(times.last().copied().unwrap_or(from));
+        times.extend(next);
+        times
+    };
+    let (starts, ends) = (of(&cron.start), of(&cron.end));
+    if starts.len().max(ends.len()) > EVENTS_MAX {
+        return true;
+    }
+    let next_of = |times: &[Timestamp], moment: Timestamp| {
+        times.get(times.partition_point(|time| *time <= moment)).copied()
+    };
+    let inside = starts.iter().chain(&ends).filter(|moment| **moment <= to);
+    let mut holding = inside.map(|at| ends_first(next_of(&ends, *at), next_of(&starts, *at)));
+    holding.any(|holds| holds)
+}
+
+/// Returns what is declared while `wanted` is the most that any holding window wants.
+fn declared_of(rule: &EventDriven, wanted: Option<u32>) -> u32 {
+    match wanted {
         Some(wanted) => wanted.max(rule.min).max(1).min(rule.max),
         None if rule.is_forced => rule.min.max(1),
         None => rule.idle.unwrap_or(rule.min),
     }
 }
 
-/// Returns the moments after `from` up to and with `to` at which what is declared may change.
-pub(super) fn changes(rule: &EventDriven, from: Timestamp, to: Timestamp) -> Vec<Timestamp> {
-    let of = |cron: &CronTrigger| {
-        let mut both = cron.start.between(from, to, WINDOWS_MAX);
-        both.extend(cron.end.between(from, to, WINDOWS_MAX));
-        both
-    };
-    let mut all: Vec<Timestamp> = rule.crons.iter().flat_map(of).collect();
-    all.sort();
-    all.dedup();
-    all
+/// Returns what cron triggers and bounds alone declare at `moment`.
+pub(super) fn declared(rule: &EventDriven, moment: Timestamp) -> u32 {
+    let wanted = rule.crons.iter().filter(|cron| holds(cron, moment)).map(|cron| cron.desired);
+    declared_of(rule, wanted.max())
 }
 
-/// Returns the most that is declared from `from` up to and with `to`.
+/// Returns the most that is declared from `from` up to and with `to`. What is declared grows with
+/// what is wanted, so that no two windows have to be looked at together.
 pub(super) fn most_declared(rule: &EventDriven, from: Timestamp, to: Timestamp) -> u32 {
-    let later = changes(rule, from, to).into_iter().map(|moment| declared(rule, moment));
-    later.max().unwrap_or(0).max(declared(rule, from))
+    let holding = rule.crons.iter().filter(|cron| holds_within(cron, from, to));
+    declared_of(rule, holding.map(|cron| cron.desired).max())
 }
 
 /// Returns what there is at `moment` where nothing but its declarations decides: a count goes down
 /// only after the generated HPA has held it, and the last pods go only after the cooldown.
 pub(super) fn held(rule: &EventDriven, moment: Timestamp) -> u32 {
-    let before = |span: SignedDuration| moment.checked_sub(span + rule.polling).unwrap_or(moment);
+    let before = |span: SignedDuration| {
+        moment.checked_sub(span.saturating_add(rule.polling)).unwrap_or(Timestamp::MIN)
+    };
     let now = declared(rule, moment);
     // At the start of the span what was declared before no longer counts: it is half-open.
     let recent = most_declared(rule, before(rule.stabilization), moment);
@@ -59,11 +87,8 @@ pub(super) fn held(rule: &EventDriven, moment: Timestamp) -> u32 {
     if !is_idle || now >= rule.min.max(1) {
         return recent;
     }
-    let was_active = {
-        let from = before(rule.cooldown);
-        let active = |moment: Timestamp| rule.crons.iter().any(|cron| holds(cron, moment));
-        active(from) || changes(rule, from, moment).into_iter().any(active)
-    };
+    let from = before(rule.cooldown);
+    let was_active = rule.crons.iter().any(|cron| holds_within(cron, from, moment));
     if was_active { recent.max(rule.min).max(1) } else { now }
 }
 
@@ -82,7 +107,7 @@ pub(super) fn is_foreseeable(rule: &EventDriven) -> bool {
 mod tests {
     use super::*;
     use crate::ids::Origin;
-    use crate::manifest::{Paused, Schedule};
+    use crate::manifest::Paused;
 
     fn cron(start: &str, end: &str, zone: &str, desired: u32) -> CronTrigger {
         let zone = jiff::tz::TimeZone::get(zone).expect("a zone");
@@ -133,6 +158,34 @@ mod tests {
             5,
             "capacity is asked for three minutes before"
         );
+    }
+
+    #[test]
+    fn bounds_that_kubernetes_allows_and_windows_without_number_neither_panic_nor_take_long() {
+        let mut minutely: Vec<CronTrigger> = Vec::new();
+        for n in 0..100 {
+            minutely.push(cron("* * * * *", "30 * * * *", "Asia/Seoul", n));
+            minutely.push(cron("* * * * *", "0 0 31 2 *", "UTC", n));
+        }
+        let mut rule = rule(0, 3, minutely);
+        let most = SignedDuration::from_secs(i32::MAX.into());
+        (rule.polling, rule.cooldown, rule.stabilization) = (most, most, most);
+        assert_eq!(held(&rule, time("2026-11-21T10:02:59Z")), 3);
+        rule.polling = SignedDuration::MAX;
+        assert_eq!(held(&rule, time("2026-11-21T10:02:59Z")), 3);
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn what_holds_within_a_span_holds_at_one_of_its_minutes(
+            start in 0_u32..60, end in 0_u32..60, at in 0_i64..600, minutes in 0_i64..90
+        ) {
+            let hour = cron(&format!("{start} */2 * * *"), &format!("{end} * * * *"), "UTC", 1);
+            let from = time("2026-11-21T00:00:00Z") + SignedDuration::from_mins(at);
+            let minute = |n| from + SignedDuration::from_mins(n);
+            let expected = (0..=minutes).any(|n| holds(&hour, minute(n)));
+            proptest::prop_assert_eq!(holds_within(&hour, from, minute(minutes)), expected);
+        }
     }
 
     #[test]

@@ -1,10 +1,10 @@
 //! Pods that need no node, because Fargate runs them.
 //!
-//! A last step of demand: what a profile matches leaves the groups, so that nobody plans room for it.
-//! EKS decides when a pod is made and never again: pods that run on EC2 keep their room there until
-//! they are made anew, and pods that run on Fargate stay there. A pod that a profile matches and that
-//! Fargate cannot run gets no node at all: it is named, and counted as one without a place. Pods of
-//! DaemonSets are never matched, whatever their namespace.
+//! A last step of demand: what a profile matches leaves the groups, so that nobody plans room for
+//! it. EKS decides when a pod is made and never again: pods that run on EC2 keep their room there
+//! until they are made anew, and pods that run on Fargate stay there. A pod that a profile matches
+//! and that Fargate cannot run gets no node at all: it is named, and counted as one without a
+//! place. Pods of DaemonSets are never matched, whatever their namespace.
 //!
 //! Invariant: the planned pods of a workload are those of its group and those named here.
 

@@ -64,6 +64,11 @@ fn steady(wanted: u32, live: &LiveHorizontal) -> u32 {
 fn limited(wanted: u32, behavior: &Behavior, live: &LiveHorizontal) -> u32 {
     let current = live.current_replicas;
     if wanted > current {
+        let has_window = behavior.up.window.is_some_and(|window| !window.is_zero());
+        // The gentlest proposal of the window counts; what it last decided is the least that it
+        // was.
+        let wanted =
+            if has_window { wanted.min(live.desired_replicas.max(current)) } else { wanted };
         return wanted.min(most(&behavior.up, current));
     }
     let has_window = behavior.down.window.is_none_or(|window| !window.is_zero());

@@ -18,7 +18,21 @@ pub(super) fn duration(schedule: &CronSchedule) -> SignedDuration {
     schedule.deadline.unwrap_or(RUN_PRESUMED)
 }
 
-/// Returns the counts of a CronJob of which `running` pods run, and why.
+/// Returns how many pods of a job are still to run at a time, of which `active` are there and
+/// `finished` have succeeded. A work queue gets no new pods once one has succeeded.
+pub(super) fn left(
+    parallelism: u32,
+    completions: Option<u32>,
+    (active, finished): (u32, u32),
+) -> u32 {
+    match completions {
+        Some(completions) => parallelism.min(completions.saturating_sub(finished)),
+        None if finished > 0 => parallelism.min(active),
+        None => parallelism,
+    }
+}
+
+/// Returns the counts of a CronJob of which `running` pods are there, and why.
 pub(super) fn of_schedule(
     pods: u32,
     schedule: &CronSchedule,
@@ -27,23 +41,23 @@ pub(super) fn of_schedule(
 ) -> (Counts, String) {
     let Asked { at, lead, is_forecast, .. } = *asked;
     let until = at.checked_add(lead).unwrap_or(at);
-    let coming = u32::from(schedule.due.next_after(at).is_some_and(|next| next <= until));
-    let live = if is_forecast {
-        let from = at.checked_sub(duration(schedule)).unwrap_or(at);
-        let runs = schedule.due.between(from, until, RUNS_MAX).len();
-        let runs = u32::try_from(runs).unwrap_or(u32::MAX);
-        match schedule.concurrency {
-            Concurrency::Allow => pods.saturating_mul(runs),
-            Concurrency::Forbid | Concurrency::Replace => pods.saturating_mul(runs.min(1)),
-        }
+    // What runs now says nothing of a moment to come; until then runs come and end.
+    let (from, running) = if is_forecast {
+        (at.checked_sub(duration(schedule)).unwrap_or(at), 0)
     } else {
-        match schedule.concurrency {
-            Concurrency::Allow => running.saturating_add(pods.saturating_mul(coming)),
-            Concurrency::Forbid | Concurrency::Replace => running.max(pods.saturating_mul(coming)),
-        }
+        (at, running)
+    };
+    let runs = schedule.due.most_between(from, until, RUNS_MAX);
+    let runs = u32::try_from(runs).unwrap_or(u32::MAX);
+    let live = match schedule.concurrency {
+        Concurrency::Allow => running.saturating_add(pods.saturating_mul(runs)),
+        Concurrency::Forbid | Concurrency::Replace => running.max(pods.saturating_mul(runs.min(1))),
     };
     let ceiling = pods.saturating_mul(overlapping(schedule, at)).max(live);
     let because = match schedule.due.next_after(at) {
+        _ if schedule.due.is_interval() => {
+            format!("`{}`, at times that only its controller knows", schedule.due.text())
+        }
         Some(next) => format!("`{}`, next at {next}", schedule.due.text()),
         None => format!("`{}` is never due", schedule.due.text()),
     };
@@ -80,8 +94,13 @@ pub(super) fn of_queue(
         let most = wanted.min(max.saturating_sub(*min));
         let pending = seen.and_then(|seen| seen.pending_jobs).unwrap_or(0);
         let free = max.saturating_sub(running);
-        let new = match strategy {
-            JobStrategy::Default | JobStrategy::Custom => most.saturating_sub(running),
+        let new = match *strategy {
+            JobStrategy::Default => most.saturating_sub(running),
+            JobStrategy::Custom { deduction, running_milli } => {
+                let share = u64::from(running) * u64::from(running_milli) / 1_000;
+                let share = u32::try_from(share).unwrap_or(u32::MAX);
+                most.saturating_sub(deduction).saturating_sub(share)
+            }
             JobStrategy::Accurate if most.saturating_add(running) > *max => free,
             JobStrategy::Accurate => most.saturating_sub(pending),
             JobStrategy::Eager => free.min(wanted.saturating_sub(pending)),
@@ -111,6 +130,16 @@ mod tests {
         }
     }
 
+    fn wanting(jobs: u32) -> LiveEvents {
+        LiveEvents {
+            namespace: "a".into(),
+            name: "b".to_owned(),
+            in_fallback: false,
+            wanted_jobs: Some(jobs),
+            pending_jobs: None,
+        }
+    }
+
     fn schedule(text: &str, concurrency: Concurrency, deadline: Option<i64>) -> CronSchedule {
         let due = Schedule::parse(text).expect("cron");
         CronSchedule { due, concurrency, deadline: deadline.map(SignedDuration::from_mins) }
@@ -131,6 +160,58 @@ mod tests {
             let (counts, _) = of_schedule(3, &schedule, running, &asked(at, lead));
             assert_eq!(counts.live, live, "{rule}");
         }
+    }
+
+    #[test]
+    fn every_run_within_the_lead_counts_and_one_of_unknown_phase_may_be_any_of_them() {
+        use Concurrency::{Allow, Forbid};
+        let at = "2026-11-21T01:58:00Z";
+        for (rule, text, concurrency, lead, live) in [
+            ("three runs", "*/5 * * * *", Allow, 15, 9),
+            ("one at a time", "*/5 * * * *", Forbid, 15, 3),
+            ("an interval longer than the lead", "@every 1h", Allow, 10, 3),
+            ("as many as fit, and one", "@every 10m", Allow, 25, 9),
+            ("exactly so many", "@every 5m", Allow, 15, 9),
+            ("no lead", "@every 1h", Allow, 0, 0),
+        ] {
+            let schedule = schedule(text, concurrency, None);
+            let (counts, _) = of_schedule(3, &schedule, 0, &asked(at, lead));
+            assert_eq!(counts.live, live, "{rule}");
+        }
+        let foreseen = Asked { is_forecast: true, ..asked(at, 0) };
+        let hourly = schedule("@every 1h", Allow, None);
+        let (counts, because) = of_schedule(3, &hourly, 0, &foreseen);
+        assert_eq!(counts.live, 3, "it may have begun within the quarter of an hour before");
+        assert!(because.contains("only its controller knows"), "{because}");
+    }
+
+    #[test]
+    fn a_job_has_pods_until_its_completions_are_had() {
+        for (rule, parallelism, completions, active, finished, expected) in [
+            ("new", 2, Some(10), 0, 0, 2),
+            ("two of ten are had", 2, Some(10), 2, 2, 2),
+            ("the last one", 2, Some(10), 1, 9, 1),
+            ("done", 2, Some(10), 0, 10, 0),
+            ("fewer than at a time", 4, Some(3), 0, 0, 3),
+            ("a new work queue", 4, None, 0, 0, 4),
+            ("a work queue that ends", 4, None, 3, 1, 3),
+            ("a work queue that has ended", 4, None, 0, 4, 0),
+        ] {
+            assert_eq!(left(parallelism, completions, (active, finished)), expected, "{rule}");
+        }
+    }
+
+    #[test]
+    fn a_custom_strategy_takes_its_deduction_and_a_share_of_what_runs_off() {
+        let next = |strategy| {
+            let scaling = JobScaling { pods: 1, min: 0, max: 100, strategy, is_paused: false };
+            of_queue(&scaling, 5, Some(&wanting(50))).2
+        };
+        let custom = |deduction, running_milli| JobStrategy::Custom { deduction, running_milli };
+        assert_eq!(next(JobStrategy::Default), Some(5 + 45));
+        assert_eq!(next(custom(10, 500)), Some(5 + 38), "50 - 10 - 2");
+        assert_eq!(next(custom(0, 0)), Some(5 + 50));
+        assert_eq!(next(custom(60, 0)), None);
     }
 
     #[test]
@@ -157,16 +238,7 @@ mod tests {
         };
         let (counts, _, next) = of_queue(&scaling, 0, None);
         assert_eq!((counts.floor, counts.live, counts.ceiling, next), (0, 0, 6, None));
-        let seen = LiveEvents {
-            namespace: "a".into(),
-            name: "b".to_owned(),
-            active: None,
-            last_active_at: None,
-            in_fallback: false,
-            wanted_jobs: Some(10),
-            pending_jobs: None,
-        };
-        let (counts, _, next) = of_queue(&scaling, 2, Some(&seen));
+        let (counts, _, next) = of_queue(&scaling, 2, Some(&wanting(10)));
         assert_eq!((counts.live, next), (2, Some(6)), "one job runs, two more come");
         let (counts, _, _) = of_queue(&JobScaling { min: 1, ..scaling }, 0, None);
         assert_eq!((counts.floor, counts.ceiling), (2, 6));

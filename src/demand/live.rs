@@ -1,9 +1,10 @@
 //! What runs, by workload: how many pods, where, and what they ask for.
 //!
-//! The repository says what a workload's pods ask for. What runs may ask for more: a webhook changed
-//! the pods on their way in, or they were resized in place since. Then planning with the template
-//! alone would plan nodes that are too small. Larger pods may as well be left from before a change of
-//! the template, and that is no reason to plan for them: the template of the controller tells.
+//! The repository says what a workload's pods ask for. What runs may ask for more: a webhook
+//! changed the pods on their way in, or they were resized in place since. Then planning with the
+//! template alone would plan nodes that are too small. Larger pods may as well be left from before
+//! a change of the template, and that is no reason to plan for them: the template of the controller
+//! tells.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -83,8 +84,8 @@ impl<'a> LivePods<'a> {
         counts
     }
 
-    /// Returns where `pods` pods of a workload run that name `node` themselves: on that node, as many
-    /// as it has room for beside the pods of others; none where it is not there.
+    /// Returns where `pods` pods of a workload run that name `node` themselves: on that node, as
+    /// many as it has room for beside the pods of others; none where it is not there.
     pub(super) fn bound_by_name(
         &self,
         id: &WorkloadId,
@@ -122,14 +123,14 @@ impl<'a> LivePods<'a> {
         Some(Arc::new(PodShape { requests, pinned, ..shape(youngest) }))
     }
 
-    /// Returns the shape to plan a declared workload with: `stated`, which the repository says, or a
-    /// larger one where its pods are changed after they leave the controller; with a warning where
-    /// they may be.
+    /// Returns the shape to plan a declared workload with: `stated`, which the repository says, or
+    /// a larger one where its pods are changed after they leave the controller; with a warning
+    /// where they may be.
     ///
-    /// Pods of DaemonSets count as the largest of them, as Karpenter has it: each takes its share of
-    /// a node before anything else comes. Of other workloads what all pods have in common counts: one
-    /// pod that was resized does not make the rest of them larger. `is_sized` says that a vertical
-    /// autoscaler decides what they ask for.
+    /// Pods of DaemonSets count as the largest of them, as Karpenter has it: each takes its share
+    /// of a node before anything else comes. Of other workloads what all pods have in common
+    /// counts: one pod that was resized does not make the rest of them larger. `is_sized` says that
+    /// a vertical autoscaler decides what they ask for.
     pub(super) fn grown(
         &self,
         workload: &Workload,

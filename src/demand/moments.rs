@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 
 use super::jobs;
 use crate::ids::Origin;
 use crate::manifest::{
-    Budget, CronSchedule, Desired, EventDriven, Pool, Scale, Scaler, ScalerRule, Workload,
+    Budget, CronSchedule, Desired, EventDriven, Pool, Scale, Scaler, ScalerRule, Schedule, Workload,
 };
 
 /// Most times of one schedule that are looked at: one a minute for a week.
@@ -28,8 +28,8 @@ pub struct Tick {
 
 /// Returns what the clock does from `from` up to and with `to`, by moment.
 ///
-/// Capacity is asked for `lead` before it is needed, and pods stay for a while after what wanted them
-/// has ended: both are moments of their own.
+/// Capacity is asked for `lead` before it is needed, and pods stay for a while after what wanted
+/// them has ended: both are moments of their own.
 #[must_use]
 pub fn moments(
     desired: &Desired,
@@ -81,27 +81,39 @@ impl Moments<'_> {
             changes_fleet: true,
         };
         let lead = self.desired.lead;
-        // What began or ended before the span may still be held, or be led up to, within it.
-        let hold = rule.cooldown.max(rule.stabilization) + rule.polling;
-        let early = self.from.checked_sub(hold).unwrap_or(self.from);
         let late = self.to.checked_add(lead).unwrap_or(self.to);
         for cron in &rule.crons {
-            for start in cron.start.between(early, late, TIMES_MAX) {
+            for start in cron.start.between(self.from, late, TIMES_MAX) {
                 let what = format!("{} pods are wanted from {start}", cron.desired);
                 self.add(start.checked_sub(lead).ok(), tick(what));
                 self.add(Some(start), tick("a window opens".to_owned()));
             }
-            for end in cron.end.between(early, late, TIMES_MAX) {
+            for end in cron.end.between(self.from, self.to, TIMES_MAX) {
                 self.add(Some(end), tick("a window closes".to_owned()));
-                for wait in [rule.stabilization, rule.cooldown] {
-                    let gone = end.checked_add(wait + rule.polling).ok();
-                    self.add(gone, tick("its pods have gone".to_owned()));
+            }
+            // What ended before the span may be held into it.
+            for wait in [rule.stabilization, rule.cooldown] {
+                let wait = wait.saturating_add(rule.polling);
+                for end in self.between_before(&cron.end, wait) {
+                    self.add(end.checked_add(wait).ok(), tick("its pods have gone".to_owned()));
                 }
             }
         }
     }
 
+    /// Returns the times of a schedule which the span is `wait` later than.
+    fn between_before(&self, schedule: &Schedule, wait: SignedDuration) -> Vec<Timestamp> {
+        let (Ok(from), Ok(to)) = (self.from.checked_sub(wait), self.to.checked_sub(wait)) else {
+            return Vec::new();
+        };
+        schedule.between(from, to, TIMES_MAX)
+    }
+
     fn runs(&mut self, workload: &Workload, schedule: &CronSchedule) {
+        if schedule.due.is_interval() {
+            // Room for a run is kept at any time: nothing here tells when one is due.
+            return;
+        }
         let tick = |what: String| Tick {
             object: format!("{} {}", workload.id.kind, workload.id),
             origin: workload.origin.clone(),
@@ -110,11 +122,12 @@ impl Moments<'_> {
         };
         let lead = self.desired.lead;
         let length = jobs::duration(schedule);
-        let early = self.from.checked_sub(length).unwrap_or(self.from);
         let late = self.to.checked_add(lead).unwrap_or(self.to);
         let bound = if schedule.deadline.is_some() { "its deadline" } else { "15 minutes, taken" };
-        for run in schedule.due.between(early, late, TIMES_MAX) {
+        for run in schedule.due.between(self.from, late, TIMES_MAX) {
             self.add(run.checked_sub(lead).ok(), tick(format!("a run is due at {run}")));
+        }
+        for run in self.between_before(&schedule.due, length) {
             self.add(run.checked_add(length).ok(), tick(format!("its run has ended ({bound})")));
         }
     }
@@ -127,10 +140,11 @@ impl Moments<'_> {
             what,
             changes_fleet: false,
         };
-        let early = self.from.checked_sub(duration).unwrap_or(self.from);
-        for start in schedule.between(early, self.to, TIMES_MAX) {
+        for start in schedule.between(self.from, self.to, TIMES_MAX) {
             let what = format!("at most {} nodes may go at a time from here on", budget.nodes);
             self.add(Some(start), tick(what));
+        }
+        for start in self.between_before(schedule, duration) {
             let what = format!("the budget of {} nodes ends", budget.nodes);
             self.add(start.checked_add(duration).ok(), tick(what));
         }

@@ -2,8 +2,8 @@
 //!
 //! The order is that of the API server: a container's own limits stand for requests that it does
 //! not state, then the pod as a whole gets what it states or what follows from its containers, then
-//! the `LimitRanger` fills what is still open. Sums are kept by name, so that "asks for nothing" and
-//! "asks for zero" stay apart.
+//! the `LimitRanger` fills what is still open. Sums are kept by name, so that "asks for nothing"
+//! and "asks for zero" stay apart.
 
 use std::collections::BTreeMap;
 

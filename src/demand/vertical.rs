@@ -7,8 +7,10 @@ use std::sync::Arc;
 
 use crate::fleet::{LiveVertical, Observed, Recommendation, Scaling};
 use crate::ids::WorkloadId;
-use crate::manifest::{ContainerPolicy, Desired, UpdateMode, VerticalScaler, Workload};
-use crate::pod::{Amounts, Container, PodTemplate};
+use crate::manifest::{
+    ContainerPolicy, Desired, LimitRangeItem, LimitScope, UpdateMode, VerticalScaler, Workload,
+};
+use crate::pod::{Amounts, Container, ContainerResources, PodTemplate};
 use crate::units::{Bytes, MilliCpu, ResourceName};
 
 /// The policy that stands for all containers without one of their own.
@@ -46,12 +48,22 @@ pub fn sized_template(
     workload: &Workload,
 ) -> Arc<PodTemplate> {
     let vertical = of(&desired.verticals, &workload.id).next();
-    let sizing = vertical.map(|vertical| sized(vertical, workload, &observed.scaling));
+    let sizing = vertical
+        .map(|vertical| sized(vertical, workload, (&observed.scaling, ranges(desired, workload))));
     sizing.map_or_else(|| Arc::clone(&workload.template), |sizing| sizing.template)
 }
 
-/// Returns what `vertical` makes of the template of `workload`.
-pub(super) fn sized(vertical: &VerticalScaler, workload: &Workload, live: &Scaling) -> Sizing {
+/// Returns the items of the limit ranges that hold the pods of `workload`.
+pub(super) fn ranges<'a>(desired: &'a Desired, workload: &Workload) -> &'a [LimitRangeItem] {
+    desired.limit_ranges.get(&workload.id.namespace).map_or(&[], Vec::as_slice)
+}
+
+/// Returns what `vertical` makes of the template of `workload`, in a namespace with these limits.
+pub(super) fn sized(
+    vertical: &VerticalScaler,
+    workload: &Workload,
+    (live, ranges): (&Scaling, &[LimitRangeItem]),
+) -> Sizing {
     let same = |found: &&LiveVertical| {
         found.namespace == vertical.namespace && found.name == vertical.name
     };
@@ -78,7 +90,7 @@ pub(super) fn sized(vertical: &VerticalScaler, workload: &Workload, live: &Scali
             continue;
         }
         let before = container.clone();
-        resize(container, found, policy);
+        resize(container, found, policy, ranges);
         let (from, to) = (&before.resources.requests, &container.resources.requests);
         said.push(format!("{}: {} -> {}", container.name, shown(from), shown(to)));
     }
@@ -91,8 +103,14 @@ pub(super) fn sized(vertical: &VerticalScaler, workload: &Workload, live: &Scali
     Sizing { template, because: format!("mode {}: {said}", vertical.mode.as_str()), is_applied }
 }
 
-/// Gives a container what is recommended, within what its policy allows.
-fn resize(container: &mut Container, found: &Recommendation, policy: &ContainerPolicy) {
+/// Gives a container what is recommended, within what limit ranges allow and then, over them, its
+/// policy.
+fn resize(
+    container: &mut Container,
+    found: &Recommendation,
+    policy: &ContainerPolicy,
+    ranges: &[LimitRangeItem],
+) {
     let stated = container.resources.clone();
     for (name, target) in &found.target {
         let is_controlled = match name.as_str() {
@@ -103,7 +121,7 @@ fn resize(container: &mut Container, found: &Recommendation, policy: &ContainerP
         if !is_controlled {
             continue;
         }
-        let mut request = *target;
+        let mut request = within(ranges, name, &stated, *target);
         if let Some(most) = policy.max.get(name) {
             request = request.min(*most);
         }
@@ -120,6 +138,33 @@ fn resize(container: &mut Container, found: &Recommendation, policy: &ContainerP
             container.resources.limits.insert(name.clone(), scaled(limit, old, request));
         }
     }
+}
+
+/// Returns a request within what limit ranges allow. They bound limits, which follow requests in their
+/// old ratio; a container without a limit, given or stated, is not bounded.
+fn within(
+    ranges: &[LimitRangeItem],
+    name: &ResourceName,
+    stated: &ContainerResources,
+    target: i64,
+) -> i64 {
+    let mut request = target;
+    for item in ranges.iter().filter(|item| item.scope == LimitScope::Container) {
+        let limit = stated.limits.get(name).or_else(|| item.default_limit.get(name)).copied();
+        let Some(limit) = limit.filter(|limit| *limit > 0) else { continue };
+        let old = stated.requests.get(name).copied().filter(|old| *old > 0);
+        let of = |bound: i64| {
+            let scaled = old.map(|old| i128::from(bound) * i128::from(old) / i128::from(limit));
+            scaled.map_or(bound, |scaled| i64::try_from(scaled).unwrap_or(i64::MAX))
+        };
+        if let Some(most) = item.max.get(name) {
+            request = request.min(of(*most));
+        }
+        if let Some(least) = item.min.get(name) {
+            request = request.max(of(*least));
+        }
+    }
+    request
 }
 
 /// Returns a limit in its old ratio to the request; one without a request was equal to it.
@@ -146,7 +191,6 @@ fn shown(amounts: &Amounts) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pod::ContainerResources;
 
     fn amounts(cpu: i64) -> Amounts {
         [("cpu".into(), cpu)].into()
@@ -154,13 +198,53 @@ mod tests {
 
     /// What becomes of a container with this request and limit of CPU where 300m are recommended.
     fn resized(request: Option<i64>, limit: Option<i64>, policy: &ContainerPolicy) -> [i64; 2] {
+        within_ranges(request, limit, policy, &[])
+    }
+
+    fn within_ranges(
+        request: Option<i64>,
+        limit: Option<i64>,
+        policy: &ContainerPolicy,
+        ranges: &[LimitRangeItem],
+    ) -> [i64; 2] {
         let of = |cpu: Option<i64>| cpu.map(amounts).unwrap_or_default();
         let resources = ContainerResources { requests: of(request), limits: of(limit) };
         let mut container = Container { name: "app".into(), resources, ..Container::default() };
         let found = Recommendation { target: amounts(300), ..Recommendation::default() };
-        resize(&mut container, &found, policy);
+        resize(&mut container, &found, policy, ranges);
         let get = |amounts: &Amounts| amounts.values().next().copied().unwrap_or(-1);
         [get(&container.resources.requests), get(&container.resources.limits)]
+    }
+
+    #[test]
+    fn limit_ranges_bound_what_limits_come_to_and_the_policy_goes_over_them() {
+        let policy = ContainerPolicy::default();
+        let least = ContainerPolicy { min: amounts(280), ..ContainerPolicy::default() };
+        let range = |max: i64, min: i64, default: Option<i64>| LimitRangeItem {
+            max: amounts(max),
+            min: amounts(min),
+            default_limit: default.map(amounts).unwrap_or_default(),
+            ..LimitRangeItem::default()
+        };
+        let of_pods = LimitRangeItem { scope: LimitScope::Pod, ..range(100, 0, None) };
+        for (rule, request, limit, policy, range, expected) in [
+            ("by the ratio", Some(100), Some(200), &policy, range(500, 0, None), [250, 500]),
+            ("at least", Some(100), Some(200), &policy, range(9_000, 800, None), [400, 800]),
+            ("no limit", Some(100), None, &policy, range(200, 0, None), [300, -1]),
+            (
+                "a limit that is given",
+                Some(100),
+                None,
+                &policy,
+                range(200, 0, Some(200)),
+                [100, -1],
+            ),
+            ("a limit alone", None, Some(200), &policy, range(250, 0, None), [250, 250]),
+            ("the policy wins", Some(100), Some(200), &least, range(500, 0, None), [280, 560]),
+            ("of whole pods", Some(100), Some(200), &policy, of_pods, [300, 600]),
+        ] {
+            assert_eq!(within_ranges(request, limit, policy, &[range]), expected, "{rule}");
+        }
     }
 
     #[test]

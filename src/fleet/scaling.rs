@@ -4,7 +4,6 @@
 
 use std::collections::BTreeMap;
 
-use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::ids::Namespace;
@@ -132,12 +131,6 @@ pub struct LiveEvents {
     pub namespace: Namespace,
     /// Name.
     pub name: String,
-    /// Whether some trigger is active.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub active: Option<bool>,
-    /// When some trigger last was.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub last_active_at: Option<Timestamp>,
     /// Whether a trigger cannot be read for longer than its threshold.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub in_fallback: bool,

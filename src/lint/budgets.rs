@@ -2,7 +2,7 @@
 
 use super::warning;
 use crate::demand::{Demand, PodGroup, label_set};
-use crate::manifest::{Desired, DisruptionBudget, Problem};
+use crate::manifest::{Desired, DisruptionBudget, Problem, kept_pods};
 use crate::pod::{Expression, Selector};
 use crate::requirement::Requirements;
 
@@ -42,14 +42,8 @@ fn verdict(budget: &DisruptionBudget, most: u32) -> Option<(String, &'static str
         return Some((message, "write maxUnavailable: 1"));
     }
     let stated = budget.min_available.as_deref()?;
-    let least = match stated.strip_suffix('%') {
-        Some(share) => {
-            let share = u64::from(share.parse::<u32>().ok()?);
-            u32::try_from((u64::from(most) * share).div_ceil(100)).ok()?
-        }
-        None => stated.parse().ok()?,
-    };
-    if least < most || most == 0 {
+    let least = kept_pods(Some(stated), None, most.into())?;
+    if least < i64::from(most) || most == 0 {
         return None;
     }
     if most == 1 {

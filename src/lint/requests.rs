@@ -5,8 +5,8 @@ use crate::manifest::{Desired, LimitRangeItem, LimitScope, Problem, Workload};
 use crate::pod::Container;
 use crate::units::ResourceName;
 
-/// Returns a warning for each workload whose containers leave requests open, or have them follow from
-/// limits; beside a plan this would be noise, so that `validate` alone says it.
+/// Returns a warning for each workload whose containers leave requests open, or have them follow
+/// from limits; beside a plan this would be noise, so that `validate` alone says it.
 #[must_use]
 pub fn requests(desired: &Desired) -> Vec<Problem> {
     desired.workloads.values().flat_map(|workload| of_workload(workload, desired)).collect()

@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 
 use super::warning;
-use crate::demand::Demand;
+use crate::demand::{Demand, holds};
 use crate::manifest::{
     CronTrigger, Desired, Horizontal, Metric, MetricSource, MetricTarget, Problem,
     ProportionalMode, Scaler, ScalerRule, UpdateMode, VerticalScaler, Workload,
@@ -12,8 +12,8 @@ use crate::manifest::{
 /// The fortnight in which windows are looked at; it begins on a Monday.
 const FROM: &str = "2026-06-01T00:00:00Z";
 const DAYS: i64 = 14;
-/// Most ends of a window in that fortnight.
-const ENDS_MAX: usize = 20_160;
+/// Most ends of a window that are looked at: one every twenty minutes.
+const ENDS_MAX: usize = 1_008;
 
 /// Returns a warning for each window that holds on after its own end.
 pub(super) fn windows(desired: &Desired) -> Vec<Problem> {
@@ -30,14 +30,10 @@ pub(super) fn windows(desired: &Desired) -> Vec<Problem> {
 fn held_on(scaler: &Scaler, cron: &CronTrigger) -> Option<Problem> {
     let from: Timestamp = FROM.parse().expect("the constant is a time");
     let to = from + jiff::SignedDuration::from_hours(24 * DAYS);
-    let holds = |at: &Timestamp| {
-        let ends = cron.end.next_after(*at);
-        let starts = cron.start.next_after(*at);
-        ends.is_some_and(|end| starts.is_none_or(|start| end <= start))
-    };
     let ends = cron.end.between(from, to, ENDS_MAX);
-    let end = ends.iter().find(|end| holds(end))?;
-    let until = ends.iter().find(|later| *later > end && !holds(later))?;
+    let mut ends = ends.iter();
+    let end = ends.find(|end| holds(cron, **end))?;
+    let until = ends.find(|later| !holds(cron, **later))?;
     let local = |at: &Timestamp| cron.end.zone().to_datetime(*at).strftime("%A %H:%M").to_string();
     Some(warning(
         &cron.origin,
@@ -94,7 +90,8 @@ fn shared(vertical: &VerticalScaler, scaler: &Scaler, rule: &Horizontal) -> Opti
     ))
 }
 
-/// Returns a warning for each scaler whose target is not there, or has no request to be measured by.
+/// Returns a warning for each scaler whose target is not there, or has no request to be measured
+/// by.
 pub(super) fn targets(desired: &Desired) -> Vec<Problem> {
     let mut found = Vec::new();
     for scaler in &desired.scalers {
@@ -159,8 +156,8 @@ fn unmeasured(
     ))
 }
 
-/// Returns a warning for each proportional autoscaler whose pods ask for more than what one is added
-/// for.
+/// Returns a warning for each proportional autoscaler whose pods ask for more than what one is
+/// added for.
 pub(super) fn proportional(desired: &Desired, demand: &Demand) -> Vec<Problem> {
     let mut found = Vec::new();
     for scaler in &desired.scalers {

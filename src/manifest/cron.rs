@@ -27,7 +27,7 @@ const MONTHS: [&str; 12] =
 const DAYS: [&str; 7] = ["sun", "mon", "tue", "wed", "thu", "fri", "sat"];
 
 /// Days after which a schedule without a time is given up: leap years recur within eight years.
-const DAYS_MAX: u32 = 8 * 366 + 1;
+const DAYS_MAX: i64 = 8 * 366 + 1;
 
 const MINUTE: SignedDuration = SignedDuration::from_mins(1);
 
@@ -43,6 +43,8 @@ pub struct Schedule {
 enum Rule {
     Fields(Fields),
     Every(SignedDuration),
+    /// Days that no month has.
+    Never,
 }
 
 /// One bit for each value that is due.
@@ -76,10 +78,10 @@ impl Schedule {
         &self.text
     }
 
-    /// Returns the IANA name of its time zone.
+    /// Returns whether it counts from a moment that nothing here tells: when its controller began.
     #[must_use]
-    pub fn zone_name(&self) -> &str {
-        self.zone.iana_name().unwrap_or("UTC")
+    pub fn is_interval(&self) -> bool {
+        matches!(self.rule, Rule::Every(_))
     }
 
     /// Returns its time zone.
@@ -89,13 +91,24 @@ impl Schedule {
     }
 
     /// Returns the first time after `moment` at which the schedule is due; `None` where there is
-    /// none within eight years.
+    /// none within eight years. An interval is taken to begin at `moment`.
     #[must_use]
     pub fn next_after(&self, moment: Timestamp) -> Option<Timestamp> {
         match &self.rule {
+            Rule::Never => None,
             Rule::Every(interval) => moment.checked_add(*interval).ok(),
             Rule::Fields(fields) => fields.next_after(moment, &self.zone),
         }
+    }
+
+    /// Returns how often it may be due after `from` up to and with `to`, at most `most` times: of
+    /// an interval, whose beginning is not known, as often as it can be.
+    #[must_use]
+    pub fn most_between(&self, from: Timestamp, to: Timestamp, most: usize) -> usize {
+        let Rule::Every(interval) = self.rule else { return self.between(from, to, most).len() };
+        let span = u64::try_from(to.duration_since(from).as_secs()).unwrap_or(0);
+        let interval = u64::try_from(interval.as_secs()).unwrap_or(0).max(1);
+        usize::try_from(span.div_ceil(interval)).unwrap_or(most).min(most)
     }
 
     /// Returns the times after `from` up to and with `to`, at most `most` of them.
@@ -115,11 +128,16 @@ impl Fields {
         let mut days = 0;
         loop {
             let local = zone.to_datetime(time);
-            if !self.has_day(local.date()) {
-                days += 1;
-                let tomorrow =
-                    DateTime::from_parts(local.date().tomorrow().ok()?, Time::midnight());
-                time = zone.to_ambiguous_timestamp(tomorrow).compatible().ok()?;
+            let date = local.date();
+            if !self.has_day(date) {
+                let later = if has(self.months, date.month()) {
+                    date.tomorrow().ok()?
+                } else {
+                    date.last_of_month().tomorrow().ok()?
+                };
+                days += i64::from(date.until(later).ok()?.get_days());
+                let later = DateTime::from_parts(later, Time::midnight());
+                time = zone.to_ambiguous_timestamp(later).compatible().ok()?;
                 if days > DAYS_MAX {
                     return None;
                 }
@@ -142,6 +160,21 @@ impl Fields {
     }
 }
 
+impl Fields {
+    /// Returns whether one of the months has one of the days.
+    fn has_month_with_its_days(&self) -> bool {
+        let has_one = |month: i8| {
+            let longest = match month {
+                2 => 29,
+                4 | 6 | 9 | 11 => 30,
+                _ => 31,
+            };
+            has(self.months, month) && (1..=longest).any(|day| has(self.days, day))
+        };
+        (1..=12).any(has_one)
+    }
+}
+
 fn has(bits: u64, value: i8) -> bool {
     u32::try_from(value).is_ok_and(|value| bits & 1_u64.checked_shl(value).unwrap_or(0) != 0)
 }
@@ -161,7 +194,9 @@ fn rule(text: &str) -> Option<Rule> {
     let (months, _) = field(months, 1, 12, &MONTHS)?;
     let (weekdays, any_weekday) = field(weekdays, 0, 6, &DAYS)?;
     let both_days = any_day || any_weekday;
-    Some(Rule::Fields(Fields { minutes, hours, days, months, weekdays, both_days }))
+    let fields = Fields { minutes, hours, days, months, weekdays, both_days };
+    let is_ever = !any_weekday || any_day || fields.has_month_with_its_days();
+    Some(if is_ever { Rule::Fields(fields) } else { Rule::Never })
 }
 
 /// Reads one field: the values that are due, and whether it is a bare `*` or `?`.
@@ -298,6 +333,22 @@ mod tests {
             ),
         ] {
             assert_eq!(next(text, zone, from), expected, "{rule}");
+        }
+    }
+
+    #[test]
+    fn what_is_never_due_is_known_before_anybody_asks() {
+        for (text, expected) in [
+            ("0 0 31 2 *", true),
+            ("0 0 30,31 2 *", true),
+            ("0 0 31 4,6,9,11 *", true),
+            ("0 0 31 2 1", false),
+            ("0 0 29 2 *", false),
+            ("0 0 31 2,3 *", false),
+            ("0 0 * 2 *", false),
+        ] {
+            let rule = Schedule::parse(text).expect("an expression").rule;
+            assert_eq!(rule == Rule::Never, expected, "{text}");
         }
     }
 

@@ -153,8 +153,10 @@ pub enum Scale {
     PerNode,
     /// So many at a time until the job is done; suspended jobs want none.
     Job {
-        /// Pods at a time: the lesser of parallelism and completions.
+        /// Pods at a time.
         pods: u32,
+        /// Pods that have to succeed; `None` for a work queue, which ends with its first success.
+        completions: Option<u32>,
         /// Whether the job is suspended.
         suspended: bool,
     },
@@ -215,8 +217,13 @@ pub struct JobScaling {
 pub enum JobStrategy {
     /// Those that the queue asks for, less those that run.
     Default,
-    /// Less a stated share.
-    Custom,
+    /// The same less `deduction`, counting only a share of those that run.
+    Custom {
+        /// Jobs that the queue is taken to be shorter by.
+        deduction: u32,
+        /// The share of running jobs that counts, in thousandths.
+        running_milli: u32,
+    },
     /// Less those that wait.
     Accurate,
     /// As many as there may be.
@@ -274,8 +281,8 @@ pub struct ResourceQuota {
     pub name: String,
     /// File and line.
     pub origin: Origin,
-    /// Amounts by the quota's own keys (`requests.cpu`, `pods`): CPU in thousandths, others in whole
-    /// units. Keys that count other objects than pods are left out.
+    /// Amounts by the quota's own keys (`requests.cpu`, `pods`): CPU in thousandths, others in
+    /// whole units. Keys that count other objects than pods are left out.
     pub hard: Amounts,
     /// The pods it counts: those of which every scope holds.
     pub scopes: Vec<QuotaScope>,

@@ -158,15 +158,14 @@ pub enum SelectPolicy {
     Disabled,
 }
 
-/// How much may change in how long.
+/// How much may change in one period. How long that is does not matter to the next step: what
+/// changed within the present one is not observed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ScalingPolicy {
     /// Whether `amount` is percent of the pods, or pods.
     pub is_percent: bool,
     /// How much.
     pub amount: u32,
-    /// In so many seconds.
-    pub period_seconds: u32,
 }
 
 /// The rule of a `ScaledObject`.
@@ -203,8 +202,6 @@ pub struct EventDriven {
 pub struct Fallback {
     /// Pods that it asks for then.
     pub replicas: u32,
-    /// Failures in a row that it puts up with.
-    pub threshold: u32,
 }
 
 /// Whether an autoscaler is paused.

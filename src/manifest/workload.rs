@@ -105,8 +105,8 @@ fn has_workload_ref(root: &Map<'_>) -> bool {
 fn scaled(kind: WorkloadKind, spec: &Map<'_>) -> Option<(Scale, PodTemplate)> {
     let read = match kind {
         WorkloadKind::Job => {
-            let (pods, suspended, template) = job(spec);
-            Some((Scale::Job { pods, suspended }, template))
+            let Job { parallelism, completions, suspended, template } = job(spec);
+            Some((Scale::Job { pods: parallelism, completions, suspended }, template))
         }
         WorkloadKind::CronJob => cron_job(spec),
         WorkloadKind::DaemonSet => Some((Scale::PerNode, template(spec))),
@@ -149,13 +149,28 @@ fn ordinals_start(spec: &Map<'_>) -> u32 {
     start.unwrap_or(0)
 }
 
-/// Reads how many pods a job runs at a time, whether it is suspended, and its template.
-fn job(spec: &Map<'_>) -> (u32, bool, PodTemplate) {
-    let parallelism = count(spec, "parallelism");
-    // Without completions a job is a work queue: as many pods as parallelism says.
-    let completions = spec.get("completions").and_then(|field| field.int::<u32>(0));
-    let suspended = spec.get("suspend").and_then(|field| field.boolean()).unwrap_or(false);
-    (completions.map_or(parallelism, |most| parallelism.min(most)), suspended, template(spec))
+/// What the specification of a job says.
+pub(super) struct Job {
+    parallelism: u32,
+    completions: Option<u32>,
+    suspended: bool,
+    pub(super) template: PodTemplate,
+}
+
+impl Job {
+    /// Returns how many pods a run of it begins with.
+    pub(super) fn pods(&self) -> u32 {
+        self.completions.map_or(self.parallelism, |most| self.parallelism.min(most))
+    }
+}
+
+fn job(spec: &Map<'_>) -> Job {
+    Job {
+        parallelism: count(spec, "parallelism"),
+        completions: spec.get("completions").and_then(|field| field.int(0)),
+        suspended: spec.get("suspend").and_then(|field| field.boolean()).unwrap_or(false),
+        template: template(spec),
+    }
 }
 
 fn cron_job(spec: &Map<'_>) -> Option<(Scale, PodTemplate)> {
@@ -179,13 +194,14 @@ fn cron_job(spec: &Map<'_>) -> Option<(Scale, PodTemplate)> {
     let job = spec.need("jobTemplate").and_then(of_job);
     spec.ignore(&["failedJobsHistoryLimit", "successfulJobsHistoryLimit"]);
     spec.ignore(&["startingDeadlineSeconds"]);
-    let (pods, job_suspended, template) = job?;
+    let job = job?;
     let due = match zone {
         None => due?,
         Some(zone) => due?.within(zone?),
     };
     let schedule = CronSchedule { due, concurrency: concurrency?, deadline };
-    Some((Scale::CronJob { pods, suspended: suspended || job_suspended, schedule }, template))
+    let (pods, suspended) = (job.pods(), suspended || job.suspended);
+    Some((Scale::CronJob { pods, suspended, schedule }, job.template))
 }
 
 fn active_deadline(spec: &Field<'_>) -> Option<SignedDuration> {
@@ -194,9 +210,8 @@ fn active_deadline(spec: &Field<'_>) -> Option<SignedDuration> {
     Some(SignedDuration::from_secs(seconds))
 }
 
-/// Reads the specification of a job inside another object: its pods at a time, whether it is
-/// suspended, and its template.
-pub(super) fn job_template(field: &Field<'_>) -> Option<(u32, bool, PodTemplate)> {
+/// Reads the specification of a job inside another object.
+pub(super) fn job_template(field: &Field<'_>) -> Option<Job> {
     let spec = field.map()?;
     let read = job(&spec);
     spec.ignore(JOB_IRRELEVANT);

@@ -76,9 +76,31 @@ fn shrinking_waits_for_the_highest_of_the_window() {
 }
 
 #[test]
+fn growth_waits_for_the_gentlest_of_a_window_that_is_stated() {
+    let of = |seconds| {
+        let rules = |window| ScalingRules {
+            window: Some(jiff::SignedDuration::from_secs(window)),
+            select: SelectPolicy::Max,
+            policies: Vec::new(),
+            tolerance_milli: None,
+        };
+        let behavior = Behavior { up: rules(seconds), down: rules(0) };
+        Horizontal { behavior: Some(behavior), ..rule(1, 100, vec![cpu(50)]) }
+    };
+    let wanting = |desired| LiveHorizontal { desired_replicas: desired, ..at(4, Some(200)) };
+    assert_eq!(step(&of(0), &wanting(4)), Some((16, 16)), "at once");
+    assert_eq!(
+        step(&of(60), &wanting(4)),
+        Some((16, 4)),
+        "its last decision is the gentlest known"
+    );
+    assert_eq!(step(&of(60), &wanting(7)), Some((16, 7)));
+}
+
+#[test]
 fn policies_limit_each_direction() {
-    let pods = |amount| ScalingPolicy { is_percent: false, amount, period_seconds: 15 };
-    let percent = |amount| ScalingPolicy { is_percent: true, amount, period_seconds: 15 };
+    let pods = |amount| ScalingPolicy { is_percent: false, amount };
+    let percent = |amount| ScalingPolicy { is_percent: true, amount };
     let rules = |select, policies| ScalingRules {
         window: Some(jiff::SignedDuration::ZERO),
         select,

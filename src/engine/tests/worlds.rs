@@ -335,7 +335,7 @@ fn a_spot_node_with_an_estimated_price_is_not_bought_twice() {
 fn a_job_that_has_succeeded_asks_for_no_room() {
     let mut story = bare(&["m5.large"]);
     let job = id("migrate", WorkloadKind::Job);
-    let scale = Scale::Job { pods: 1, suspended: false };
+    let scale = Scale::Job { pods: 1, completions: None, suspended: false };
     declare(&mut story, job.clone(), scale, template(1500, 100));
     assert_eq!(whole(&story).summary.add, 1);
     bind(&mut story, &job, &"gone".into(), &Arc::new(template(1500, 100)));

@@ -12,12 +12,15 @@ use super::super::model::{JobScaling, JobStrategy, Scale, Severity, Workload};
 use super::super::workload::job_template;
 use super::{CronTrigger, EventDriven, Fallback, Paused, ScalerRule, horizontal, scaler, target};
 use crate::ids::{WorkloadId, WorkloadKind};
+use crate::units::Quantity;
 
-const POLLING_SECONDS: i64 = 30;
-const COOLDOWN_SECONDS: i64 = 300;
+const POLLING_SECONDS: i32 = 30;
+const COOLDOWN_SECONDS: i32 = 300;
 /// How long an HPA holds a count before it goes down, unless told otherwise.
 const STABILIZATION_SECONDS: i64 = 300;
 const MAX_REPLICAS: u32 = 100;
+/// Most triggers of one object; etcd would not hold an object of many times that.
+const TRIGGERS_MAX: usize = 1_000;
 
 const PAUSED: &str = "autoscaling.keda.sh/paused";
 const PAUSED_REPLICAS: &str = "autoscaling.keda.sh/paused-replicas";
@@ -40,8 +43,8 @@ pub(in super::super) fn scaled_object(meta: Meta, root: &Map<'_>, into: &mut Col
 
 fn rule(meta: &Meta, spec: &Map<'_>, root: &Map<'_>) -> Option<EventDriven> {
     let seconds = |key, default| {
-        let read = spec.get(key).map_or(Some(default), |field| field.int(0));
-        read.map(SignedDuration::from_secs)
+        let read = spec.get(key).map_or(Some(default), |field| field.int::<i32>(0));
+        read.map(|seconds| SignedDuration::from_secs(seconds.into()))
     };
     let polling = seconds("pollingInterval", POLLING_SECONDS);
     let cooldown = seconds("cooldownPeriod", COOLDOWN_SECONDS);
@@ -121,10 +124,11 @@ fn paused<'a>(annotation: impl Fn(&str) -> Option<&'a str>, root: &Map<'_>) -> O
 fn fallback(field: &Field<'_>) -> Option<Fallback> {
     let map = field.map()?;
     let replicas = map.need("replicas").and_then(|field| field.int(0));
-    let threshold = map.need("failureThreshold").and_then(|field| field.int(0));
+    // When it begins is seen in the cluster alone.
+    let threshold = map.need("failureThreshold").and_then(|field| field.int::<u32>(0));
     map.ignore(&["behavior"]);
     map.finish_exact();
-    Some(Fallback { replicas: replicas?, threshold: threshold? })
+    threshold.and(replicas).map(|replicas| Fallback { replicas })
 }
 
 /// Reads `advanced`: how long the generated HPA holds a count, and whether a formula decides.
@@ -159,7 +163,8 @@ struct Triggers {
 
 fn triggers(field: &Field<'_>) -> Triggers {
     let mut all = Triggers::default();
-    for item in field.items() {
+    let items: Vec<Field<'_>> = field.items().collect();
+    for item in items.iter().take(TRIGGERS_MAX) {
         let Some(map) = item.map() else { continue };
         let kind = map.need("type").and_then(|field| Some(field.filled()?.into_owned()));
         let metadata = map.need("metadata");
@@ -167,7 +172,7 @@ fn triggers(field: &Field<'_>) -> Triggers {
         map.finish_exact();
         match (kind, metadata) {
             (Some(kind), Some(metadata)) if kind == "cron" => {
-                all.crons.extend(cron_trigger(&item, &metadata));
+                all.crons.extend(cron_trigger(item, &metadata));
             }
             (Some(kind), Some(metadata)) => {
                 // The API server takes texts alone.
@@ -178,8 +183,12 @@ fn triggers(field: &Field<'_>) -> Triggers {
             (_, _) => {}
         }
     }
-    if field.items().next().is_none() {
-        field.error("names no trigger", None);
+    match items.len() {
+        0 => field.error("names no trigger", None),
+        many if many > TRIGGERS_MAX => {
+            field.error(format_args!("names {many} triggers, above {TRIGGERS_MAX}"), None);
+        }
+        _ => {}
     }
     all
 }
@@ -221,12 +230,42 @@ fn cron_trigger(item: &Field<'_>, metadata: &Field<'_>) -> Option<CronTrigger> {
     Some(CronTrigger { origin: item.origin(), start, end, desired: desired? })
 }
 
-const STRATEGIES: [(&str, JobStrategy); 4] = [
-    ("default", JobStrategy::Default),
-    ("custom", JobStrategy::Custom),
-    ("accurate", JobStrategy::Accurate),
-    ("eager", JobStrategy::Eager),
-];
+/// Reads how new jobs are counted. KEDA takes a custom strategy without a share for the default
+/// one.
+fn strategy(field: &Field<'_>) -> Option<JobStrategy> {
+    let map = field.map()?;
+    let deduction = map.get("customScalingQueueLengthDeduction");
+    let deduction = deduction.map_or(Some(0), |field| field.int::<u32>(0));
+    let running = map.get("customScalingRunningJobPercentage").map(|field| share(&field));
+    let custom = match (deduction, running) {
+        (None, _) | (_, Some(None)) => return None,
+        (Some(_), None) => JobStrategy::Default,
+        (Some(deduction), Some(Some(running_milli))) => {
+            JobStrategy::Custom { deduction, running_milli }
+        }
+    };
+    map.get("strategy").map_or(Some(JobStrategy::Default), |field| {
+        field.choice(&[
+            ("default", JobStrategy::Default),
+            ("custom", custom),
+            ("accurate", JobStrategy::Accurate),
+            ("eager", JobStrategy::Eager),
+        ])
+    })
+}
+
+/// Reads a share such as `"0.5"`, in thousandths.
+fn share(field: &Field<'_>) -> Option<u32> {
+    let text = field.word()?;
+    let is_number = text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
+    let milli = text.parse::<Quantity>().ok().filter(|_| is_number).map(Quantity::ceil_milli);
+    let milli = milli.and_then(|milli| u32::try_from(milli).ok());
+    if milli.is_none() {
+        let hint = "write a share such as \"0.5\"".to_owned();
+        field.error(format_args!("is `{}`, which is no share", shorten(&text)), hint);
+    }
+    milli
+}
 
 /// Reads a `ScaledJob`: a workload of its own, whose jobs come and go.
 pub(in super::super) fn scaled_job(meta: Meta, root: &Map<'_>, into: &mut Collected) {
@@ -235,11 +274,8 @@ pub(in super::super) fn scaled_job(meta: Meta, root: &Map<'_>, into: &mut Collec
     let job = spec.need("jobTargetRef").and_then(|field| job_template(&field));
     let min = spec.get("minReplicaCount").map_or(Some(0), |field| field.int::<u32>(0));
     let max = spec.get("maxReplicaCount").map_or(Some(MAX_REPLICAS), |field| field.int::<u32>(1));
-    let strategy = spec.get("scalingStrategy").map_or(Some(JobStrategy::Default), |field| {
-        let map = field.map()?;
-        let strategy = map.get("strategy");
-        strategy.map_or(Some(JobStrategy::Default), |field| field.choice(&STRATEGIES))
-    });
+    let strategy =
+        spec.get("scalingStrategy").map_or(Some(JobStrategy::Default), |field| strategy(&field));
     spec.need("triggers").map(|field| triggers(&field));
     spec.ignore(&[
         "pollingInterval",
@@ -255,9 +291,7 @@ pub(in super::super) fn scaled_job(meta: Meta, root: &Map<'_>, into: &mut Collec
         let object = root.field.scope.object.clone();
         return into.unresolved(meta.origin, object, format!("its `{field}` could not be read"));
     }
-    let (Some((pods, _, template)), Some(min), Some(max), Some(strategy)) =
-        (job, min, max, strategy)
-    else {
+    let (Some(job), Some(min), Some(max), Some(strategy)) = (job, min, max, strategy) else {
         return;
     };
     let is_paused = meta.annotations.get(PAUSED).is_some_and(|text| is_set(text));
@@ -269,8 +303,9 @@ pub(in super::super) fn scaled_job(meta: Meta, root: &Map<'_>, into: &mut Collec
         scope: root.field.scope,
         origin: meta.origin.clone(),
     };
+    let pods = job.pods();
     let scale = Scale::ScaledJob(JobScaling { pods, min, max, strategy, is_paused });
-    let (origin, template) = (meta.origin, Arc::new(template));
+    let (origin, template) = (meta.origin, Arc::new(job.template));
     let workload = Workload { id: id.clone(), origin, scale, template, first_ordinal: 0 };
     let same = |a: &Workload, b: &Workload| a.scale == b.scale && a.template == b.template;
     into.insert(named, |all| &mut all.desired.workloads, (id, workload), same);

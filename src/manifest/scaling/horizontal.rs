@@ -172,7 +172,7 @@ fn positive(field: &Field<'_>) -> Option<Quantity> {
 /// Reads `behavior`, or its like in KEDA's `horizontalPodAutoscalerConfig`.
 pub(super) fn behavior(field: &Field<'_>) -> Option<Behavior> {
     let map = field.map()?;
-    let pods = |amount, is_percent| ScalingPolicy { is_percent, amount, period_seconds: 15 };
+    let pods = |amount, is_percent| ScalingPolicy { is_percent, amount };
     let up = rules(&map, "scaleUp", vec![pods(4, false), pods(100, true)]);
     let down = rules(&map, "scaleDown", vec![pods(100, true)]);
     map.finish_exact();
@@ -225,10 +225,11 @@ fn policy(field: &Field<'_>) -> Option<ScalingPolicy> {
     let is_percent = map.need("type")?.choice(&[("Pods", false), ("Percent", true)]);
     let amount = map.need("value").and_then(|field| field.int(1));
     let period = map.need("periodSeconds");
-    let seconds = period.as_ref().and_then(|field| field.int(1));
+    let seconds = period.as_ref().and_then(|field| field.int::<u32>(1));
     map.finish_exact();
     if let (Some(field), Some(seconds)) = (&period, seconds.filter(|s| *s > PERIOD_MAX)) {
         field.error(format_args!("is {seconds}, above {PERIOD_MAX}"), None);
     }
-    Some(ScalingPolicy { is_percent: is_percent?, amount: amount?, period_seconds: seconds? })
+    let (is_percent, amount) = (is_percent?, seconds.and(amount)?);
+    Some(ScalingPolicy { is_percent, amount })
 }

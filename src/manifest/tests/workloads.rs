@@ -25,15 +25,25 @@ fn every_kind_wants_as_many_pods_as_the_api_server_says() {
         ("ReplicaSet", "apps/v1", "replicas: 2, ", Scale::Replicas(2)),
         ("ReplicationController", "v1", "replicas: 2, ", Scale::Replicas(2)),
         ("DaemonSet", "extensions/v1beta1", "", Scale::PerNode),
-        ("Job", "batch/v1", "", Scale::Job { pods: 1, suspended: false }),
-        ("Job", "batch/v1", "parallelism: 4, ", Scale::Job { pods: 4, suspended: false }),
+        ("Job", "batch/v1", "", Scale::Job { pods: 1, completions: None, suspended: false }),
+        (
+            "Job",
+            "batch/v1",
+            "parallelism: 4, ",
+            Scale::Job { pods: 4, completions: None, suspended: false },
+        ),
         (
             "Job",
             "batch/v1",
             "parallelism: 4, completions: 3, suspend: true, ",
-            Scale::Job { pods: 3, suspended: true },
+            Scale::Job { pods: 4, completions: Some(3), suspended: true },
         ),
-        ("Job", "batch/v1", "parallelism: 0, ", Scale::Job { pods: 0, suspended: false }),
+        (
+            "Job",
+            "batch/v1",
+            "parallelism: 0, ",
+            Scale::Job { pods: 0, completions: None, suspended: false },
+        ),
     ] {
         let spec = format!("{spec}{TEMPLATE}");
         assert_eq!(scale(kind, version, &spec), expected, "{kind} {version} {spec}");

@@ -77,8 +77,6 @@ pub(super) fn queue(world: &mut Observed, line: &Line) -> Result<(), String> {
     world.scaling.event_driven.push(LiveEvents {
         namespace: NAMESPACE.into(),
         name: line.word(1)?.to_owned(),
-        active: None,
-        last_active_at: None,
         in_fallback: false,
         wanted_jobs: Some(line.count(2)?),
         pending_jobs: None,

@@ -1,0 +1,143 @@
+//! Each lint over manifests as they are written.
+
+use super::*;
+use crate::demand::DemandMode;
+use crate::fleet::{ClusterIdentity, Observed};
+use crate::manifest::{Tree, TreeFile, read, read_fleet};
+
+fn desired(text: &str) -> Desired {
+    let file = TreeFile { path: "a.yaml".into(), content: Ok(text.as_bytes().into()) };
+    let tree = Tree { files: vec![file] };
+    let desired = read(&tree, &read_fleet(&tree).0);
+    assert_eq!(
+        (desired.problems.len(), desired.unresolved.len()),
+        (0, 0),
+        "{:?}",
+        desired.problems
+    );
+    desired
+}
+
+fn messages(problems: &[Problem]) -> Vec<String> {
+    let line =
+        |problem: &Problem| format!("{}: {}: {}", problem.origin, problem.object, problem.message);
+    problems.iter().map(line).collect()
+}
+
+fn of_plan(text: &str) -> Vec<String> {
+    let desired = desired(text);
+    let at = "2026-11-01T00:00:00Z".parse().expect("a time");
+    let observed = Observed::empty(ClusterIdentity::default(), at);
+    let demand = Demand::build(&desired, &observed, DemandMode::Live);
+    let catalog = Catalog::load(&"us-east-1".into(), &[]).expect("the region is embedded");
+    messages(&lints(&desired, &demand, &catalog))
+}
+
+/// A Deployment `web/api` with these containers and rest of its pods.
+fn deployment(containers: &str, rest: &str) -> String {
+    format!(
+        "apiVersion: apps/v1\nkind: Deployment\nmetadata: {{name: api, namespace: web}}\nspec:\n  \
+         selector: {{}}\n  template:\n    metadata: {{labels: {{app: api}}}}\n    spec: {{containers: \
+         [{containers}]{rest}}}\n"
+    )
+}
+
+fn container(name: &str, resources: &str) -> String {
+    format!("{{name: {name}, image: x, resources: {{{resources}}}}}")
+}
+
+#[test]
+fn a_container_that_leaves_its_requests_open_is_named() {
+    let range = "---\napiVersion: v1\nkind: LimitRange\nmetadata: {name: r, namespace: web}\nspec: \
+                 {limits: [{type: Container, defaultRequest: {cpu: 100m}}]}\n";
+    for (rule, resources, more, expected) in [
+        ("all stated", "requests: {cpu: 1, memory: 1Gi}", "", vec![]),
+        ("none stated", "", "", vec!["requests no cpu for app, no memory for app"]),
+        ("one of two", "requests: {cpu: 1}", "", vec!["requests no memory for app"]),
+        ("given by a limit range", "requests: {memory: 1Gi}", range, vec![]),
+        (
+            "limits alone",
+            "limits: {cpu: 1, memory: 1Gi}",
+            "",
+            vec!["limits cpu of app, memory of app without a request: the limit counts"],
+        ),
+    ] {
+        let text = format!("{}{more}", deployment(&container("app", resources), ""));
+        let found = messages(&requests(&desired(&text)));
+        let expected: Vec<String> =
+            expected.iter().map(|m| format!("a.yaml:1: Deployment web/api: {m}")).collect();
+        assert_eq!(found, expected, "{rule}");
+    }
+}
+
+#[test]
+fn a_spread_over_zones_that_no_pool_has_is_named() {
+    let app = container("app", "requests: {cpu: 1, memory: 1Gi}");
+    let spread = |more: &str, when: &str| {
+        let rest = format!(
+            ", topologySpreadConstraints: [{{maxSkew: 1, topologyKey: topology.kubernetes.io/zone, \
+             whenUnsatisfiable: {when}, labelSelector: {{matchLabels: {{app: api}}}}{more}}}]"
+        );
+        deployment(&app, &rest)
+    };
+    let pool = |zones: &str| {
+        format!(
+            "---\napiVersion: karpenter.sh/v1\nkind: NodePool\nmetadata: {{name: p}}\nspec: {{template: \
+             {{spec: {{nodeClassRef: {{group: karpenter.k8s.aws, kind: EC2NodeClass, name: c}}, \
+             requirements: [{{key: topology.kubernetes.io/zone, operator: In, values: [{zones}]}}]}}}}}}\n"
+        )
+    };
+    let (one, two) = (pool("us-east-1a"), pool("us-east-1a, us-east-1b"));
+    let hard = "DoNotSchedule";
+    for (rule, text, pools, expected) in [
+        ("two zones", spread("", hard), &two, None),
+        ("one zone", spread("", hard), &one, Some("is to be spread over zones, and pools have 1")),
+        ("a wish", spread("", "ScheduleAnyway"), &one, None),
+        (
+            "more than there are",
+            spread(", minDomains: 3", hard),
+            &two,
+            Some("is to be spread over 3 zones, and pools have 2: us-east-1a, us-east-1b"),
+        ),
+    ] {
+        let found = of_plan(&format!("{text}{pools}"));
+        let found: Vec<&String> = found.iter().filter(|m| m.contains("spread")).collect();
+        assert_eq!(found.len(), usize::from(expected.is_some()), "{rule}: {found:?}");
+        let expected = expected.unwrap_or_default();
+        assert!(
+            found
+                .iter()
+                .all(|m| m.starts_with("a.yaml:1: Deployment web/api: ") && m.contains(expected)),
+            "{rule}: {found:?}"
+        );
+    }
+}
+
+#[test]
+fn an_autoscaler_that_measures_by_what_nobody_requests_is_named() {
+    let scaler = |resource: &str, target: &str| {
+        format!(
+            "---\napiVersion: autoscaling/v2\nkind: HorizontalPodAutoscaler\nmetadata: {{name: api, \
+             namespace: web}}\nspec: {{scaleTargetRef: {{apiVersion: apps/v1, kind: Deployment, name: \
+             api}}, maxReplicas: 5, metrics: [{{type: Resource, resource: {{name: {resource}, target: \
+             {target}}}}}]}}\n"
+        )
+    };
+    let share = "{type: Utilization, averageUtilization: 50}";
+    let amount = "{type: AverageValue, averageValue: 100m}";
+    let (bare, cpu) = ("", "requests: {cpu: 1}");
+    for (rule, first, second, target, expected) in [
+        ("all request it", cpu, cpu, scaler("cpu", share), false),
+        ("one of them does not", cpu, bare, scaler("cpu", share), true),
+        ("a limit stands in", cpu, "limits: {cpu: 1}", scaler("cpu", share), false),
+        ("an amount needs no request", bare, bare, scaler("cpu", amount), false),
+        ("another resource", cpu, cpu, scaler("memory", share), true),
+    ] {
+        let both = format!("{}, {}", container("app", first), container("side", second));
+        let found = of_plan(&format!("{}{target}", deployment(&both, "")));
+        let found = found.iter().any(|m| {
+            m.starts_with("a.yaml:") && m.contains("HorizontalPodAutoscaler web/api: measures")
+        });
+        assert_eq!(found, expected, "{rule}");
+    }
+}
