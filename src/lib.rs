@@ -27,6 +27,7 @@ pub mod plan;
 pub mod pod;
 pub mod policy;
 pub mod port;
+mod program;
 pub mod render;
 pub mod requirement;
 pub mod review;

@@ -54,12 +54,15 @@ pub mod adr_0001 {}
 
 pub use budget::kept_pods;
 pub use cron::Schedule;
+pub(crate) use fleet::normal_path;
 pub use fleet::{
     Autoscaled, ClusterSettings, Commitment, CommitmentKind, ConsolidationSettings,
     DeliverySettings, DemandSettings, Fleet, GuardSettings, Renderer, Signer, SignerKey, Source,
     TrustedKey, Window, is_read, read_fleet,
 };
 pub use group::{DISCOVERY_PREFIX, DISCOVERY_TAG, GroupKind, NodeGroup};
+pub(crate) use layout::KUSTOMIZATION;
+pub use layout::{Loads, loads};
 pub use live::read_live;
 pub use machine::{
     BlockDevice, Identity, ImageTerm, Machine, MetadataOptions, Selector as MachineSelector,
@@ -76,6 +79,7 @@ pub use pool::{
     NodeClass, Overlay, Pool, PoolLimits, PoolRequirement, PriceChange, ReservationTerm, Reserved,
 };
 pub use read::{read, read_rendered};
+pub(crate) use rendered::STAGED_PREFIX;
 pub use scaling::{
     Behavior, ContainerPolicy, CronTrigger, EventDriven, Fallback, Horizontal, Ladder, Linear,
     Metric, MetricSource, MetricTarget, Paused, Proportional, ProportionalMode, ScaleTarget,

@@ -15,14 +15,15 @@ mod stage;
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use sha2::{Digest, Sha256};
 
-use crate::manifest::{Order, Recipe, Release, Rendered};
+use crate::manifest::{Order, Recipe, Release, Rendered, STAGED_PREFIX};
 use crate::port::{Repo, Tools};
+use crate::program;
 use cache::Cache;
 use confine::Cage;
 use find::Program;
@@ -37,6 +38,8 @@ pub struct Limits {
     pub total: Duration,
     /// Bytes that one run may write.
     pub output_bytes: u64,
+    /// Bytes that all runs together may write.
+    pub total_output_bytes: u64,
     /// Bytes of address space of one run.
     pub memory_bytes: u64,
     /// Files that one run may see.
@@ -51,11 +54,15 @@ impl Limits {
         run: Duration::from_secs(30),
         total: Duration::from_mins(10),
         output_bytes: 64 << 20,
+        total_output_bytes: 1 << 30,
         memory_bytes: 4 << 30,
         files: 20_000,
         file_bytes: 64 << 20,
     };
 }
+
+/// What stands behind a tool in the plan that ran with a network.
+const UNCONFINED: &str = ", with a network";
 
 /// The tools of this machine.
 #[derive(Debug)]
@@ -67,6 +74,8 @@ pub struct Toolbox {
     kustomize: OnceLock<Result<Program, String>>,
     helm: OnceLock<Result<Program, String>>,
     cage: OnceLock<Cage>,
+    /// Bytes that all runs have written so far.
+    written: AtomicU64,
 }
 
 impl Toolbox {
@@ -74,17 +83,22 @@ impl Toolbox {
     #[must_use]
     pub fn new(search: Vec<PathBuf>, cache: Option<PathBuf>, limits: Limits) -> Self {
         let (kustomize, helm, cage) = (OnceLock::new(), OnceLock::new(), OnceLock::new());
-        Self { search, limits, cache: cache.map(Cache::in_directory), kustomize, helm, cage }
+        let (cache, written) = (cache.map(Cache::in_directory), AtomicU64::new(0));
+        Self { search, limits, cache, kustomize, helm, cage, written }
+    }
+
+    /// Returns whether tools run without a network: else what they fetch in spite of everything may
+    /// decide what they make.
+    #[must_use]
+    pub fn is_confined(&self) -> bool {
+        self.cage().is_closed()
     }
 
     /// Returns the tools that the environment names, with a cache where XDG has it.
     #[must_use]
     pub fn of_environment() -> Self {
         let search = std::env::var_os("PATH").unwrap_or_default();
-        let home = |rest: &str| Some(PathBuf::from(std::env::var_os("HOME")?).join(rest));
-        let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
-        let cache = cache.filter(|path| path.is_absolute()).or_else(|| home(".cache"));
-        let cache = cache.map(|cache| cache.join("fleetwright").join("render"));
+        let cache = program::cache().map(|cache| cache.join("render"));
         Self::new(std::env::split_paths(&search).collect(), cache, Limits::DEFAULT)
     }
 
@@ -113,7 +127,8 @@ impl Toolbox {
         let stage = Stage::of(order, repo, &self.limits)?;
         let program = self.program(&order.recipe)?;
         let inputs = digest(order, &program.version, &stage);
-        let kept = self.cache.as_ref().and_then(|cache| cache.get(&inputs));
+        let cache = self.cache.as_ref().filter(|_| program.has_version());
+        let kept = cache.and_then(|cache| cache.get(&inputs));
         let output = if let Some(output) = kept {
             output
         } else {
@@ -124,13 +139,26 @@ impl Toolbox {
             }
             let limits = Limits { run: self.limits.run.min(left), ..self.limits };
             let output = run(program, order, &stage, self.cage(), &limits)?;
-            if let Some(cache) = &self.cache {
+            if let Some(cache) = cache {
                 cache.put(&inputs, &output);
             }
             output
         };
+        let bytes = u64::try_from(output.len()).unwrap_or(u64::MAX);
+        if self.written.fetch_add(bytes, Ordering::Relaxed) > self.limits.total_output_bytes {
+            return Err(self.too_much());
+        }
         let files = stage.files.keys().cloned().collect();
-        Ok(Rendered { output: output.into(), tool: program.version.clone(), inputs, files })
+        let mut tool = program.version.clone();
+        if !self.is_confined() {
+            tool.push_str(UNCONFINED);
+        }
+        Ok(Rendered { output: output.into(), tool, inputs, files })
+    }
+
+    fn too_much(&self) -> String {
+        let most = self.limits.total_output_bytes;
+        format!("not rendered: all tools together write more than {most} bytes")
     }
 }
 
@@ -159,6 +187,10 @@ impl Tools for Toolbox {
         });
         if let Some(cache) = &self.cache {
             cache.prune();
+        }
+        if self.written.load(Ordering::Relaxed) > self.limits.total_output_bytes {
+            // Which of them came first depends on the machine; that there are too many does not.
+            return orders.iter().map(|_| Err(self.too_much())).collect();
         }
         let result = |made: Mutex<Option<_>>| made.into_inner().ok().flatten();
         let lost = || Err("it was not rendered: the run was lost".to_owned());
@@ -202,11 +234,9 @@ fn helm_arguments(order: &Order, release: &Release, stage: &Stage) -> Vec<OsStri
     arguments.extend(stage.values.iter().map(|name| format!("--values={name}").into()));
     for set in &release.set {
         let flag = if set.is_text { "--set-string" } else { "--set" };
-        // A comma would begin the next value.
-        let value = set.value.replace('\\', "\\\\").replace(',', "\\,");
-        arguments.push(format!("{flag}={}={value}", set.name).into());
+        arguments.push(format!("{flag}={}={}", set.name, set.value).into());
     }
-    let chart = format!("{}{}", stage::TREE_FROM_TOP, order.path);
+    let chart = format!("{}{}", STAGED_PREFIX, order.path);
     arguments.extend(["--".into(), release.name.clone().into(), chart.into()]);
     arguments
 }

@@ -27,8 +27,8 @@ pub(super) struct Collected {
     pub(super) proportional: Vec<Found>,
     /// Parameters of such autoscalers, by namespace and name of their ConfigMap.
     pub(super) parameters: BTreeMap<(Namespace, String), Parameters>,
-    /// Buffers, their pods still to be found.
-    pub(super) buffers: Vec<Buffer>,
+    /// Buffers by namespace and name, their pods still to be found.
+    pub(super) buffers: BTreeMap<(Namespace, String), Buffer>,
     /// `PodTemplate` objects, by namespace and name.
     pub(super) templates: BTreeMap<(Namespace, String), Arc<PodTemplate>>,
     /// Scalers, by object.

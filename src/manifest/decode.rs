@@ -457,8 +457,8 @@ impl<'a> Map<'a> {
         }
     }
 
-    /// Notes every key that was neither asked for nor ignored: as an error where it is a slip of the
-    /// pen for one that was, since what it was meant to say is then missing, else as a warning.
+    /// Notes every key that was neither asked for nor ignored: as an error where it is a slip of
+    /// the pen for one that was, since what it was meant to say is then missing, else as a warning.
     pub(super) fn finish_exact(&self) {
         for entry in self.unknown() {
             let slip = slip_of(&entry.key, &self.known.borrow()).is_some();
@@ -469,8 +469,8 @@ impl<'a> Map<'a> {
         }
     }
 
-    /// Returns the entries that nobody asked for. What a cluster holds was admitted by an API server
-    /// that may know more fields than this program.
+    /// Returns the entries that nobody asked for. What a cluster holds was admitted by an API
+    /// server that may know more fields than this program.
     fn unknown(&self) -> impl Iterator<Item = &'a Entry<'a>> {
         let known = self.known.borrow().clone();
         let counts = !self.field.scope.verbatim;

@@ -10,6 +10,7 @@ mod flux;
 mod generators;
 mod glob;
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::classify::Deliverer;
@@ -48,6 +49,18 @@ pub(super) struct Parcel {
     pub(super) target_namespace: Option<String>,
     /// Values of placeholders.
     pub(super) vars: Vars,
+    /// The cluster that they are for.
+    pub(super) whose: Whose,
+}
+
+/// Which cluster something is for, or lives in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub(super) enum Whose {
+    /// This one.
+    #[default]
+    Ours,
+    /// Another one: what is known to be theirs is left out here.
+    Theirs,
 }
 
 /// Where manifests come from.
@@ -94,6 +107,56 @@ impl Files {
 /// Text values of a `ConfigMap`, by key.
 pub(super) type ConfigMap = BTreeMap<String, String>;
 
+/// A `GitRepository`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Repository {
+    pub(super) url: String,
+    /// The revision that it follows.
+    pub(super) revision: String,
+    /// Why its files are not those of the repository as it is.
+    pub(super) changed: Option<&'static str>,
+}
+
+/// An object that deliverers refer to, by the cluster that it lives in, its namespace and its name.
+pub(super) type Referred = (Whose, String, String);
+
+/// Objects that deliverers refer to; `None` where two say different things.
+pub(super) type Known<T> = BTreeMap<Referred, Option<T>>;
+
+/// Bytes of text that all generators of a tree may make together; far beyond what an API server
+/// holds in applications.
+const MADE_BYTES_MAX: usize = 64 << 20;
+
+/// How often generators may look through the whole tree.
+const LOOKS_MAX: usize = 1_000;
+
+/// What generators have used up of their bounds.
+#[derive(Debug, Default)]
+pub(super) struct Used {
+    bytes: Cell<usize>,
+    looks: Cell<usize>,
+}
+
+impl Used {
+    /// Takes `bytes` of text.
+    fn text(&self, bytes: usize) -> Result<(), String> {
+        self.bytes.set(self.bytes.get().saturating_add(bytes));
+        if self.bytes.get() <= MADE_BYTES_MAX {
+            return Ok(());
+        }
+        Err(format!("generators of this tree make more than {MADE_BYTES_MAX} bytes"))
+    }
+
+    /// Takes a look through the tree.
+    fn look(&self) -> Result<(), String> {
+        self.looks.set(self.looks.get().saturating_add(1));
+        if self.looks.get() <= LOOKS_MAX {
+            return Ok(());
+        }
+        Err(format!("generators of this tree look through it more than {LOOKS_MAX} times"))
+    }
+}
+
 /// What is known of the tree while deliverers are followed.
 #[derive(Debug)]
 pub(super) struct Around<'a> {
@@ -101,26 +164,64 @@ pub(super) struct Around<'a> {
     pub(super) layout: &'a Layout,
     pub(super) fleet: &'a Fleet,
     pub(super) home: &'a Home,
-    /// URLs of `GitRepository` objects, by namespace and name.
-    pub(super) repositories: BTreeMap<(String, String), String>,
-    /// `ConfigMap` objects, by namespace and name.
-    pub(super) config_maps: BTreeMap<(String, String), ConfigMap>,
+    /// `GitRepository` objects.
+    pub(super) repositories: Known<Repository>,
+    /// `ConfigMap` objects.
+    pub(super) config_maps: Known<ConfigMap>,
+    /// What generators have used up.
+    pub(super) used: Used,
 }
 
 impl Around<'_> {
-    /// Returns what the deliverer at `root`, living in `namespace`, delivers.
+    /// Returns what the deliverer at `root`, living in `namespace` of the cluster `home`, delivers.
     pub(super) fn follow(
         &self,
         deliverer: Deliverer,
         root: &Node<'_>,
-        namespace: &str,
+        (home, namespace): (Whose, &str),
     ) -> Vec<Result<Parcel, String>> {
         match deliverer {
-            Deliverer::Application => self.application(root),
-            Deliverer::ApplicationSet => self.application_set(root),
-            Deliverer::Kustomization => self.kustomization(root, namespace),
-            Deliverer::HelmRelease => vec![self.helm_release(root, namespace)],
+            Deliverer::Application => self.application(root, home),
+            Deliverer::ApplicationSet => self.application_set(root, home),
+            Deliverer::Kustomization => self.kustomization(root, (home, namespace)),
+            Deliverer::HelmRelease => self.helm_release(root, (home, namespace)),
         }
+    }
+
+    /// Returns what another cluster gets of the directory `path`: enough to leave it out here.
+    fn theirs(&self, path: String) -> Parcel {
+        let content = if self.has_chart(&path) {
+            Content::Rendered(Order { path, recipe: Recipe::Helm(Release::default()) })
+        } else if self.has_kustomization(&path) {
+            Content::Rendered(Order { path, recipe: Recipe::Kustomize(Layer::default()) })
+        } else {
+            Content::Files(Files { path, ..Files::default() })
+        };
+        Parcel {
+            content,
+            namespace: None,
+            target_namespace: None,
+            vars: Vars::new(),
+            whose: Whose::Theirs,
+        }
+    }
+
+    /// Returns which cluster the settings call `name`; `None` where they do not say.
+    fn listed(&self, name: &str) -> Option<Whose> {
+        let delivery = &self.fleet.delivery;
+        if name == self.fleet.cluster.name || holds(&delivery.clusters, name) {
+            return Some(Whose::Ours);
+        }
+        holds(&delivery.other_clusters, name).then_some(Whose::Theirs)
+    }
+
+    /// Returns the path below the root of a values file, counted from the root of the repository.
+    fn inside_file(&self, file: &str) -> Result<String, String> {
+        let outside = || format!("values file {file} is outside the directory that is read");
+        let normal = normal_path("", file.trim_start_matches('/')).ok_or_else(outside)?;
+        let below = &self.home.below;
+        let rest = normal.strip_prefix(below.as_str()).filter(|_| is_below(&normal, below));
+        Ok(rest.ok_or_else(outside)?.trim_start_matches('/').to_owned())
     }
 
     /// Returns the path below the root that `path` is, counted from the root of the repository.
@@ -161,7 +262,9 @@ impl Around<'_> {
 
     /// Checks that `revision` is the one that is read.
     fn is_this_revision(&self, revision: &str) -> Result<(), String> {
-        let usual = ["", "HEAD", "main", "master"];
+        // What states no revision follows HEAD.
+        let revision = if revision.is_empty() { "HEAD" } else { revision };
+        let usual = ["main", "master"];
         let own = &self.fleet.delivery.revisions;
         let known = if own.is_empty() { usual.contains(&revision) } else { holds(own, revision) };
         if known || revision == "HEAD" {
@@ -175,7 +278,7 @@ impl Around<'_> {
     }
 
     fn has_kustomization(&self, path: &str) -> bool {
-        self.layout.kustomizations.keys().any(|file| directory(file) == path)
+        self.layout.kustomization_in(path).is_some()
     }
 
     fn has_chart(&self, path: &str) -> bool {
@@ -192,7 +295,7 @@ pub(super) fn stated_parcel(source: &Source, vars: &Vars) -> Option<Parcel> {
             name: source.release.clone().unwrap_or_else(|| release_name(&source.path)),
             namespace: source.namespace.clone().unwrap_or_else(|| "default".to_owned()),
             values: source.values.iter().cloned().map(Values::File).collect(),
-            set: Vec::new(),
+            ..Release::default()
         }),
     };
     Some(Parcel {
@@ -200,6 +303,7 @@ pub(super) fn stated_parcel(source: &Source, vars: &Vars) -> Option<Parcel> {
         namespace: source.namespace.clone(),
         target_namespace: None,
         vars: vars.clone(),
+        whose: Whose::Ours,
     })
 }
 

@@ -1,4 +1,5 @@
-//! eksctl's `ClusterConfig`, as far as it decides capacity; and Fargate profiles of the ACK controller.
+//! eksctl's `ClusterConfig`, as far as it decides capacity; and Fargate profiles of the ACK
+//! controller.
 //!
 //! A file may hold the clusters of a whole company: only that of this fleet counts, and others are
 //! noted as no input.

@@ -228,7 +228,7 @@ impl Default for Fleet {
 
 /// Returns `path`, seen from the directory `base`, without `.` and `..`; `None` where it leads out
 /// of the root.
-pub(super) fn normal_path(base: &str, path: &str) -> Option<String> {
+pub(crate) fn normal_path(base: &str, path: &str) -> Option<String> {
     if path.starts_with('/') {
         return None;
     }
@@ -245,8 +245,8 @@ pub(super) fn normal_path(base: &str, path: &str) -> Option<String> {
     Some(parts.join("/"))
 }
 
-/// Returns whether files at `path` are read as they are: whether a source without a renderer, or the
-/// whole tree in the absence of sources, holds them.
+/// Returns whether files at `path` are read as they are: whether a source without a renderer, or
+/// the whole tree in the absence of sources, holds them.
 #[must_use]
 pub fn is_read(fleet: &Fleet, path: &str) -> bool {
     let holds = |source: &Source| {

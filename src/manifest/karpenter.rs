@@ -1,8 +1,8 @@
 //! Karpenter's objects, of every generation → one model of pools and node classes.
 //!
 //! `NodePool` and `EC2NodeClass` (v1, v1beta1), `Provisioner` (v1alpha5) and `AWSNodeTemplate`
-//! (v1alpha1), and `NodeOverlay` (v1alpha1). Knows what each generation calls a setting and which default it has; what Karpenter
-//! or its validation refuses is an error here.
+//! (v1alpha1), and `NodeOverlay` (v1alpha1). Knows what each generation calls a setting and which
+//! default it has; what Karpenter or its validation refuses is an error here.
 
 mod canonical;
 mod kubelet;
@@ -13,6 +13,7 @@ mod overlay;
 mod provisioner;
 mod requirements;
 
+pub(super) use canonical::{canonical, sha256};
 pub(super) use kubelet::{kubelet, milli_percent};
 pub(super) use node_class::{node_class, node_template};
 pub(super) use node_pool::node_pool;

@@ -8,8 +8,13 @@ use super::fleet::normal_path;
 use super::model::{Tree, TreeFile};
 use super::yaml::{self, Node, Value};
 
+/// Most files and directories that one kustomization is followed to; a tool would not be given
+/// more.
+const REACH_MAX: usize = 20_000;
+
 /// Names of a kustomization file.
-const KUSTOMIZATION: [&str; 3] = ["kustomization.yaml", "kustomization.yml", "Kustomization"];
+pub(crate) const KUSTOMIZATION: [&str; 3] =
+    ["kustomization.yaml", "kustomization.yml", "Kustomization"];
 
 /// Keys of a kustomization that change neither which pods there are nor what they ask for.
 const HARMLESS: &[&str] = &[
@@ -49,11 +54,18 @@ pub(super) struct Kustomization {
     pub(super) changes: Vec<String>,
     /// Whether it takes charts or resources from elsewhere.
     pub(super) remote: bool,
+    /// What it is built on: files, and directories with a kustomization of their own.
+    built_on: Vec<String>,
 }
 
 /// Returns whether `path` is that of a kustomization file.
 pub(super) fn is_kustomization(path: &str) -> bool {
     KUSTOMIZATION.contains(&file_name(path))
+}
+
+/// Returns the path of `name` in `directory`; the root is empty.
+pub(crate) fn below(directory: &str, name: &str) -> String {
+    if directory.is_empty() { name.to_owned() } else { format!("{directory}/{name}") }
 }
 
 fn file_name(path: &str) -> &str {
@@ -98,7 +110,7 @@ impl Layout {
                 "resources" | "bases" | "components" => {
                     let items = texts(&entry.value);
                     let inside = items.iter().filter_map(|item| normal_path(base, item));
-                    self.bases.extend(inside);
+                    read.built_on.extend(inside);
                     read.remote |= items.iter().any(|item| is_remote(item));
                     if &*entry.key != "resources" || !items.iter().all(|item| is_file(item)) {
                         read.changes.push(entry.key.to_string());
@@ -119,7 +131,29 @@ impl Layout {
                 }
             }
         }
+        self.bases.extend(read.built_on.iter().cloned());
         self.kustomizations.insert(Arc::clone(&file.path), read);
+    }
+
+    /// Returns what the kustomizations in `directories` are built on, by way of others as well:
+    /// files, and directories, themselves included.
+    pub(super) fn reach(&self, directories: impl IntoIterator<Item = String>) -> BTreeSet<String> {
+        let mut open: Vec<String> = directories.into_iter().collect();
+        let mut reached = BTreeSet::new();
+        while let Some(path) = open.pop() {
+            if reached.len() >= REACH_MAX || reached.contains(&path) {
+                continue;
+            }
+            open.extend(self.kustomization_in(&path).into_iter().flat_map(|k| k.built_on.clone()));
+            reached.insert(path);
+        }
+        reached
+    }
+
+    /// Returns the kustomization in `directory`.
+    pub(super) fn kustomization_in(&self, directory: &str) -> Option<&Kustomization> {
+        let mut paths = KUSTOMIZATION.iter().map(|name| below(directory, name));
+        paths.find_map(|path| self.kustomizations.get(path.as_str()))
     }
 
     /// Returns whether the directory `path` is a chart that makes objects.
@@ -132,7 +166,8 @@ impl Layout {
         self.bases.contains(directory(path))
     }
 
-    /// Returns the charts that make objects by themselves: those inside another chart are part of it.
+    /// Returns the charts that make objects by themselves: those inside another chart are part of
+    /// it.
     pub(super) fn charts(&self) -> impl Iterator<Item = (&str, &Arc<str>)> {
         let inner = |chart: &str| {
             let mut above = chart.match_indices("/charts/").map(|(at, _)| &chart[..at]);
@@ -175,10 +210,91 @@ fn patch_paths<'n>(node: &'n Node<'_>) -> Vec<&'n str> {
     items.iter().filter_map(path).filter(|path| !path.contains('\n')).collect()
 }
 
+/// What a kustomization loads, as it is written.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Loads {
+    /// Files and directories, of which a directory may lie anywhere.
+    pub built_on: Vec<String>,
+    /// What comes from elsewhere: URLs, repositories, charts.
+    pub remote: Vec<String>,
+}
+
+/// Keys whose values are files or directories to build on.
+const BUILDS_ON: [&str; 6] =
+    ["resources", "bases", "components", "generators", "transformers", "validators"];
+
+/// Keys whose values name files, and the keys of the items that do; none means the item itself.
+const FILES: [(&str, &[&str]); 9] = [
+    ("configMapGenerator", &["files", "env", "envs"]),
+    ("configurations", &[]),
+    ("crds", &[]),
+    ("openapi", &["path"]),
+    ("patches", &["path"]),
+    ("patchesJson6902", &["path"]),
+    ("patchesStrategicMerge", &[]),
+    ("replacements", &["path"]),
+    ("secretGenerator", &["files", "env", "envs"]),
+];
+
+/// Returns what a kustomization file loads; nothing where it cannot be parsed.
+#[must_use]
+pub fn loads(bytes: &[u8]) -> Loads {
+    let mut found = Loads::default();
+    let Ok(text) = yaml::decode(bytes) else { return found };
+    let loaded = yaml::load(&text);
+    for document in &loaded.documents {
+        let Value::Map(entries) = &document.root.value else { continue };
+        for entry in entries {
+            let key = &*entry.key;
+            if matches!(key, "helmCharts" | "helmChartInflationGenerator") {
+                found.remote.push(key.to_owned());
+            } else if BUILDS_ON.contains(&key) {
+                found.built_on.extend(texts(&entry.value).into_iter().map(str::to_owned));
+            } else if let Some((_, keys)) = FILES.iter().find(|(known, _)| *known == key) {
+                let named = named_files(&entry.value, keys);
+                found.remote.extend(named.into_iter().filter(|path| is_remote(path)));
+            }
+        }
+    }
+    // Inline objects are no paths.
+    found.built_on.retain(|item| !item.contains('\n'));
+    let (remote, built_on) = found.built_on.into_iter().partition(|item| is_remote(item));
+    found.built_on = built_on;
+    found.remote.extend::<Vec<String>>(remote);
+    found
+}
+
+fn named_files(node: &Node<'_>, keys: &[&str]) -> Vec<String> {
+    let items = match &node.value {
+        Value::Seq(items) => items.iter().collect(),
+        Value::Plain(_) | Value::Quoted(_) | Value::Map(_) | Value::Tagged(..) => vec![node],
+    };
+    let own = |item: &Node<'_>| match &item.value {
+        Value::Seq(_) => texts(item).into_iter().map(str::to_owned).collect(),
+        Value::Plain(_) | Value::Quoted(_) | Value::Map(_) | Value::Tagged(..) => {
+            item.text().map(str::to_owned).into_iter().collect::<Vec<_>>()
+        }
+    };
+    let of_item = |item: &&Node<'_>| -> Vec<String> {
+        if keys.is_empty() {
+            return own(item);
+        }
+        keys.iter().filter_map(|key| item.get(key)).flat_map(own).collect()
+    };
+    items.iter().flat_map(of_item).filter(|path| !path.contains('\n')).collect()
+}
+
 fn is_file(item: &str) -> bool {
     !is_remote(item) && [".yaml", ".yml", ".json"].iter().any(|end| item.ends_with(end))
 }
 
+/// Returns whether kustomize would fetch `item`: a URL, or what it takes for a Git repository.
 fn is_remote(item: &str) -> bool {
-    item.contains("://") || item.contains("?ref=") || item.starts_with("github.com/")
+    let item = item.to_ascii_lowercase();
+    let starts = ["github.com/", "github.com:", "git::", "git@", "gh:", "org-"];
+    let marks = ["://", "?ref=", "&ref=", "?version=", ".git/", "_git/"];
+    let is_repository = item.rsplit_once('.').is_some_and(|(_, end)| end == "git");
+    is_repository
+        || marks.iter().any(|mark| item.contains(mark))
+        || starts.iter().any(|start| item.starts_with(start))
 }

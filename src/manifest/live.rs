@@ -1,9 +1,9 @@
 //! Objects of a running cluster, read by the readers of files.
 //!
 //! A pod that runs and a template in Git must mean the same to the planner, so one reader serves
-//! both. What differs: the API server has checked such an object and filled in its defaults, so that
-//! a field this program does not know is no slip of a pen and is passed over; and what stands there
-//! is meant as it stands, `${…}` included.
+//! both. What differs: the API server has checked such an object and filled in its defaults, so
+//! that a field this program does not know is no slip of a pen and is passed over; and what stands
+//! there is meant as it stands, `${…}` included.
 
 use std::cell::RefCell;
 use std::sync::Arc;

@@ -60,6 +60,8 @@ pub struct Release {
     pub name: String,
     /// Namespace of the release.
     pub namespace: String,
+    /// Whether those of the chart itself count only where `values` names them.
+    pub replaces_values: bool,
     /// Values, later ones over earlier ones.
     pub values: Vec<Values>,
     /// Single values over all of those, in this order.
@@ -82,7 +84,7 @@ pub enum Values {
 pub struct SetValue {
     /// Path of the value, as Helm writes it.
     pub name: String,
-    /// The value.
+    /// The value, as Helm's flags write it: what would begin another value is escaped.
     pub value: String,
     /// Whether it is a text, whatever it looks like.
     pub is_text: bool,

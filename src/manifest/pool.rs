@@ -201,8 +201,9 @@ pub struct NodeClass {
     pub instance_store_raid0: bool,
     /// Capacity reservations that may be used; a reservation that one of the terms selects is.
     pub reservations: Vec<ReservationTerm>,
-    /// Whether nodes give pods addresses from prefixes of 16 (`fleetwright.dev/prefix-delegation` of
-    /// the class): the setting is the network plugin's, so that nothing else of the class tells it.
+    /// Whether nodes give pods addresses from prefixes of 16 (`fleetwright.dev/prefix-delegation`
+    /// of the class): the setting is the network plugin's, so that nothing else of the class tells
+    /// it.
     pub prefix_delegation: bool,
     /// SHA-256 of the user data, in hex: user data may hold secrets and is never kept.
     pub user_data_digest: Option<Arc<str>>,

@@ -47,6 +47,7 @@ pub fn read_rendered(tree: &Tree, fleet: &Fleet, renderings: &Renderings) -> Des
     };
     sources.units(&ground, &mut |visit| match visit {
         Visit::Unit(unit) => reader.unit(unit),
+        Visit::Theirs(unit) => reader.skip(unit.file, 0, "delivered to another cluster"),
         Visit::LeftOut(file, reason) => reader.skip(file, 0, reason),
     });
     sources.report(&ground, &mut reader.into);

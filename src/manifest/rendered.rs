@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use super::layout::{KUSTOMIZATION, below};
 use super::model::{Tree, TreeFile};
 use super::order::{Order, Recipe};
 use super::yaml::{self, Node};
@@ -17,7 +18,7 @@ use crate::ids::Origin;
 const ORIGIN_ANNOTATION: &str = "config.kubernetes.io/origin";
 
 /// What stands before the path of a file in such notes: the tree as the tool sees it.
-pub(super) const STAGED_PREFIX: &str = "../tree/";
+pub(crate) const STAGED_PREFIX: &str = "../tree/";
 
 /// The comment before each object in the output of Helm.
 const SOURCE_COMMENT: &str = "# Source: ";
@@ -115,11 +116,10 @@ impl<'a> Places<'a> {
 
     fn fallback(&self) -> Arc<str> {
         let names = match self.order.recipe {
-            Recipe::Kustomize(_) => &["kustomization.yaml", "kustomization.yml"][..],
+            Recipe::Kustomize(_) => &KUSTOMIZATION[..],
             Recipe::Helm(_) => &["Chart.yaml"],
         };
-        let slash = if self.order.path.is_empty() { "" } else { "/" };
-        let paths = names.iter().map(|name| format!("{}{slash}{name}", self.order.path));
+        let paths = names.iter().map(|name| below(&self.order.path, name));
         let mut found = paths.filter_map(|path| self.written.file(&path));
         found.next().map_or_else(|| self.order.path.as_str().into(), |(file, _)| file)
     }

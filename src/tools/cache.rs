@@ -11,8 +11,12 @@ use std::time::SystemTime;
 
 use sha2::{Digest, Sha256};
 
-/// Most entries that are kept; twice the overlays of the largest repository known to us, many times.
+/// Most entries that are kept; twice the overlays of the largest repository known to us, many
+/// times.
 const ENTRIES_MAX: usize = 4_096;
+
+/// Most bytes that are kept.
+const BYTES_MAX: u64 = 1 << 30;
 
 /// A directory of results.
 #[derive(Debug)]
@@ -53,24 +57,61 @@ impl Cache {
         Ok(())
     }
 
-    /// Removes the oldest entries where there are too many.
+    /// Removes the oldest entries where there are too many, or too much of them.
     pub(super) fn prune(&self) {
+        self.prune_to(ENTRIES_MAX, BYTES_MAX);
+    }
+
+    fn prune_to(&self, entries_max: usize, bytes_max: u64) {
         let Ok(entries) = fs::read_dir(&self.directory) else { return };
         let age = |entry: fs::DirEntry| {
-            let changed = entry.metadata().and_then(|found| found.modified());
-            (changed.unwrap_or(SystemTime::UNIX_EPOCH), entry.path())
+            let found = entry.metadata().ok()?;
+            let changed = found.modified().unwrap_or(SystemTime::UNIX_EPOCH);
+            Some((changed, entry.path(), found.len()))
         };
-        let mut all: Vec<_> = entries.flatten().map(age).collect();
-        if all.len() <= ENTRIES_MAX {
+        let mut all: Vec<_> = entries.flatten().filter_map(age).collect();
+        let bytes = |all: &[(_, _, u64)]| all.iter().map(|(.., bytes)| bytes).sum::<u64>();
+        if all.len() <= entries_max && bytes(&all) <= bytes_max {
             return;
         }
         all.sort();
-        for (_, path) in &all[..all.len() - ENTRIES_MAX / 2] {
+        // Down to the half, so that this is rare.
+        let mut left = (all.len(), bytes(&all));
+        for (_, path, bytes) in &all {
+            if left.0 <= entries_max / 2 && left.1 <= bytes_max / 2 {
+                break;
+            }
             let _ = fs::remove_file(path);
+            left = (left.0 - 1, left.1.saturating_sub(*bytes));
         }
     }
 }
 
 fn hex(bytes: &[u8]) -> String {
     Sha256::digest(bytes).iter().fold(String::new(), |hex, byte| format!("{hex}{byte:02x}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_oldest_go_where_there_are_too_many_or_too_much() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let cache = Cache::in_directory(folder.path().join("c"));
+        let keys: Vec<String> = (0..8).map(|n| format!("sha256:{n}")).collect();
+        for (at, key) in (0..).zip(&keys) {
+            cache.put(key, &[b'x'; 1_000]);
+            let time = SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(at);
+            let file = fs::File::options().append(true).open(cache.path(key)).expect("kept");
+            file.set_modified(time).expect("dated");
+        }
+        let kept = |cache: &Cache| keys.iter().filter(|key| cache.get(key).is_some()).count();
+        cache.prune_to(8, 100_000);
+        assert_eq!(kept(&cache), 8);
+        cache.prune_to(8, 6_000);
+        assert_eq!((kept(&cache), cache.get(&keys[7]).is_some()), (2, true));
+        cache.prune_to(1, 100_000);
+        assert_eq!(kept(&cache), 0);
+    }
 }

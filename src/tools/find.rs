@@ -21,7 +21,15 @@ pub(super) struct Program {
     pub(super) version: String,
 }
 
+/// What stands for a version that a program does not tell.
+const UNKNOWN: &str = "of unknown version";
+
 impl Program {
+    /// Returns whether its version is known: else nothing tells when its results change.
+    pub(super) fn has_version(&self) -> bool {
+        !self.version.contains(UNKNOWN)
+    }
+
     pub(super) fn arguments(&self, of_order: &[OsString]) -> Vec<OsString> {
         self.first.iter().chain(of_order).cloned().collect()
     }
@@ -94,7 +102,7 @@ fn word_of(said: &str) -> String {
         digits.starts_with(|c: char| c.is_ascii_digit())
     };
     let mut words = said.split(|c: char| c.is_whitespace() || "{}:,\"".contains(c));
-    let word = words.find(is_version).unwrap_or("of unknown version");
+    let word = words.find(is_version).unwrap_or(UNKNOWN);
     word.chars().take(VERSION_MAX).collect()
 }
 

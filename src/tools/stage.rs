@@ -14,17 +14,14 @@ use std::sync::Arc;
 use serde_json::json;
 
 use super::Limits;
-use crate::manifest::{Layer, Order, Recipe, Release, Values, paths_in};
+use crate::manifest::{
+    KUSTOMIZATION, Layer, Order, Recipe, Release, STAGED_PREFIX, Values, loads, normal_path,
+    paths_in,
+};
 use crate::port::Repo;
 
 /// The directory that holds what is not of the repository.
 pub(super) const TOP: &str = "top";
-
-/// The repository, seen from there.
-pub(super) const TREE_FROM_TOP: &str = "../tree/";
-
-/// Names of a kustomization file.
-const KUSTOMIZATION: [&str; 3] = ["kustomization.yaml", "kustomization.yml", "Kustomization"];
 
 /// What a tool gets to see.
 #[derive(Debug, Default)]
@@ -123,15 +120,21 @@ impl Gather<'_> {
             };
             open.extend(self.follow(&directory, &file)?);
         }
+        for (file, content) in &self.stage.files {
+            let (directory, name) = file.rsplit_once('/').unwrap_or(("", file));
+            if KUSTOMIZATION.contains(&name) {
+                stays_inside(directory, file, content)?;
+            }
+        }
         self.stage.extra.insert("kustomization.yaml".to_owned(), wrapper(path, layer));
         Ok(())
     }
 
-    /// Adds the YAML file `file` of the kustomization in `directory` and the files that it names;
-    /// returns the directories that it names.
-    fn follow(&mut self, directory: &str, file: &str) -> Result<Vec<String>, String> {
+    /// Adds the kustomization file `top` of `directory` and the files that it names; returns the
+    /// directories that it names.
+    fn follow(&mut self, directory: &str, top: &str) -> Result<Vec<String>, String> {
         let mut directories = Vec::new();
-        let mut open = vec![file.to_owned()];
+        let mut open = vec![top.to_owned()];
         while let Some(file) = open.pop() {
             if self.stage.files.contains_key(&file) {
                 continue;
@@ -143,7 +146,7 @@ impl Gather<'_> {
                 continue;
             }
             for text in paths_in(&content) {
-                let Some(path) = within(directory, &text) else { continue };
+                let Some(path) = normal_path(directory, &text) else { continue };
                 if self.repo.paths().contains(&path) {
                     open.push(path);
                 } else if path != directory && self.is_directory(&path) {
@@ -185,29 +188,32 @@ impl Gather<'_> {
             self.stage.extra.insert(name.clone(), content);
             self.stage.values.push(name);
         }
+        if release.replaces_values {
+            // Those that count were copied by now.
+            let own = format!("{}values.yaml", prefix(path));
+            self.stage.files.entry(own).and_modify(|content| *content = Arc::default());
+        }
         Ok(())
+    }
+}
+
+/// Checks that a kustomization takes nothing from elsewhere, and leads to no directory outside the
+/// repository: such a path, seen from the copy, is one of this machine.
+fn stays_inside(directory: &str, file: &str, content: &[u8]) -> Result<(), String> {
+    let loads = loads(content);
+    if let Some(remote) = loads.remote.first() {
+        return Err(format!("{file} takes `{remote}` from elsewhere, which is not fetched"));
+    }
+    let leaves = |path: &&String| normal_path(directory, path).is_none();
+    match loads.built_on.iter().find(leaves) {
+        Some(path) => Err(format!("{file} leads to `{path}`, outside the directory that is read")),
+        None => Ok(()),
     }
 }
 
 /// Returns what every path below `directory` begins with.
 fn prefix(directory: &str) -> String {
     if directory.is_empty() { String::new() } else { format!("{directory}/") }
-}
-
-/// Returns `path`, seen from `directory`, below the root; `None` where it leads out.
-fn within(directory: &str, path: &str) -> Option<String> {
-    if path.starts_with('/') || path.contains("://") {
-        return None;
-    }
-    let mut parts: Vec<&str> = directory.split('/').filter(|part| !part.is_empty()).collect();
-    for part in path.split('/') {
-        match part {
-            "" | "." => {}
-            ".." => drop(parts.pop()?),
-            part => parts.push(part),
-        }
-    }
-    Some(parts.join("/"))
 }
 
 /// Returns the kustomization on top: it notes where each object comes from, and holds what whoever
@@ -218,14 +224,14 @@ fn wrapper(path: &str, layer: &Layer) -> String {
         "apiVersion": "kustomize.config.k8s.io/v1beta1",
         "kind": "Kustomization",
         "buildMetadata": ["originAnnotations"],
-        "resources": [format!("{TREE_FROM_TOP}{path}")],
+        "resources": [format!("{STAGED_PREFIX}{path}")],
     });
     let patches: Vec<serde_json::Value> =
         patches.iter().filter_map(|patch| serde_json::from_str(patch).ok()).collect();
     let replicas: Vec<_> =
         replicas.iter().map(|(name, count)| json!({ "name": name, "count": count })).collect();
     let components: Vec<_> =
-        components.iter().map(|path| format!("{TREE_FROM_TOP}{path}")).collect();
+        components.iter().map(|path| format!("{STAGED_PREFIX}{path}")).collect();
     for (key, value, is_set) in [
         ("namespace", json!(namespace), namespace.is_some()),
         ("namePrefix", json!(name_prefix), !name_prefix.is_empty()),

@@ -239,7 +239,8 @@ fn helm_gets_release_namespace_and_values_as_words_of_their_own() {
             Values::OptionalFile("charts/shop/none.yaml".to_owned()),
             Values::Text("{\"b\":2}\n".to_owned()),
         ],
-        set: vec![SetValue { name: "c".to_owned(), value: "x,d=y".to_owned(), is_text: true }],
+        replaces_values: false,
+        set: vec![SetValue { name: "c".to_owned(), value: "x\\,d=y".to_owned(), is_text: true }],
     };
     assert_eq!(
         machine.render(&files, &chart(release)).as_deref(),
@@ -276,18 +277,93 @@ fn many_orders_are_answered_in_their_order_and_all_together_have_an_end() {
 }
 
 #[test]
-fn what_lies_outside_the_repository_is_never_looked_for() {
-    let script = format!("{KUSTOMIZE}cd ../tree; find . -type f | sort");
-    let machine = Machine::new(&[("kustomize", &script)]);
+fn what_leads_out_of_the_repository_or_to_elsewhere_is_refused_before_any_tool_runs() {
+    let machine = Machine::new(&[("kustomize", &format!("{KUSTOMIZE}echo it ran"))]);
+    let overlay_of = |text: &str| {
+        let files = [("prod/kustomization.yaml", text), ("base/kustomization.yaml", "")];
+        machine.render(&files, &overlay("prod"))
+    };
+    for (text, expected) in [
+        ("resources: [../../../etc]", "leads to `../../../etc`, outside the directory"),
+        ("bases: [/etc]", "leads to `/etc`, outside the directory"),
+        ("components: [../../x]", "leads to `../../x`, outside the directory"),
+        ("generators: [../base, ../../x]", "leads to `../../x`, outside the directory"),
+        ("resources: ['https://x.y/z']", "takes `https://x.y/z` from elsewhere"),
+        ("resources: [github.com/x/y]", "takes `github.com/x/y` from elsewhere"),
+        ("resources: ['git@x.y:a/b']", "takes `git@x.y:a/b` from elsewhere"),
+        ("bases: ['x.y/a/b?ref=v1']", "takes `x.y/a/b?ref=v1` from elsewhere"),
+        ("patches: [{path: 'https://x.y/p'}]", "takes `https://x.y/p` from elsewhere"),
+        ("configMapGenerator: [{files: ['k=https://x.y/p']}]", "takes `k=https://x.y/p` from"),
+        ("openapi: {path: 'http://x.y/p'}", "takes `http://x.y/p` from elsewhere"),
+        ("helmCharts: [{name: x}]", "takes `helmCharts` from elsewhere"),
+    ] {
+        let why = overlay_of(text).expect_err("refused");
+        assert!(why.starts_with("prod/kustomization.yaml ") && why.contains(expected), "{why}");
+    }
+    // What is no path is no way out.
+    let harmless = "resources: [../base]\ncommonAnnotations: {a: 'https://x.y/z'}\n\
+                    configMapGenerator: [{literals: ['a=https://x.y']}]\npatches: [{patch: 'a: ../../x'}]";
+    assert_eq!(overlay_of(harmless).as_deref(), Ok("it ran\n"));
+    // Nor does it help to have the kustomization taken for a file first.
     let files = [
-        (
-            "prod/kustomization.yaml",
-            "resources: [../../../etc, /etc/passwd, 'https://x.y/z?ref=1', ../prod]",
-        ),
-        ("etc/passwd", "inside"),
+        ("base/kustomization.yaml", "resources: [../../../etc]"),
+        ("prod/kustomization.yaml", "x: ../base/kustomization.yaml\nresources: [../base]"),
     ];
-    assert_eq!(
-        machine.render(&files, &overlay("prod")).as_deref(),
-        Ok("./prod/kustomization.yaml\n")
-    );
+    assert!(machine.render(&files, &overlay("prod")).is_err());
+}
+
+#[test]
+fn a_tool_that_ran_with_a_network_says_so_in_what_it_made() {
+    let machine = Machine::new(&[("kustomize", &format!("{KUSTOMIZE}echo kind: A"))]);
+    for (cage, tool) in [
+        (Cage::open(), "kustomize v5.9.9, with a network"),
+        (Cage::find(&[PathBuf::from("/usr/bin")]), "kustomize v5.9.9"),
+    ] {
+        let is_closed = cage.is_closed();
+        let toolbox = machine.toolbox();
+        toolbox.cage.set(cage).expect("not set before");
+        assert_eq!(toolbox.is_confined(), is_closed);
+        let made = toolbox.render(&Files::of(&OVERLAY), &[overlay("prod")]).remove(0);
+        let expected = if is_closed { tool } else { "kustomize v5.9.9, with a network" };
+        assert_eq!(made.expect("made").tool, expected);
+    }
+}
+
+#[test]
+fn values_that_take_the_place_of_the_charts_own_leave_none_of_it() {
+    let script = "case $1 in version) echo v4.0.0; exit;; esac\n\
+                  cat ../tree/charts/shop/values.yaml; echo -; cat values-*.yaml";
+    let machine = Machine::new(&[("helm", script)]);
+    let files = [("charts/shop/Chart.yaml", "name: shop"), ("charts/shop/values.yaml", "a: 1\n")];
+    for (replaces_values, expected) in [(false, "a: 1\n-\na: 1\n"), (true, "-\na: 1\n")] {
+        let values = vec![Values::File("charts/shop/values.yaml".to_owned())];
+        let release = Release { replaces_values, values, ..Release::default() };
+        assert_eq!(machine.render(&files, &chart(release)).as_deref(), Ok(expected));
+    }
+}
+
+#[test]
+fn a_tool_of_unknown_version_is_run_each_time() {
+    let machine = Machine::new(&[]);
+    let count = machine.folder.path().join("count");
+    let script = format!("echo x >> '{}'; echo kind: A", count.display());
+    machine.program("kustomize", &format!("case $1 in version) echo what; exit;; esac\n{script}"));
+    for runs in 1..=2 {
+        assert!(machine.render(&OVERLAY, &overlay("prod")).is_ok());
+        assert_eq!(fs::read_to_string(&count).expect("run").lines().count(), runs);
+    }
+}
+
+#[test]
+fn all_runs_together_write_no_more_than_they_may() {
+    let mut machine = Machine::new(&[("kustomize", &format!("{KUSTOMIZE}head -c 900 /dev/zero"))]);
+    machine.limits.total_output_bytes = 2_000;
+    let names: Vec<String> = (0..4).map(|n| format!("o{n}/kustomization.yaml")).collect();
+    let files: Vec<(&str, &str)> = names.iter().map(|name| (name.as_str(), "")).collect();
+    let orders: Vec<Order> = (0..4).map(|n| overlay(&format!("o{n}"))).collect();
+    let toolbox = machine.toolbox();
+    assert!(toolbox.render(&Files::of(&files), &orders[..2]).iter().all(Result::is_ok));
+    for made in toolbox.render(&Files::of(&files), &orders) {
+        assert_eq!(made, Err(toolbox.too_much()), "whichever came first");
+    }
 }

@@ -75,8 +75,9 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
             "units",
         ],
     ),
-    ("git", &["ids", "manifest", "port"]),
-    ("tools", &["manifest", "port"]),
+    ("program", &[]),
+    ("git", &["ids", "manifest", "port", "program"]),
+    ("tools", &["manifest", "port", "program"]),
     (
         "sim",
         &[

@@ -2,27 +2,31 @@
 
 use super::super::order::{Layer, Order, Recipe, Release, SetValue, Values};
 use super::super::yaml::{self, Node, Value, to_json};
-use super::generators::{Params, fill_in};
-use super::{Around, Content, Files, Parcel, at, flag, normal_path, release_name, text};
+use super::{
+    Around, Content, Files, Parcel, Whose, at, flag, generators, normal_path, release_name, text,
+};
 
 /// How Argo CD calls the cluster that it runs in.
 const IN_CLUSTER: [&str; 2] = ["https://kubernetes.default.svc", "in-cluster"];
 
 impl Around<'_> {
-    /// Returns what an `Application` delivers.
-    pub(super) fn application(&self, root: &Node<'_>) -> Vec<Result<Parcel, String>> {
+    /// Returns what an `Application` that lives in the cluster `home` delivers.
+    pub(super) fn application(&self, root: &Node<'_>, home: Whose) -> Vec<Result<Parcel, String>> {
         let Some(spec) = at(root, &["spec"]) else { return vec![Err("it has no `spec`".into())] };
-        match self.is_ours(spec) {
-            Ok(true) => {}
-            Ok(false) => return Vec::new(),
+        let whose = match self.whose(spec, home) {
+            Ok(whose) => whose,
             Err(reason) => return vec![Err(reason)],
-        }
+        };
         let name = text(root, &["metadata", "name"]).unwrap_or("release");
         let namespace = text(spec, &["destination", "namespace"]);
         let sources: Vec<&Node<'_>> = match at(spec, &["sources"]).map(|node| &node.value) {
             Some(Value::Seq(items)) => items.iter().collect(),
             Some(_) | None => at(spec, &["source"]).into_iter().collect(),
         };
+        if whose == Whose::Theirs {
+            // What of it could not be read need not be known here.
+            return sources.iter().filter_map(|source| self.argo_theirs(source)).map(Ok).collect();
+        }
         if sources.is_empty() {
             return vec![Err("it has no source".to_owned())];
         }
@@ -35,24 +39,19 @@ impl Around<'_> {
     }
 
     /// Returns what the applications of an `ApplicationSet` deliver.
-    pub(super) fn application_set(&self, root: &Node<'_>) -> Vec<Result<Parcel, String>> {
-        let made = self.applications(root);
-        match made {
-            Err(reason) => vec![Err(reason)],
-            Ok(made) => made
-                .iter()
-                .flat_map(|text| {
-                    let loaded = yaml::load(text);
-                    match loaded.documents.first() {
-                        Some(document) => self.application(&document.root),
-                        None => vec![Err("its template gives no object".to_owned())],
-                    }
-                })
-                .collect(),
-        }
+    pub(super) fn application_set(
+        &self,
+        root: &Node<'_>,
+        home: Whose,
+    ) -> Vec<Result<Parcel, String>> {
+        self.applications(root, home).unwrap_or_else(|reason| vec![Err(reason)])
     }
 
-    fn applications(&self, root: &Node<'_>) -> Result<Vec<String>, String> {
+    fn applications(
+        &self,
+        root: &Node<'_>,
+        home: Whose,
+    ) -> Result<Vec<Result<Parcel, String>>, String> {
         let spec = at(root, &["spec"]).ok_or("it has no `spec`")?;
         if at(spec, &["templatePatch"]).is_some() {
             return Err("its templatePatch is not understood".to_owned());
@@ -62,35 +61,47 @@ impl Around<'_> {
             return Err("it has no generators".to_owned());
         };
         let template = to_json(template).to_string();
-        let mut all: Vec<Params> = Vec::new();
+        let (mut parcels, mut count) = (Vec::new(), 0);
         for generator in generators {
-            all.extend(self.generate(generator)?);
+            let made = self.generate(generator)?;
+            count += made.len();
+            generators::bounded(count)?;
+            // One application at a time: all of them together may be large.
+            for params in &made {
+                let text = self.fill_in(&template, params)?;
+                let loaded = yaml::load(&text);
+                let document = loaded.documents.first().ok_or("its template gives no object")?;
+                parcels.extend(self.application(&document.root, home));
+            }
         }
-        all.iter().map(|params| fill_in(&template, params)).collect()
+        Ok(parcels)
     }
 
-    /// Returns whether the destination is this cluster.
-    fn is_ours(&self, spec: &Node<'_>) -> Result<bool, String> {
+    /// Returns which cluster the destination is, for an object that lives in the cluster `home`.
+    fn whose(&self, spec: &Node<'_>, home: Whose) -> Result<Whose, String> {
         let destination =
             text(spec, &["destination", "name"]).or(text(spec, &["destination", "server"]));
         let Some(destination) = destination else {
             return Err("it has no destination".to_owned());
         };
-        let delivery = &self.fleet.delivery;
-        if IN_CLUSTER.contains(&destination)
-            || destination == self.fleet.cluster.name
-            || super::holds(&delivery.clusters, destination)
-        {
-            return Ok(true);
+        if IN_CLUSTER.contains(&destination) {
+            return Ok(home);
         }
-        if super::holds(&delivery.other_clusters, destination) {
-            return Ok(false);
-        }
-        Err(format!(
-            "whether its destination `{}` is this cluster is not known; list it under \
-             `delivery.clusters` or `delivery.otherClusters` in fleetwright.yaml",
-            super::super::decode::shorten(destination)
-        ))
+        self.listed(destination).ok_or_else(|| {
+            format!(
+                "whether its destination `{}` is this cluster is not known; list it under \
+                 `delivery.clusters` or `delivery.otherClusters` in fleetwright.yaml",
+                super::super::decode::shorten(destination)
+            )
+        })
+    }
+
+    /// Returns what a source gives to another cluster, as far as it is in this tree.
+    fn argo_theirs(&self, source: &Node<'_>) -> Option<Parcel> {
+        self.is_here(text(source, &["repoURL"])?).ok()?;
+        let parcel = self.theirs(self.inside(text(source, &["path"])?).ok()?);
+        let Content::Files(Files { path, .. }) = parcel.content else { return Some(parcel) };
+        Some(Parcel { content: Content::Files(argo_files(source, path)), ..parcel })
     }
 
     fn argo_source(
@@ -125,21 +136,14 @@ impl Around<'_> {
             if at(source, &["directory", "jsonnet"]).is_some() {
                 return Err("Jsonnet is not understood".to_owned());
             }
-            let pattern = |key| text(source, &["directory", key]).unwrap_or_default().to_owned();
-            Content::Files(Files {
-                path,
-                recurse: flag(source, &["directory", "recurse"]),
-                include: pattern("include"),
-                exclude: pattern("exclude"),
-                ..Files::default()
-            })
+            Content::Files(argo_files(source, path))
         };
-        let vars = self.fleet.delivery.vars.clone();
         Ok(Parcel {
             content,
             namespace: namespace.map(str::to_owned),
             target_namespace: None,
-            vars,
+            vars: self.fleet.delivery.vars.clone(),
+            whose: Whose::Ours,
         })
     }
 
@@ -162,13 +166,17 @@ impl Around<'_> {
             (None, Some(text)) => values.push(Values::Text(text.to_owned())),
             (None, None) => {}
         }
-        if !items(helm, &["fileParameters"]).is_empty() {
-            return Err("helm.fileParameters are not understood".to_owned());
+        for key in ["fileParameters", "kubeVersion", "apiVersions"] {
+            if at(helm, &[key])
+                .is_some_and(|node| !matches!(&node.value, Value::Seq(all) if all.is_empty()))
+            {
+                return Err(format!("helm.{key} is not understood"));
+            }
         }
         let parameter = |item: &Node<'_>| {
             Some(SetValue {
                 name: text(item, &["name"])?.to_owned(),
-                value: text(item, &["value"]).unwrap_or_default().to_owned(),
+                value: escaped(text(item, &["value"]).unwrap_or_default()),
                 is_text: flag(item, &["forceString"]),
             })
         };
@@ -182,17 +190,58 @@ impl Around<'_> {
             return Err(format!("values file {file} is not in this repository"));
         }
         let Some(rest) = file.strip_prefix('$') else {
-            let base = if file.starts_with('/') { "" } else { path };
-            let inside = normal_path(base, file.trim_start_matches('/'));
-            return inside.ok_or_else(|| format!("values file {file} is outside the repository"));
+            if file.starts_with('/') {
+                return self.inside_file(file);
+            }
+            let outside = || format!("values file {file} is outside the directory that is read");
+            return normal_path(path, file).ok_or_else(outside);
         };
         let (name, file) = rest.split_once('/').ok_or("a values file names no file")?;
         let lends = all.iter().find(|source| text(source, &["ref"]) == Some(name));
         let lends = lends.ok_or_else(|| format!("values file ${rest} names no source"))?;
         self.is_here(text(lends, &["repoURL"]).unwrap_or_default())?;
         self.is_this_revision(text(lends, &["targetRevision"]).unwrap_or_default())?;
-        normal_path("", file)
-            .ok_or_else(|| format!("values file ${rest} is outside the repository"))
+        self.inside_file(file)
+    }
+}
+
+/// Returns the value of a parameter as Argo CD hands it to Helm: a comma would begin the next
+/// value, unless it is escaped already or all of it is a list.
+fn escaped(value: &str) -> String {
+    if value.starts_with('{') && value.ends_with('}') {
+        return value.to_owned();
+    }
+    let mut out = String::with_capacity(value.len());
+    let mut before = None;
+    for letter in value.chars() {
+        if letter == ',' && before != Some('\\') {
+            out.push('\\');
+        }
+        out.push(letter);
+        before = Some(letter);
+    }
+    out
+}
+
+/// Returns the files that a source takes as they are.
+fn argo_files(source: &Node<'_>, path: String) -> Files {
+    let pattern = |key| text(source, &["directory", key]).unwrap_or_default().to_owned();
+    Files {
+        path,
+        recurse: flag(source, &["directory", "recurse"]),
+        include: pattern("include"),
+        exclude: pattern("exclude"),
+        ..Files::default()
+    }
+}
+
+/// Returns a patch that is put over a kustomization, as JSON.
+pub(super) fn patch(item: &Node<'_>) -> Result<String, String> {
+    match text(item, &["path"]) {
+        Some(path) => {
+            Err(format!("its patch of the file {path} is not understood; write it inline"))
+        }
+        None => Ok(to_json(item).to_string()),
     }
 }
 
@@ -213,7 +262,7 @@ fn argo_kustomize(source: &Node<'_>, path: &str) -> Result<Layer, String> {
         name_prefix: word("namePrefix"),
         name_suffix: word("nameSuffix"),
         components: items(own, &["components"]).iter().map(component).collect::<Result<_, _>>()?,
-        patches: items(own, &["patches"]).iter().map(|item| to_json(item).to_string()).collect(),
+        patches: items(own, &["patches"]).iter().map(patch).collect::<Result<_, _>>()?,
         replicas: items(own, &["replicas"]).iter().map(replicas).collect::<Result<_, _>>()?,
     })
 }

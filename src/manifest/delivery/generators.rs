@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::fleet::is_below;
 use super::super::layout::directory;
-use super::super::yaml::{self, Node, Value};
+use super::super::yaml::{self, Node, Value, to_json};
 use super::argo::items;
 use super::{Around, at, flag, matches, text, word};
 
@@ -14,9 +14,38 @@ pub(super) type Params = BTreeMap<String, String>;
 /// Most applications that one set may make.
 const APPLICATIONS_MAX: usize = 2_000;
 
+/// Most bytes of the parameters of one application.
+const PARAMS_BYTES_MAX: usize = 32 << 10;
+
+/// Most bytes of one application; no API server takes a larger object.
+const APPLICATION_BYTES_MAX: usize = 2 << 20;
+
+/// Keys of the generators that are understood.
+const KINDS: [&str; 4] = ["list", "git", "matrix", "clusters"];
+
+/// Checks how many applications a set makes.
+pub(super) fn bounded(count: usize) -> Result<(), String> {
+    if count <= APPLICATIONS_MAX {
+        return Ok(());
+    }
+    Err(format!("it makes more than {APPLICATIONS_MAX} applications"))
+}
+
 impl Around<'_> {
     /// Returns the parameters of each application that a generator makes.
     pub(super) fn generate(&self, generator: &Node<'_>) -> Result<Vec<Params>, String> {
+        if at(generator, &["selector"]).is_some() {
+            return Err("its generator has a selector, which is not understood".to_owned());
+        }
+        if KINDS.iter().any(|kind| at(generator, &[kind, "template"]).is_some()) {
+            return Err("its generator has a template of its own".to_owned());
+        }
+        if let Some(matrix) = at(generator, &["matrix"]) {
+            return self.matrix(matrix);
+        }
+        if is_template(&to_json(generator).to_string()) {
+            return Err("its generator is a template itself, with nothing to fill it in".to_owned());
+        }
         let made = if let Some(list) = at(generator, &["list"]) {
             if at(list, &["elementsYaml"]).is_some() {
                 return Err("its list generator takes elements from a template".to_owned());
@@ -24,16 +53,11 @@ impl Around<'_> {
             items(list, &["elements"]).iter().map(flat).collect()
         } else if let Some(git) = at(generator, &["git"]) {
             self.git_generator(git)?
-        } else if let Some(matrix) = at(generator, &["matrix"]) {
-            let [one, other] = items(matrix, &["generators"]) else {
-                return Err("its matrix generator does not have two generators".to_owned());
-            };
-            product(&self.generate(one)?, &self.generate(other)?)?
         } else if let Some(clusters) = generator.get("clusters") {
             if at(clusters, &["selector"]).is_some() {
                 return Err("its cluster generator selects by labels that are not in Git".into());
             }
-            vec![self.this_cluster(clusters)]
+            self.clusters(clusters)
         } else {
             let kind = match &generator.value {
                 Value::Map(entries) => entries.first().map_or("", |entry| &*entry.key),
@@ -41,29 +65,67 @@ impl Around<'_> {
             };
             return Err(format!("its generator `{kind}` is not understood"));
         };
-        if at(generator, &["selector"]).is_some() {
-            return Err("its generator has a selector, which is not understood".to_owned());
-        }
-        if made.len() > APPLICATIONS_MAX {
-            return Err(format!("it makes more than {APPLICATIONS_MAX} applications"));
+        bounded(made.len())?;
+        for params in &made {
+            self.weigh(params)?;
         }
         Ok(made)
     }
 
-    /// Returns what a cluster generator makes for this cluster; what it makes for others is theirs.
-    fn this_cluster(&self, clusters: &Node<'_>) -> Params {
-        let name = &self.fleet.cluster.name;
-        let mut params: Params = [
-            ("name", name.as_str()),
-            ("nameNormalized", name.as_str()),
-            ("server", "https://kubernetes.default.svc"),
-        ]
-        .map(|(key, value)| (key.to_owned(), value.to_owned()))
-        .into();
-        if let Some(values) = at(clusters, &["values"]) {
-            params.extend(flat(values).into_iter().map(|(key, v)| (format!("values.{key}"), v)));
+    /// Counts the bytes of the parameters of one application.
+    fn weigh(&self, params: &Params) -> Result<(), String> {
+        let bytes = params.iter().map(|(key, value)| key.len() + value.len()).sum();
+        if bytes > PARAMS_BYTES_MAX {
+            return Err(format!("its parameters take more than {PARAMS_BYTES_MAX} bytes"));
         }
-        params
+        self.used.text(bytes)
+    }
+
+    /// Returns every pair of what two generators make; the second one may be a template that is
+    /// filled in with what the first one makes.
+    fn matrix(&self, matrix: &Node<'_>) -> Result<Vec<Params>, String> {
+        let [one, other] = items(matrix, &["generators"]) else {
+            return Err("its matrix generator does not have two generators".to_owned());
+        };
+        let template = to_json(other).to_string();
+        let fixed = if is_template(&template) { None } else { Some(self.generate(other)?) };
+        let mut made = Vec::new();
+        for row in self.generate(one)? {
+            let filled;
+            let rows = if let Some(fixed) = &fixed {
+                fixed
+            } else {
+                let text = self.fill_in(&template, &row)?;
+                let loaded = yaml::load(&text);
+                let document = loaded.documents.first().ok_or("its matrix generator is empty")?;
+                filled = self.generate(&document.root)?;
+                &filled
+            };
+            bounded(made.len().saturating_add(rows.len()))?;
+            for other in rows {
+                let both: Params = row.clone().into_iter().chain(other.clone()).collect();
+                self.weigh(&both)?;
+                made.push(both);
+            }
+        }
+        Ok(made)
+    }
+
+    /// Returns what a cluster generator makes: for this cluster, and for those that the settings
+    /// list as others, so that their directories are known to be theirs.
+    fn clusters(&self, clusters: &Node<'_>) -> Vec<Params> {
+        let here = (self.fleet.cluster.name.as_str(), "https://kubernetes.default.svc");
+        let others = self.fleet.delivery.other_clusters.iter();
+        let all = others.map(|name| (name.as_str(), name.as_str())).chain([here]);
+        let own = at(clusters, &["values"]).map(flat).unwrap_or_default();
+        let values = own.into_iter().map(|(key, value)| (format!("values.{key}"), value));
+        let values: Params = values.collect();
+        let params = |(name, server): (&str, &str)| {
+            let stated = [("name", name), ("nameNormalized", name), ("server", server)];
+            let stated = stated.map(|(key, value)| (key.to_owned(), value.to_owned()));
+            stated.into_iter().chain(values.clone()).collect()
+        };
+        all.map(params).collect()
     }
 
     fn git_generator(&self, git: &Node<'_>) -> Result<Vec<Params>, String> {
@@ -76,16 +138,22 @@ impl Around<'_> {
         };
         let mut made = Vec::new();
         let (take, leave) = (wanted(&["directories"], false), wanted(&["directories"], true));
+        let files = wanted(&["files"], false);
+        for pattern in take.iter().chain(&files) {
+            self.looks_inside(pattern)?;
+        }
+        self.used.look()?;
         for path in self.directories() {
             let fits = |patterns: &[String]| patterns.iter().any(|p| matches(p, &path));
             if fits(&take) && !fits(&leave) {
                 made.push(path_params(&path));
             }
         }
-        let take = wanted(&["files"], false);
+        let (take, leave) = (files, wanted(&["files"], true));
         for file in &self.tree.files {
             let path = self.in_repository(&file.path);
-            if !take.iter().any(|pattern| matches(pattern, &path)) {
+            let fits = |patterns: &[String]| patterns.iter().any(|p| matches(p, &path));
+            if !fits(&take) || fits(&leave) {
                 continue;
             }
             let Ok(content) = &file.content else {
@@ -95,10 +163,24 @@ impl Around<'_> {
             for document in yaml::load(&text).documents {
                 let mut params = flat(&document.root);
                 params.extend(path_params(directory(&path)));
+                bounded(made.len() + 1)?;
+                self.weigh(&params)?;
                 made.push(params);
             }
         }
         Ok(made)
+    }
+
+    /// Checks that a pattern fits nothing outside the directory that is read.
+    fn looks_inside(&self, pattern: &str) -> Result<(), String> {
+        let below = &self.home.below;
+        let fixed = pattern.split(['*', '?', '{', '[']).next().unwrap_or_default();
+        let fixed = if fixed == pattern { pattern } else { directory(fixed) };
+        if below.is_empty() || is_below(fixed, below) {
+            return Ok(());
+        }
+        let pattern = super::super::decode::shorten(pattern);
+        Err(format!("its pattern `{pattern}` looks outside the directory that is read"))
     }
 
     /// Returns every directory that holds a file, counted from the root of the repository.
@@ -144,12 +226,9 @@ fn path_params(path: &str) -> Params {
     params
 }
 
-fn product(one: &[Params], other: &[Params]) -> Result<Vec<Params>, String> {
-    if one.len().saturating_mul(other.len()) > APPLICATIONS_MAX {
-        return Err(format!("it makes more than {APPLICATIONS_MAX} applications"));
-    }
-    let both = |a: &Params, b: &Params| a.clone().into_iter().chain(b.clone()).collect();
-    Ok(one.iter().flat_map(|a| other.iter().map(move |b| both(a, b))).collect())
+/// Returns whether a text has something to fill in.
+fn is_template(text: &str) -> bool {
+    text.contains("{{")
 }
 
 /// Returns the scalars of a mapping by their paths.
@@ -171,24 +250,32 @@ fn flat(node: &Node<'_>) -> Params {
     params
 }
 
-/// Fills `{{name}}` and `{{ .name }}` of a template in; what stays open is an error.
-pub(super) fn fill_in(template: &str, params: &Params) -> Result<String, String> {
-    let mut out = String::with_capacity(template.len());
-    let mut rest = template;
-    while let Some(from) = rest.find("{{") {
-        let Some(to) = rest[from..].find("}}").map(|to| from + to) else { break };
-        let name = rest[from + 2..to].trim();
-        let value = params.get(name).or_else(|| params.get(name.trim_start_matches('.')));
-        let Some(value) = value else {
-            let name = super::super::decode::shorten(name).into_owned();
-            return Err(format!("its template needs `{name}`, which its generators do not give"));
-        };
-        out.push_str(&rest[..from]);
-        // The template is JSON, so the value stands inside a JSON text.
-        let quoted = serde_json::Value::from(value.as_str()).to_string();
-        out.push_str(&quoted[1..quoted.len() - 1]);
-        rest = &rest[to + 2..];
+impl Around<'_> {
+    /// Fills `{{name}}` and `{{ .name }}` of a template in; what stays open is an error.
+    pub(super) fn fill_in(&self, template: &str, params: &Params) -> Result<String, String> {
+        let mut out = String::new();
+        let mut rest = template;
+        while let Some(from) = rest.find("{{") {
+            let Some(to) = rest[from..].find("}}").map(|to| from + to) else { break };
+            let name = rest[from + 2..to].trim();
+            let value = params.get(name).or_else(|| params.get(name.trim_start_matches('.')));
+            let Some(value) = value else {
+                let name = super::super::decode::shorten(name).into_owned();
+                return Err(format!(
+                    "its template needs `{name}`, which its generators do not give"
+                ));
+            };
+            out.push_str(&rest[..from]);
+            // The template is JSON, so the value stands inside a JSON text.
+            let quoted = serde_json::Value::from(value.as_str()).to_string();
+            out.push_str(&quoted[1..quoted.len() - 1]);
+            if out.len() > APPLICATION_BYTES_MAX {
+                return Err(format!("it makes more than {APPLICATION_BYTES_MAX} bytes at once"));
+            }
+            rest = &rest[to + 2..];
+        }
+        out.push_str(rest);
+        self.used.text(out.len())?;
+        Ok(out)
     }
-    out.push_str(rest);
-    Ok(out)
 }

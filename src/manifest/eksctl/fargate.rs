@@ -94,7 +94,8 @@ fn selector(field: &Field<'_>) -> Option<ProfileSelector> {
     Some(ProfileSelector { namespace: namespace?.into_owned(), labels })
 }
 
-/// Reads labels of a selector. They are patterns, so that the rules for labels do not hold for them.
+/// Reads labels of a selector. They are patterns, so that the rules for labels do not hold for
+/// them.
 fn labels(field: &Field<'_>) -> BTreeMap<String, String> {
     let Some(map) = field.map() else { return BTreeMap::new() };
     let read = |(key, value): (&str, Field<'_>)| Some((key.to_owned(), value.text()?.into_owned()));

@@ -4,21 +4,18 @@
 //! `maxSize`, else `desiredCapacity`, else the least.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use jiff::SignedDuration;
-use sha2::{Digest as _, Sha256};
 
 use super::super::collect::{Collected, Named};
 use super::super::decode::{Field, Map};
 use super::super::group::{DISCOVERY_PREFIX, DISCOVERY_TAG, GroupKind, NodeGroup};
-use super::super::karpenter::kubelet;
+use super::super::karpenter::{canonical, kubelet, sha256};
 use super::super::labels::{Of, labels};
 use super::super::machine::Machine;
 use super::super::podspec::taints;
 use super::super::pool::{
-    AmiFamily, Consolidation, Expiry, Generation, KubeletSettings, NodeClass, Pool, PoolLimits,
-    PoolRequirement,
+    AmiFamily, Consolidation, Expiry, Generation, NodeClass, Pool, PoolLimits, PoolRequirement,
 };
 use super::super::yaml::Value;
 use crate::ids::{InstanceTypeName, Labels, PoolName, ZoneName};
@@ -260,8 +257,8 @@ fn has_autoscaler_policy(map: &Map<'_>) -> bool {
 /// What tags say of taints, which Cluster Autoscaler reads for groups without nodes.
 const TAINT_TAG: &str = "k8s.io/cluster-autoscaler/node-template/taint/";
 
-/// Points out tags of taints that Cluster Autoscaler drops, since they lack the effect, with the tag
-/// that has it.
+/// Points out tags of taints that Cluster Autoscaler drops, since they lack the effect, with the
+/// tag that has it.
 fn check_taint_tags(map: &Map<'_>, node_taints: &[Taint]) {
     let Some(tags) = map.get("tags") else { return };
     let Some(tags) = tags.map() else { return };
@@ -303,14 +300,15 @@ fn node_class(group: &NodeGroup, map: &Map<'_>) -> NodeClass {
     let family = stated.as_ref().and_then(|f| f.choice(&families)).unwrap_or(AmiFamily::Al2023);
     let image = stated.as_ref().and_then(Field::text).unwrap_or("AmazonLinux2023".into());
     let gib = map.get("volumeSize").and_then(|f| f.int::<i64>(1)).unwrap_or(DEFAULT_VOLUME_GIB);
-    let mut settings = map.get("kubeletExtraConfig").map(|f| extra_config(&f)).unwrap_or_default();
-    settings.max_pods = map.get("maxPodsPerNode").and_then(|f| f.int(0)).or(settings.max_pods);
+    let own = map.get("kubeletExtraConfig");
+    let mut settings = own.as_ref().map(kubelet).unwrap_or_default();
+    let own = own.map(|field| canonical(field.node, field.scope.vars, &[])).unwrap_or_default();
+    let stated_pods = map.get("maxPodsPerNode").and_then(|f| f.int::<u32>(0));
+    let pods = stated_pods.map_or(String::new(), |pods| pods.to_string());
+    settings.max_pods = stated_pods.or(settings.max_pods);
     let ephemeral_storage = Some(gib.saturating_mul(1 << 30));
-    let hashed = format!("{image} {gib} {settings:?}");
-    let digest = Sha256::digest(hashed)
-        .iter()
-        .take(16)
-        .fold(String::new(), |hex, byte| format!("{hex}{byte:02x}"));
+    // What is written decides, not how this program keeps it.
+    let spec_digest = sha256(&format!("{image}\n{gib}\n{pods}\n{own}"));
     NodeClass {
         name: group.name.as_str().into(),
         origin: group.origin.clone(),
@@ -325,39 +323,39 @@ fn node_class(group: &NodeGroup, map: &Map<'_>) -> NodeClass {
         user_data_digest: None,
         tags: BTreeMap::new(),
         machine: Machine::default(),
-        spec_digest: Arc::from(digest),
+        spec_digest,
         unreadable: map.field.scope.first_failed(),
     }
 }
 
-/// Reads the part of a kubelet's own configuration that decides what a node offers.
-fn extra_config(field: &Field<'_>) -> KubeletSettings {
-    kubelet(field)
-}
-
-fn pool(
-    group: &NodeGroup,
-    bought: &Bought,
-    (mut node_labels, node_taints): (Labels, Vec<Taint>),
-    field: &Field<'_>,
-) -> Pool {
-    let (name, capacity) = (group.name.as_str(), if bought.spot { "spot" } else { "on-demand" });
-    node_labels.extend([
+/// Returns the labels that the nodes of a group get beside those that it states.
+fn own_labels(group: &NodeGroup, bought: &Bought) -> Labels {
+    let name = group.name.as_str();
+    let mut labels: Labels = [
         label("alpha.eksctl.io/cluster-name", &group.cluster),
         label("alpha.eksctl.io/nodegroup-name", name),
-    ]);
+    ]
+    .into();
     match group.kind {
         GroupKind::Managed => {
             let bought = if bought.spot { "SPOT" } else { "ON_DEMAND" };
-            node_labels.extend([
+            labels.extend([
                 label("eks.amazonaws.com/nodegroup", name),
                 label("eks.amazonaws.com/capacityType", bought),
             ]);
         }
         // Where some are spot, which of them the next one is, nobody can promise.
         GroupKind::Unmanaged if bought.mixed => {}
-        GroupKind::Unmanaged => node_labels.extend([label("node-lifecycle", capacity)]),
+        GroupKind::Unmanaged => labels.extend([label("node-lifecycle", capacity_type(bought))]),
     }
+    labels
+}
+
+fn capacity_type(bought: &Bought) -> &'static str {
+    if bought.spot { "spot" } else { "on-demand" }
+}
+
+fn requirements(group: &NodeGroup, bought: &Bought) -> Vec<PoolRequirement> {
     let of = |name: &str, values: Vec<&str>| PoolRequirement {
         key: name.into(),
         operator: Operator::In,
@@ -366,19 +364,28 @@ fn pool(
     };
     let types = group.types.iter().map(InstanceTypeName::as_str).collect();
     let mut requirements =
-        vec![of(key::INSTANCE_TYPE, types), of(key::CAPACITY_TYPE, vec![capacity])];
+        vec![of(key::INSTANCE_TYPE, types), of(key::CAPACITY_TYPE, vec![capacity_type(bought)])];
     if !group.zones.is_empty() {
         let zones = group.zones.iter().map(ZoneName::as_str).collect();
         requirements.push(of(key::ZONE, zones));
     }
+    requirements
+}
+
+fn pool(
+    group: &NodeGroup,
+    bought: &Bought,
+    (node_labels, node_taints): (Labels, Vec<Taint>),
+    field: &Field<'_>,
+) -> Pool {
     Pool {
         name: group.name.clone(),
         origin: group.origin.clone(),
         generation: Generation::Eksctl,
-        node_class: Some(name.into()),
-        labels: node_labels,
+        node_class: Some(group.name.as_str().into()),
+        labels: node_labels.into_iter().chain(own_labels(group, bought)).collect(),
         annotations: BTreeMap::new(),
-        requirements,
+        requirements: requirements(group, bought),
         taints: node_taints,
         startup_taints: Vec::new(),
         kubelet: None,

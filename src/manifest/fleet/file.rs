@@ -12,8 +12,8 @@ use super::super::pool::MinValuesPolicy;
 use super::super::yaml::{self, Node};
 use super::guard;
 use super::{
-    Autoscaled, ClusterSettings, DeliverySettings, Fleet, Renderer, Signer, SignerKey, Source,
-    is_below, normal_path,
+    Autoscaled, ClusterSettings, ConsolidationSettings, DeliverySettings, DemandSettings, Fleet,
+    Renderer, Signer, SignerKey, Source, is_below, normal_path,
 };
 
 use crate::fargate::Rates;
@@ -124,15 +124,7 @@ fn read_spec(spec: &Map<'_>, fleet: &mut Fleet) {
         fleet.delivery = read_delivery(&map);
     }
     if let Some(map) = spec.get("demand").as_ref().and_then(Field::map) {
-        let counts = [
-            ("floor", Autoscaled::Floor),
-            ("live", Autoscaled::Live),
-            ("ceiling", Autoscaled::Ceiling),
-        ];
-        let demand = &mut fleet.demand;
-        set(&mut demand.autoscaled, map.get("autoscaled").and_then(|f| f.choice(&counts)));
-        set(&mut demand.lead, map.get("lead").and_then(|f| f.duration()));
-        map.finish(Severity::Error);
+        read_demand(&map, &mut fleet.demand);
     }
     set(&mut fleet.world, spec.get("world").and_then(|f| Some(f.filled()?.into_owned())));
     if let Some(policies) = spec.get("policies") {
@@ -148,12 +140,7 @@ fn read_spec(spec: &Map<'_>, fleet: &mut Fleet) {
         map.finish(Severity::Error);
     }
     if let Some(map) = spec.get("consolidation").as_ref().and_then(Field::map) {
-        let consolidation = &mut fleet.consolidation;
-        set(&mut consolidation.horizon, map.get("horizon").and_then(|f| f.duration()));
-        set(&mut consolidation.restart_cost, map.get("restartCost").and_then(|f| money(&f)));
-        let saving = map.get("minimumSaving").and_then(|f| share(&f));
-        set(&mut consolidation.minimum_saving_milli_percent, saving);
-        map.finish(Severity::Error);
+        read_consolidation(&map, &mut fleet.consolidation);
     }
     if let Some(map) = spec.get("karpenter").as_ref().and_then(Field::map) {
         let policies =
@@ -170,6 +157,25 @@ fn read_spec(spec: &Map<'_>, fleet: &mut Fleet) {
         map.finish(Severity::Error);
     }
     spec.finish(Severity::Error);
+}
+
+fn read_demand(map: &Map<'_>, demand: &mut DemandSettings) {
+    let counts = [
+        ("floor", Autoscaled::Floor),
+        ("live", Autoscaled::Live),
+        ("ceiling", Autoscaled::Ceiling),
+    ];
+    set(&mut demand.autoscaled, map.get("autoscaled").and_then(|f| f.choice(&counts)));
+    set(&mut demand.lead, map.get("lead").and_then(|f| f.duration()));
+    map.finish(Severity::Error);
+}
+
+fn read_consolidation(map: &Map<'_>, consolidation: &mut ConsolidationSettings) {
+    set(&mut consolidation.horizon, map.get("horizon").and_then(|f| f.duration()));
+    set(&mut consolidation.restart_cost, map.get("restartCost").and_then(|f| money(&f)));
+    let saving = map.get("minimumSaving").and_then(|f| share(&f));
+    set(&mut consolidation.minimum_saving_milli_percent, saving);
+    map.finish(Severity::Error);
 }
 
 fn group(name: &str, field: &Field<'_>) -> Option<(String, bool)> {

@@ -9,7 +9,7 @@ use super::super::placeholder::{self, Vars};
 use super::super::yaml::{Node, Scalar, Value, resolve};
 
 /// Returns the SHA-256 of `text`, in hex.
-pub(super) fn sha256(text: &str) -> Arc<str> {
+pub(in super::super) fn sha256(text: &str) -> Arc<str> {
     let mut hex = String::with_capacity(64);
     for byte in Sha256::digest(text) {
         let _ = write!(hex, "{byte:02x}");
@@ -20,7 +20,7 @@ pub(super) fn sha256(text: &str) -> Arc<str> {
 /// Returns `node` as JSON with sorted keys, without those entries of its own that `skip` names.
 ///
 /// Placeholders are replaced where they have a value.
-pub(super) fn canonical(node: &Node<'_>, vars: &Vars, skip: &[&str]) -> String {
+pub(in super::super) fn canonical(node: &Node<'_>, vars: &Vars, skip: &[&str]) -> String {
     let mut out = String::new();
     write_node(node, vars, skip, &mut out);
     out

@@ -1,9 +1,10 @@
-//! `CapacityBuffer`: room that is kept for pods to come, and the `PodTemplate` objects it refers to.
+//! `CapacityBuffer`: room that is kept for pods to come, and the `PodTemplate` objects it refers
+//! to.
 
 use std::sync::Arc;
 
 use super::super::amounts::amounts;
-use super::super::collect::Collected;
+use super::super::collect::{Collected, Named};
 use super::super::decode::Map;
 use super::super::meta::Meta;
 use super::super::model::{BufferScaling, Scale, Severity, Workload};
@@ -79,7 +80,13 @@ pub(in super::super) fn capacity_buffer(meta: Meta, root: &Map<'_>, into: &mut C
         },
     };
     let Meta { origin, namespace, name, .. } = meta;
-    into.buffers.push(Buffer { origin, object, namespace, name, of, scaling });
+    let key = (namespace.clone(), name.clone());
+    let sort = WorkloadKind::CapacityBuffer.as_str();
+    let scope = root.field.scope;
+    let named = Named { sort, name: format!("{namespace}/{name}"), scope, origin: origin.clone() };
+    let buffer = Buffer { origin, object, namespace, name, of, scaling };
+    let same = |a: &Buffer, b: &Buffer| a.of == b.of && a.scaling == b.scaling;
+    into.insert(named, |all| &mut all.buffers, (key, buffer), same);
 }
 
 /// Reads a `PodTemplate` object, which has no pods of its own.
@@ -88,13 +95,17 @@ pub(in super::super) fn pod_template_object(meta: Meta, root: &Map<'_>, into: &m
     root.ignore(&["apiVersion", "kind", "metadata"]);
     root.finish(Severity::Warning);
     if let (Some(template), None) = (template, root.field.scope.first_failed()) {
-        into.templates.insert((meta.namespace, meta.name), Arc::new(template));
+        let Meta { namespace, name, origin, .. } = meta;
+        let (scope, sort) = (root.field.scope, "PodTemplate");
+        let named = Named { sort, name: format!("{namespace}/{name}"), scope, origin };
+        let entry = ((namespace, name), Arc::new(template));
+        into.insert(named, |all| &mut all.templates, entry, PartialEq::eq);
     }
 }
 
 /// Makes workloads of the buffers, now that every template has been read.
 pub(in super::super) fn fill(into: &mut Collected) {
-    for buffer in std::mem::take(&mut into.buffers) {
+    for buffer in std::mem::take(&mut into.buffers).into_values() {
         let Buffer { origin, object, namespace, name, of, scaling } = buffer;
         let (found, missing) = match &of {
             BufferOf::Template(name) => {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use serde_json::Value as Json;
 
-use super::super::collect::Collected;
+use super::super::collect::{Collected, Named};
 use super::super::decode::{Map, Report};
 use super::super::meta::Meta;
 use super::super::model::{Problem, Severity};
@@ -123,7 +123,10 @@ pub(in super::super) fn parameters(meta: Meta, root: &Map<'_>, into: &mut Collec
     });
     let Some(found) = found else { return };
     into.skip(meta.origin.clone(), "kind ConfigMap");
-    into.parameters.insert((meta.namespace, meta.name), found);
+    let Meta { namespace, name, origin, .. } = meta;
+    let scope = root.field.scope;
+    let named = Named { sort: "parameters", name: format!("{namespace}/{name}"), scope, origin };
+    into.insert(named, |all| &mut all.parameters, ((namespace, name), found), PartialEq::eq);
 }
 
 /// Puts autoscalers and their parameters together.

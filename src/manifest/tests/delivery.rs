@@ -174,6 +174,7 @@ fn an_application_of_this_repository_is_followed() {
         Release {
             name: "eshop".to_owned(),
             namespace: "web".to_owned(),
+            replaces_values: false,
             values: vec![
                 Values::File("charts/shop/prod.yaml".to_owned()),
                 Values::File("values/eu.yaml".to_owned()),
@@ -209,8 +210,10 @@ fn an_application_of_elsewhere_is_unresolved_and_one_of_another_cluster_is_their
     }
     let settings = fleet("  delivery: {otherClusters: [staging], revisions: [release]}\n");
     let source = format!("source: {{{here}, targetRevision: release}}");
-    for (destination, expected) in [("{name: staging}", "default/a"), ("{name: prod}", "default/a")]
-    {
+    for (destination, expected) in [
+        ("{name: staging, namespace: web}", vec![]),
+        ("{name: prod, namespace: web}", vec!["web/a apps/pod.yaml:1"]),
+    ] {
         let story = Story::new(&[
             ("a.yaml", &application(&source, destination)),
             ("apps/pod.yaml", &pod("a", "")),
@@ -218,7 +221,7 @@ fn an_application_of_elsewhere_is_unresolved_and_one_of_another_cluster_is_their
         ]);
         let desired = story.read();
         assert_eq!(unresolved(&desired), [""; 0], "{destination}");
-        assert!(workloads(&desired)[0].starts_with(expected), "{destination}");
+        assert_eq!(workloads(&desired), expected, "{destination}");
     }
 }
 
@@ -434,3 +437,7 @@ fn texts_that_may_be_paths_are_found_wherever_they_stand() {
     assert_eq!(paths_in(text), ["../b", "a.yaml", "c.conf", "key=c.conf"]);
     assert!(paths_in(b"a: 'x").is_empty() && paths_in(b"\xff").is_empty());
 }
+
+mod elsewhere;
+mod generated;
+mod valued;
