@@ -33,6 +33,7 @@ mod progress;
 mod repository;
 mod settings;
 mod show;
+mod signers;
 mod validate;
 mod world;
 

@@ -30,9 +30,9 @@ use crate::manifest::{Skipped, Tree};
 
 pub(crate) use collect::Limits;
 pub use named::{NamedFile, read_named};
-pub use remote::{Remote, clone_cache};
+pub use remote::{CloneCache, Remote};
 pub use shelf::Shelf;
-pub use signed::{Parent, Proof};
+pub use signed::{Parent, Proof, SignedCommit};
 
 /// What was read, and where it comes from.
 #[derive(Debug, Clone)]
@@ -85,6 +85,9 @@ pub enum GitErrorKind {
     /// The path is something else than a directory.
     #[error("it is not a directory")]
     NotADirectory,
+    /// A link leads out of the directory that is read.
+    #[error("it leads out of the directory that is read")]
+    Outside,
     /// The directory cannot be listed.
     #[error("it cannot be listed: {0}")]
     Unreadable(String),
@@ -151,6 +154,7 @@ impl GitError {
     #[must_use]
     pub fn hint(&self) -> Option<String> {
         let hint = match &self.kind {
+            GitErrorKind::Outside => "name a directory of the repository, not a link".to_owned(),
             GitErrorKind::Missing | GitErrorKind::NotADirectory => {
                 "name a directory of manifests, or run the command inside one".to_owned()
             }

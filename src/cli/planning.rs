@@ -14,7 +14,7 @@ use crate::catalog::Catalog;
 use crate::demand::DemandMode;
 use crate::engine::{self, Inputs};
 use crate::fleet::Observed;
-use crate::git::{Remote, TreeRead, clone_cache, read_revision, read_tree};
+use crate::git::{CloneCache, Remote, TreeRead, read_revision, read_tree};
 use crate::plan::wire::{Base, BaseWorld, Comparison};
 use crate::plan::{Plan, breakdown, compare};
 use crate::policy;
@@ -23,7 +23,10 @@ use crate::policy;
 pub(super) fn read(source: &SourceSettings) -> Result<TreeRead, CliError> {
     let SourceSettings { path, revision } = source;
     let read = match (path.to_str().and_then(Remote::parse), revision) {
-        (Some(remote), revision) => remote.read(revision.as_deref(), &clone_cache()),
+        (Some(remote), revision) => {
+            let cache = CloneCache::of_environment()?;
+            remote.read(revision.as_deref(), &cache)
+        }
         (None, None) => read_tree(path),
         (None, Some(revision)) => read_revision(path, revision),
     };
@@ -35,7 +38,8 @@ pub(super) fn read(source: &SourceSettings) -> Result<TreeRead, CliError> {
 /// Makes a plan, judged by policies, and compared where that is asked for.
 pub(super) fn plan(settings: &PlanningSettings, console: &Console) -> Result<Plan, CliError> {
     let read = read(&settings.source)?;
-    let repository = Repository::read(&read);
+    let judge = Judge::read(&settings.source, &read, &settings.guard)?;
+    let repository = Repository::read_since(&read, &judge.trusted);
     let world = choice(settings.world.as_ref(), &settings.source, &repository)?;
     let observed = world::observe(&world, &repository, settings.at, console)?;
     let ground =
@@ -44,7 +48,6 @@ pub(super) fn plan(settings: &PlanningSettings, console: &Console) -> Result<Pla
     if let Some(revision) = &settings.compare {
         plan.capacity.comparison = Some(ground.compare(settings, revision, &plan)?);
     }
-    let judge = Judge::read(&settings.source, &read, &settings.guard)?;
     plan.capacity.base.guard.clone_from(&judge.guard);
     judge.judge(&mut plan);
     tracing::info!(plan_id = %plan.capacity.plan_id, rows = plan.resource_changes.len(), "planned");

@@ -1,5 +1,6 @@
 //! Policies: which ones judge a plan, and their own tests.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -22,6 +23,9 @@ pub(super) struct Judge {
     pub(super) fleet: FleetSettings,
     /// Where that was read, where it is not the tree that is planned.
     pub(super) guard: Option<Guard>,
+    /// The commits of that revision and those before it, by name: what the chain of signatures begins
+    /// with. Empty where nothing outside the tree guards.
+    pub(super) trusted: BTreeSet<String>,
 }
 
 impl Judge {
@@ -39,9 +43,12 @@ impl Judge {
             let revision = Some(revision.clone());
             planning::read(&SourceSettings { revision, ..source.clone() })
         });
+        let mut trusted = BTreeSet::new();
         let (fleet, guard) = match guarding.transpose()? {
             None => (own, None),
             Some(read) => {
+                let commits = read.proof.iter().flat_map(|proof| &proof.commits);
+                trusted.extend(commits.map(|commit| commit.id.clone()));
                 let fleet = FleetSettings::read(&read);
                 let changed = (&fleet.policies, &fleet.guard) != (&own.policies, &own.guard)
                     || texts(source, &fleet.policies, choice.revision.as_deref())?
@@ -53,14 +60,14 @@ impl Judge {
         let revision = choice.revision.as_deref().or(source.revision.as_deref());
         let mut bundle = texts(source, &fleet.policies, revision)?;
         for directory in &choice.policies {
-            add(&mut bundle, directory, None)?;
+            add(&mut bundle, (directory, None), None)?;
         }
         for path in &choice.data {
             let bytes = files::read(path, DATA_BYTES_MAX)?;
             let text = String::from_utf8(bytes).map_err(CliError::new)?;
             bundle.data.push(PolicyFile { path: path.display().to_string(), text });
         }
-        Ok(Self { bundle, fleet, guard })
+        Ok(Self { bundle, fleet, guard, trusted })
     }
 
     /// Adds what the policies say to the plan.
@@ -78,13 +85,19 @@ fn texts(
 ) -> Result<Bundle, CliError> {
     let mut bundle = Bundle::default();
     for directory in directories {
-        add(&mut bundle, &source.path.join(directory), revision)?;
+        let own = source.path.join(directory);
+        add(&mut bundle, (&own, Some(&source.path)), revision)?;
     }
     Ok(bundle)
 }
 
-fn add(bundle: &mut Bundle, directory: &Path, revision: Option<&str>) -> Result<(), CliError> {
-    let found = read_named(directory, revision, &[".rego", ".json"]).map_err(|error| {
+/// Adds the policies in `directory`, which is below `root` where that is given.
+fn add(
+    bundle: &mut Bundle,
+    (directory, root): (&Path, Option<&Path>),
+    revision: Option<&str>,
+) -> Result<(), CliError> {
+    let found = read_named(directory, root, revision, &[".rego", ".json"]).map_err(|error| {
         CliError::new(error)
             .context("cannot read the policies".to_owned())
             .hint("name a directory that holds policies: `.rego` files, and data as `.json`")
@@ -102,7 +115,7 @@ fn add(bundle: &mut Bundle, directory: &Path, revision: Option<&str>) -> Result<
 pub(super) fn test(settings: &PolicyTestSettings, console: &mut Console) -> Result<Exit, CliError> {
     let mut bundle = Bundle::default();
     for directory in &settings.directories {
-        add(&mut bundle, directory, None)?;
+        add(&mut bundle, (directory, None), None)?;
     }
     let results = run_tests(&bundle, Limits::default()).map_err(|broken| {
         CliError::text(format!("the policies cannot be read: {}", broken.join("; ")))

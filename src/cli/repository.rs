@@ -1,15 +1,18 @@
 //! A repository as commands use it: its settings, and what it asks for.
 
+use std::collections::BTreeSet;
+
 use sha2::{Digest, Sha256};
 
+use super::signers::unsigned;
 use crate::catalog::ZoneSetting;
 use crate::demand::DemandMode;
 use crate::fleet::ClusterIdentity;
-use crate::git::{Parent, TreeBase, TreeRead};
+use crate::git::{TreeBase, TreeRead};
 use crate::ids::{Origin, Region};
 use crate::manifest::{
     Autoscaled, Commitment, Desired, Fleet, GuardSettings, Home, Problem, Renderings, Severity,
-    Signer, Tree, TreeFile, Unresolved, is_read, read_fleet,
+    Unresolved, is_read, read_fleet,
 };
 use crate::plan::wire::RenderedRow;
 use crate::port::Repo;
@@ -50,6 +53,11 @@ pub(super) struct FleetSettings {
 impl Repository {
     /// Reads `fleetwright.yaml` and every manifest of a tree, those that tools make included.
     pub(super) fn read(tree: &TreeRead) -> Self {
+        Self::read_since(tree, &BTreeSet::new())
+    }
+
+    /// Reads a tree of which the commits `trusted` count whoever signed them.
+    pub(super) fn read_since(tree: &TreeRead, trusted: &BTreeSet<String>) -> Self {
         let (fleet, problems) = read_fleet(&tree.tree);
         let base = &tree.base;
         let home = Home { repository: base.repository.clone(), below: base.below.clone() };
@@ -58,7 +66,8 @@ impl Repository {
             sources::read(&tree.tree, &fleet, home, &*tree.shelf, &toolbox);
         desired.problems.extend(problems);
         let (base, rendered) = base_with(tree, &renderings);
-        desired.problems.extend(unsigned(&fleet, tree, base.dirty));
+        desired.problems.extend(unsigned(&fleet, tree, (trusted, base.dirty)));
+        desired.problems.extend(unconfined(&renderings, &toolbox));
         desired.problems.sort();
         desired.problems.dedup();
         desired.skipped.extend(tree.skipped.iter().cloned());
@@ -70,45 +79,22 @@ impl Repository {
     }
 }
 
-/// Returns what is wrong with who signed the files, where the settings say whose signature counts.
-fn unsigned(fleet: &Fleet, tree: &TreeRead, dirty: bool) -> Option<Problem> {
-    let problem = |message: String, hint: &str| Problem {
-        origin: fleet.origin.clone().unwrap_or_else(|| Origin::new("fleetwright.yaml", 0)),
-        severity: Severity::Error,
-        object: "spec.signers".to_owned(),
-        message,
-        hint: Some(hint.to_owned()),
-    };
-    let Some(proof) = &tree.proof else {
-        let none = "the files are in no commit, so nobody signed them".to_owned();
-        return (!fleet.signers.is_empty()).then(|| problem(none, "commit and sign them"));
-    };
-    let before = match &proof.parent {
-        Parent::Settings(Some(settings)) => signers_of(settings),
-        Parent::Settings(None) | Parent::None | Parent::Absent => Vec::new(),
-    };
-    let signers = if before.is_empty() { &fleet.signers } else { &before };
-    if signers.is_empty() {
-        return None;
-    }
-    if proof.parent == Parent::Absent {
-        let message = "the commit before, whose signers count, is not in this clone".to_owned();
-        return Some(problem(message, "fetch it: `git fetch --deepen=1`"));
-    }
-    if dirty {
-        let message = "the files differ from the commit, so nobody signed them".to_owned();
-        return Some(problem(message, "commit and sign them, or plan the commit with --ref HEAD"));
-    }
-    let why = proof.signer(signers).err()?;
-    let commit: String = tree.base.commit.iter().flat_map(|id| id.chars()).take(12).collect();
-    let hint = "have it signed by one of the signers that the commit before lists";
-    Some(problem(format!("commit {commit} does not count: {why}"), hint))
-}
-
-/// Returns the signers that settings list.
-fn signers_of(settings: &[u8]) -> Vec<Signer> {
-    let file = TreeFile { path: "fleetwright.yaml".into(), content: Ok(settings.into()) };
-    read_fleet(&Tree { files: vec![file] }).0.signers
+/// Returns a warning where tools ran with a network, which may decide what they make.
+fn unconfined(renderings: &Renderings, toolbox: &Toolbox) -> Option<Problem> {
+    let ran = renderings.done.values().any(Result::is_ok);
+    (ran && !toolbox.is_confined()).then(|| Problem {
+        origin: Origin::new("fleetwright.yaml", 0),
+        severity: Severity::Warning,
+        object: "spec.sources".to_owned(),
+        message: "the tools that render it ran with a network: this machine does not let it be \
+                  taken from them"
+            .to_owned(),
+        hint: Some(
+            "allow user namespaces (`unshare --map-root-user --net true` must work), or render \
+             where there is no network"
+                .to_owned(),
+        ),
+    })
 }
 
 fn of_submodule(path: &str) -> Unresolved {

@@ -1,4 +1,5 @@
-//! Tells files that this program wrote (plans, worlds, approvals, receipts) from files that it is to read.
+//! Tells files that this program wrote (plans, worlds, approvals, receipts) from files that it is
+//! to read.
 //!
 //! `plan --world sim:world --out p.json` inside the repository is what everybody types first. Were
 //! those files part of the tree, saving a plan would change the tree that the plan was made from.

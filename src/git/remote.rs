@@ -7,21 +7,26 @@
 //! hook, filter or submodule is run, and nothing asks a question.
 
 use std::fs::DirBuilder;
-use std::io::Read;
-use std::os::unix::fs::DirBuilderExt;
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use sha2::{Digest, Sha256};
+use tempfile::TempDir;
 
 use super::{GitError, GitErrorKind, Limits, TreeRead, revision, without_credentials};
+use crate::program::{self, Bounds};
 
 /// What may be fetched from.
 const SCHEMES: [&str; 3] = ["https", "ssh", "file"];
 
-/// How long a fetch may take.
-const FETCH_MAX: Duration = Duration::from_mins(2);
+/// What a fetch may use up.
+const FETCH: Bounds =
+    Bounds { time: Duration::from_mins(2), output_bytes: 1 << 20, memory_bytes: None };
+
+/// Commits that are fetched: the newest one, and one that may say whose signatures count.
+const DEPTH: usize = 2;
 
 /// Characters of what `git` says that an error repeats.
 const SAID_MAX: usize = 300;
@@ -65,23 +70,48 @@ impl Remote {
     /// Fetches `revision` (the default branch unless stated) into `cache`, and reads it.
     ///
     /// # Errors
-    /// When the scheme is not allowed, there is no `git`, it cannot fetch, or nothing can be read.
-    pub fn read(&self, revision: Option<&str>, cache: &Path) -> Result<TreeRead, GitError> {
-        let fail = |kind| GitError { path: self.shown(), kind };
-        let reference = self.fetch(revision.unwrap_or("HEAD"), cache).map_err(fail)?;
-        let clone = self.clone_in(cache);
-        let read = revision::read(&clone.join(&self.directory), &reference, Limits::DEFAULT);
-        let mut read = read.map_err(|error| fail(error.kind))?;
+    /// When the scheme is not allowed, the cache is not ours alone, there is no `git`, it cannot fetch,
+    /// or nothing can be read.
+    pub fn read(&self, revision: Option<&str>, cache: &CloneCache) -> Result<TreeRead, GitError> {
+        let revision = revision.unwrap_or("HEAD");
+        let read = self.read_at(revision, cache, DEPTH)?;
+        let mut read = match &read.proof {
+            // Whose signatures count is told by all commits before.
+            Some(proof) if proof.is_cut_short() => {
+                self.read_at(revision, cache, super::signed::COMMITS_MAX + 1)?
+            }
+            Some(_) | None => read,
+        };
         read.base.repository = Some(without_credentials(&self.url));
         Ok(read)
     }
 
-    fn clone_in(&self, cache: &Path) -> PathBuf {
-        cache.join(format!("{}.git", hex(&self.url)))
+    fn read_at(
+        &self,
+        revision: &str,
+        cache: &CloneCache,
+        depth: usize,
+    ) -> Result<TreeRead, GitError> {
+        let fail = |kind| GitError { path: self.shown(), kind };
+        let reference = self.fetch(revision, cache, depth).map_err(fail)?;
+        let clone = self.clone_in(cache);
+        let read = revision::read(&clone.join(&self.directory), &reference, Limits::DEFAULT);
+        read.map_err(|error| fail(error.kind))
+    }
+
+    /// Returns where its clone lies. Who fetches does not matter: credentials are no part of the
+    /// name.
+    fn clone_in(&self, cache: &CloneCache) -> PathBuf {
+        cache.path.join(format!("{}.git", hex(&without_credentials(&self.url))))
     }
 
     /// Fetches `revision` and returns the name it has in the clone.
-    fn fetch(&self, revision: &str, cache: &Path) -> Result<String, GitErrorKind> {
+    fn fetch(
+        &self,
+        revision: &str,
+        cache: &CloneCache,
+        depth: usize,
+    ) -> Result<String, GitErrorKind> {
         let scheme = self.url.split_once("://").map_or("ssh", |(scheme, _)| scheme);
         if !SCHEMES.contains(&scheme) {
             return Err(GitErrorKind::Scheme { scheme: scheme.to_owned() });
@@ -92,8 +122,7 @@ impl Remote {
             let revision = revision.to_owned();
             return Err(GitErrorKind::UnknownRevision { revision, reason });
         }
-        let said = |error: std::io::Error| GitErrorKind::Fetch(error.to_string());
-        DirBuilder::new().recursive(true).mode(0o700).create(cache).map_err(said)?;
+        cache.prepare().map_err(GitErrorKind::Fetch)?;
         let clone = self.clone_in(cache);
         if !clone.join("HEAD").is_file() {
             git(&["init", "--quiet", "--bare", "--", &clone.display().to_string()])
@@ -102,12 +131,12 @@ impl Remote {
         let reference = format!("refs/fleetwright/{}", &hex(revision)[..16]);
         let clone = format!("--git-dir={}", clone.display());
         let refspec = format!("+{revision}:{reference}");
+        let depth = format!("--depth={depth}");
         let fetched = git(&[
             &clone,
             "fetch",
             "--quiet",
-            // The commit before it says whose signatures count.
-            "--depth=2",
+            &depth,
             "--no-tags",
             "--no-recurse-submodules",
             "--no-write-fetch-head",
@@ -115,18 +144,55 @@ impl Remote {
             &self.url,
             &refspec,
         ]);
-        let plain = |said: String| said.replace(&self.url, &without_credentials(&self.url));
+        // Secrets go before anything is cut off, which might leave half of one.
+        let plain = |said: String| cut(&redacted(&said, &self.url));
         fetched.map(|()| reference).map_err(|said| GitErrorKind::Fetch(plain(said)))
     }
 }
 
-/// Returns where clones are kept: below the user's cache folder, else the temporary one.
-#[must_use]
-pub fn clone_cache() -> PathBuf {
-    let home = || Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache"));
-    let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
-    let cache = cache.filter(|path| path.is_absolute()).or_else(home);
-    cache.unwrap_or_else(std::env::temp_dir).join("fleetwright").join("clones")
+/// A folder of clones.
+#[derive(Debug)]
+pub struct CloneCache {
+    path: PathBuf,
+    /// What removes it, where it lasts no longer than this run.
+    _passing: Option<TempDir>,
+}
+
+impl CloneCache {
+    /// Returns the folder below the user's cache; without one, a private folder for this run.
+    ///
+    /// # Errors
+    /// When there is neither.
+    pub fn of_environment() -> Result<Self, GitError> {
+        if let Some(cache) = program::cache() {
+            return Ok(Self { path: cache.join("clones"), _passing: None });
+        }
+        let passing = tempfile::Builder::new().prefix("fleetwright-").tempdir();
+        let passing = passing.map_err(|error| {
+            let kind = GitErrorKind::Fetch(format!("no private folder can be made: {error}"));
+            GitError { path: std::env::temp_dir().display().to_string(), kind }
+        })?;
+        Ok(Self { path: passing.path().join("clones"), _passing: Some(passing) })
+    }
+
+    /// Makes the folder, and checks that nobody else can put anything into it.
+    fn prepare(&self) -> Result<(), String> {
+        let shown = self.path.display();
+        DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(&self.path)
+            .map_err(|error| format!("its folder {shown} cannot be made: {error}"))?;
+        let found = std::fs::symlink_metadata(&self.path)
+            .map_err(|error| format!("its folder {shown} cannot be looked at: {error}"))?;
+        let is_ours = found.is_dir() && found.uid() == rustix::process::geteuid().as_raw();
+        if is_ours && found.mode() & 0o022 == 0 {
+            return Ok(());
+        }
+        Err(format!(
+            "others may write into its folder {shown}; remove it, or run `chmod 700` on it"
+        ))
+    }
 }
 
 /// Runs the installed `git`, which may use the user's configuration and must not ask.
@@ -140,35 +206,34 @@ fn git(arguments: &[&str]) -> Result<(), String> {
     if std::env::var_os("GIT_SSH_COMMAND").is_none() {
         command.env("GIT_SSH_COMMAND", "ssh -oBatchMode=yes");
     }
-    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
-    let mut child = command.spawn().map_err(|error| format!("`git` cannot run: {error}"))?;
-    let stderr = child.stderr.take();
-    let reader = std::thread::spawn(move || {
-        let mut said = String::new();
-        if let Some(stderr) = stderr {
-            // What is not text is of no use in a message.
-            let _ = stderr.take(1 << 16).read_to_string(&mut said);
-        }
-        said
-    });
-    let end = Instant::now() + FETCH_MAX;
-    let status = loop {
-        match child.try_wait() {
-            Ok(Some(status)) => break status,
-            Ok(None) if Instant::now() < end => std::thread::sleep(Duration::from_millis(5)),
-            Ok(None) | Err(_) => {
-                let _ = child.kill();
-                let _ = child.wait();
-                return Err(format!("`git` did not end within {} s", FETCH_MAX.as_secs()));
-            }
-        }
-    };
-    if status.success() {
+    command.stdin(Stdio::null());
+    let ended = program::run(&mut command, &FETCH).map_err(|failure| format!("`git` {failure}"))?;
+    if ended.status.success() {
         return Ok(());
     }
-    let said = reader.join().unwrap_or_default();
-    let words: Vec<&str> = said.split_whitespace().collect();
-    Err(words.join(" ").chars().take(SAID_MAX).collect())
+    let said = String::from_utf8_lossy(&ended.said);
+    Err(said.split_whitespace().collect::<Vec<_>>().join(" "))
+}
+
+/// Takes out of what `git` said whatever of `url` may be a credential.
+fn redacted(said: &str, url: &str) -> String {
+    let mut said = said.replace(url, &without_credentials(url));
+    let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
+    let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
+    let user = authority.rsplit_once('@').map_or("", |(user, _)| user);
+    let query = rest.split_once(['?', '#']).map_or("", |(_, query)| query);
+    let password = user.split_once(':').map_or("", |(_, password)| password);
+    for secret in [user, password, query] {
+        // The name alone that SSH is asked for is no secret.
+        if !secret.is_empty() && (secret != user || user.contains(':') || url.contains("://")) {
+            said = said.replace(secret, "…");
+        }
+    }
+    said
+}
+
+fn cut(said: &str) -> String {
+    said.chars().take(SAID_MAX).collect()
 }
 
 fn hex(text: &str) -> String {
@@ -181,6 +246,42 @@ mod tests {
 
     use super::super::tests::Place;
     use super::*;
+
+    fn cache_in(folder: &std::path::Path) -> CloneCache {
+        CloneCache { path: folder.join("clones"), _passing: None }
+    }
+
+    #[test]
+    fn nothing_of_a_credential_is_left_of_what_git_says_wherever_it_is_cut() {
+        let token = "ghp_0123456789".repeat(40);
+        for (url, secret) in [
+            (format!("https://me:{token}@h/o/r"), token.as_str()),
+            (format!("https://{token}@h/o/r"), token.as_str()),
+            (format!("https://h/o/r?access={token}"), token.as_str()),
+        ] {
+            let said = format!("fatal: unable to access '{url}/': {secret} is refused");
+            let shown = cut(&redacted(&said, &url));
+            assert!(!shown.contains("ghp_") && shown.contains("https://h/o/r"), "{shown}");
+        }
+        let said = "git@h: Permission denied (publickey)";
+        assert_eq!(redacted(said, "git@h:o/r"), said, "a name is no secret");
+    }
+
+    #[test]
+    fn clones_lie_where_nobody_else_can_write_and_are_found_whoever_fetches() {
+        use std::os::unix::fs::PermissionsExt;
+        let folder = tempfile::tempdir().expect("a folder");
+        let cache = cache_in(folder.path());
+        assert_eq!(cache.prepare(), Ok(()));
+        fs::set_permissions(&cache.path, fs::Permissions::from_mode(0o777)).expect("opened");
+        assert!(cache.prepare().expect_err("open to all").contains("others may write"));
+        fs::remove_dir(&cache.path).expect("removed");
+        std::os::unix::fs::symlink(folder.path(), &cache.path).expect("linked");
+        assert!(cache.prepare().expect_err("a link").contains("others may write"));
+        let remote = |url: &str| Remote::parse(url).expect("a URL").clone_in(&cache);
+        assert_eq!(remote("https://a:b@h/o/r"), remote("https://h/o/r"));
+        assert_ne!(remote("https://h/o/r"), remote("https://h/o/s"));
+    }
 
     #[test]
     fn urls_are_told_from_paths_and_a_directory_stands_behind_two_slashes() {
@@ -210,26 +311,28 @@ mod tests {
         place.write("apps/a.yaml", "1").write("b.yaml", "2").commit();
         place.write("apps/a.yaml", "3");
         let last = place.commit();
-        let cache = tempfile::tempdir().expect("a folder");
+        let folder = tempfile::tempdir().expect("a folder");
+        let cache = cache_in(folder.path());
         let url = format!("file://{}//apps", place.path("").display());
         let url = url.replace("///apps", "//apps");
         let remote = Remote::parse(&url).expect("a URL");
-        let read = remote.read(None, cache.path()).expect("read");
+        let read = remote.read(None, &cache).expect("read");
         assert_eq!(read.tree.files.len(), 1);
         assert_eq!(read.tree.files[0].content.as_deref(), Ok(&b"3"[..]));
         assert_eq!(read.base.commit.as_deref(), Some(last.as_str()));
-        let clone = remote.clone_in(cache.path());
+        let clone = remote.clone_in(&cache);
         assert!(clone.join("shallow").is_file() && !clone.join("apps").exists());
         place.write("apps/a.yaml", "4").commit();
-        let read = remote.read(None, cache.path()).expect("read again");
+        let read = remote.read(None, &cache).expect("read again");
         assert_eq!(read.tree.files[0].content.as_deref(), Ok(&b"4"[..]), "what is there now");
-        let error = remote.read(Some("nowhere"), cache.path()).expect_err("no such branch");
+        let error = remote.read(Some("nowhere"), &cache).expect_err("no such branch");
         assert!(error.to_string().contains("nowhere"), "{error}");
     }
 
     #[test]
     fn only_what_is_safe_to_fetch_from_is_fetched_from() {
-        let cache = tempfile::tempdir().expect("a folder");
+        let folder = tempfile::tempdir().expect("a folder");
+        let cache = cache_in(folder.path());
         for (url, revision, expected) in [
             ("http://127.0.0.1:1/x", None, "scheme `http` is not fetched from"),
             ("ext://sh/x", None, "scheme `ext` is not fetched from"),
@@ -240,9 +343,9 @@ mod tests {
             ("https://me:secret@127.0.0.1:1/x", None, "it cannot be fetched: "),
         ] {
             let remote = Remote::parse(url).expect("a URL");
-            let error = remote.read(revision, cache.path()).expect_err("refused").to_string();
+            let error = remote.read(revision, &cache).expect_err("refused").to_string();
             assert!(error.contains(expected) && !error.contains("secret"), "{error}");
         }
-        assert!(fs::read_dir(cache.path()).expect("listed").count() <= 2);
+        assert!(fs::read_dir(&cache.path).expect("listed").count() <= 2);
     }
 }

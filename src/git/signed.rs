@@ -1,59 +1,121 @@
 //! Whether a commit is signed by somebody who may.
 //!
 //! Signatures are checked by the programs that make them, `ssh-keygen` and `gpg`, each against the
-//! listed keys alone and in a folder of its own: no key ring, agent, key server or trust of the user
-//! takes part. They are everywhere that Git is, and code of ours would be a second opinion on
-//! what a valid signature is. Invariant: a commit cannot let its own signer in; the list that counts is
-//! that of its first parent, and the first list is taken at its word.
+//! listed keys alone and in a folder of its own: no key ring, agent, key server or trust of the
+//! user takes part. They are everywhere that Git is, and code of ours would be a second opinion on
+//! what a valid signature is. A commit cannot let its own signer in: the lists that count are those
+//! of the commits that it was made from. So a proof holds all commits that lead to what was read:
+//! of one alone, the commit before it could have let anybody in.
 
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
 
 use git2::{Oid, Repository};
 
 use crate::manifest::{Signer, SignerKey};
+use crate::program::{self, Bounds};
 
 /// Name of the settings in a commit.
 const SETTINGS: &str = "fleetwright.yaml";
 
+/// Most commits that are looked at; a plan would not be made over more unreviewed ones at once.
+pub(super) const COMMITS_MAX: usize = 500;
+
+/// What a check needs of the commits that lead to what was read.
+#[derive(Debug, Clone, Default)]
+pub struct Proof {
+    /// The commit itself, then those before it, nearest first; at most 500 of them.
+    pub commits: Vec<SignedCommit>,
+}
+
 /// What a commit brings to be checked.
 #[derive(Debug, Clone)]
-pub struct Proof {
+pub struct SignedCommit {
+    /// Its name in hex.
+    pub id: String,
     /// Signature and what is signed; `None` for a commit without one.
     pub signature: Option<(Vec<u8>, Vec<u8>)>,
-    /// The settings of the commit before it.
-    pub parent: Parent,
+    /// Its settings; `None` where it has none.
+    pub settings: Option<Arc<[u8]>>,
+    /// The commits that it was made from, all of those of a merge; none for the first commit.
+    pub parents: Vec<Parent>,
 }
 
-/// The settings of the commit before another one.
+/// A commit that another one was made from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Parent {
-    /// It is the first commit.
-    None,
     /// The clone is shallow and does not hold it.
     Absent,
-    /// It has these settings, or none.
-    Settings(Option<Vec<u8>>),
+    /// It has this name and these settings, or none.
+    Present(String, Option<Arc<[u8]>>),
 }
 
-/// Takes what a check needs out of a commit; `directory` is that of the settings.
+/// Takes what a check needs out of `commit` and those before it; `directory` is that of the
+/// settings.
 pub(super) fn proof(repository: &Repository, commit: Oid, directory: &Path) -> Option<Proof> {
-    let object = repository.find_commit(commit).ok()?;
-    let signature = repository.extract_signature(&commit, None).ok();
-    let signature = signature.map(|(signature, signed)| (signature.to_vec(), signed.to_vec()));
-    let parent = match (object.parent_count(), object.parent(0)) {
-        (0, _) if repository.is_shallow() && is_cut(repository, commit) => Parent::Absent,
-        (0, _) => Parent::None,
-        (_, Err(_)) => Parent::Absent,
-        (_, Ok(parent)) => {
-            let entry = parent.tree().ok()?.get_path(&directory.join(SETTINGS)).ok();
-            let blob = entry.and_then(|entry| repository.find_blob(entry.id()).ok());
-            Parent::Settings(blob.map(|blob| blob.content().to_vec()))
+    let path = directory.join(SETTINGS);
+    let mut settings: BTreeMap<Oid, Option<Arc<[u8]>>> = BTreeMap::new();
+    let mut open = VecDeque::from([commit]);
+    let mut seen = BTreeSet::from([commit]);
+    let mut proof = Proof::default();
+    while let Some(id) = open.pop_front() {
+        if proof.commits.len() >= COMMITS_MAX {
+            break;
         }
-    };
-    Some(Proof { signature, parent })
+        let object = repository.find_commit(id).ok()?;
+        let mut of = |id| {
+            let known = settings.entry(id);
+            known.or_insert_with(|| settings_of(repository, id, &path)).clone()
+        };
+        let signature = repository.extract_signature(&id, None).ok();
+        let mut parents: Vec<Parent> = Vec::new();
+        for parent in object.parent_ids() {
+            if repository.find_commit(parent).is_err() {
+                parents.push(Parent::Absent);
+                continue;
+            }
+            parents.push(Parent::Present(parent.to_string(), of(parent)));
+            if seen.insert(parent) {
+                open.push_back(parent);
+            }
+        }
+        if parents.is_empty() && repository.is_shallow() && is_cut(repository, id) {
+            parents.push(Parent::Absent);
+        }
+        proof.commits.push(SignedCommit {
+            id: id.to_string(),
+            signature: signature.map(|(signature, signed)| (signature.to_vec(), signed.to_vec())),
+            settings: of(id),
+            parents,
+        });
+    }
+    Some(proof)
 }
+
+fn settings_of(repository: &Repository, commit: Oid, path: &Path) -> Option<Arc<[u8]>> {
+    let tree = repository.find_commit(commit).ok()?.tree().ok()?;
+    let blob = repository.find_blob(tree.get_path(path).ok()?.id()).ok()?;
+    Some(blob.content().into())
+}
+
+impl Proof {
+    /// Returns whether the clone lacks commits that may say whose signatures count.
+    pub(super) fn is_cut_short(&self) -> bool {
+        let lists = |settings: &Option<Arc<[u8]>>| {
+            let mut parts = settings.iter().flat_map(|text| text.windows(SIGNERS.len()));
+            parts.any(|part| part == SIGNERS)
+        };
+        let is_cut = self.commits.iter().any(|commit| commit.parents.contains(&Parent::Absent));
+        is_cut && self.commits.iter().any(|commit| lists(&commit.settings))
+    }
+}
+
+/// The setting that lists signers.
+const SIGNERS: &[u8] = b"signers";
 
 /// Returns whether the parents of `commit` were left out of a shallow clone.
 fn is_cut(repository: &Repository, commit: Oid) -> bool {
@@ -61,7 +123,7 @@ fn is_cut(repository: &Repository, commit: Oid) -> bool {
     shallow.lines().any(|line| line == commit.to_string())
 }
 
-impl Proof {
+impl SignedCommit {
     /// Returns the name of the signer, or why the commit is signed by none of `signers`.
     ///
     /// # Errors
@@ -134,15 +196,18 @@ fn program(name: &str, own: &Path) -> Command {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let own: PathBuf = own.into();
     command.env_clear().env("PATH", path).env("HOME", &own).env("LC_ALL", "C");
-    command.current_dir(&own).stdin(Stdio::null()).stderr(Stdio::null()).stdout(Stdio::piped());
+    command.current_dir(&own).stdin(Stdio::null());
     command
 }
 
+/// What one check may use up.
+const CHECK: Bounds =
+    Bounds { time: Duration::from_secs(10), output_bytes: 1 << 20, memory_bytes: None };
+
 fn run(mut command: Command, name: &str) -> Result<(bool, String), String> {
-    let output = command.output();
-    let output =
-        output.map_err(|error| format!("`{name}`, which checks it, cannot run: {error}"))?;
-    Ok((output.status.success(), String::from_utf8_lossy(&output.stdout).into_owned()))
+    let ended = program::run(&mut command, &CHECK);
+    let ended = ended.map_err(|failure| format!("`{name}`, which checks it, {failure}"))?;
+    Ok((ended.status.success(), String::from_utf8_lossy(&ended.output).into_owned()))
 }
 
 #[cfg(test)]
@@ -153,9 +218,16 @@ mod tests {
         Signer { name: name.to_owned(), key }
     }
 
-    fn proof_of(signature: Option<Vec<u8>>, signed: &[u8]) -> Proof {
+    fn proof_of(signature: Option<Vec<u8>>, signed: &[u8]) -> SignedCommit {
         let signature = signature.map(|signature| (signature, signed.to_vec()));
-        Proof { signature, parent: Parent::None }
+        SignedCommit { id: String::new(), signature, settings: None, parents: Vec::new() }
+    }
+
+    /// Says on the real stderr, which no test runner keeps back, what a test could not show.
+    fn not_shown(program: &str) {
+        use std::io::Write;
+        let text = format!("NOT SHOWN: `{program}` is not installed, so no signature is checked\n");
+        let _ = std::io::stderr().write_all(text.as_bytes());
     }
 
     fn ran(program: &str, arguments: &[&str], folder: &Path) -> bool {
@@ -183,7 +255,7 @@ mod tests {
                 let signature = b"-----BEGIN SSH SIGNATURE-----".to_vec();
                 let signers = [signer("a", key)];
                 assert!(proof_of(Some(signature), b"x").signer(&signers).is_err());
-                return;
+                return not_shown("ssh-keygen");
             }
         }
         fs::write(at.join("text"), "tree 1\n").expect("written");
@@ -225,7 +297,7 @@ mod tests {
                     .signer(&[key])
                     .is_err()
             );
-            return;
+            return not_shown("gpg");
         };
         fs::write(at.join("text"), "tree 1\n").expect("written");
         let sign = ["--batch", "--local-user", "one", "--armor", "--detach-sign", "text"];
