@@ -223,7 +223,8 @@ fn redacted(said: &str, url: &str) -> String {
     let user = authority.rsplit_once('@').map_or("", |(user, _)| user);
     let query = rest.split_once(['?', '#']).map_or("", |(_, query)| query);
     let password = user.split_once(':').map_or("", |(_, password)| password);
-    for secret in [user, password, query] {
+    let values = query.split('&').filter_map(|pair| Some(pair.split_once('=')?.1));
+    for secret in [user, password, query].into_iter().chain(values) {
         // The name alone that SSH is asked for is no secret.
         if !secret.is_empty() && (secret != user || user.contains(':') || url.contains("://")) {
             said = said.replace(secret, "…");

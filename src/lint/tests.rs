@@ -84,7 +84,10 @@ fn a_spread_over_zones_that_no_pool_has_is_named() {
         format!(
             "---\napiVersion: karpenter.sh/v1\nkind: NodePool\nmetadata: {{name: p}}\nspec: {{template: \
              {{spec: {{nodeClassRef: {{group: karpenter.k8s.aws, kind: EC2NodeClass, name: c}}, \
-             requirements: [{{key: topology.kubernetes.io/zone, operator: In, values: [{zones}]}}]}}}}}}\n"
+             requirements: [{{key: topology.kubernetes.io/zone, operator: In, values: [{zones}]}}]}}}}}}\n---\n\
+             apiVersion: karpenter.k8s.aws/v1\nkind: EC2NodeClass\nmetadata: {{name: c}}\nspec: \
+             {{role: r, amiSelectorTerms: [{{alias: al2023@latest}}], subnetSelectorTerms: [{{id: \
+             subnet-1}}], securityGroupSelectorTerms: [{{id: sg-1}}]}}\n"
         )
     };
     let (one, two) = (pool("us-east-1a"), pool("us-east-1a, us-east-1b"));

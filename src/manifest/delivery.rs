@@ -357,3 +357,16 @@ fn word(node: &Node<'_>) -> String {
 fn flag(node: &Node<'_>, path: &[&str]) -> bool {
     text(node, path) == Some("true")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_all_generators_of_a_tree_use_up_has_an_end() {
+        let used = Used::default();
+        assert_eq!((used.text(MADE_BYTES_MAX), used.text(1).is_err()), (Ok(()), true));
+        assert!(used.text(usize::MAX).is_err(), "it does not begin anew");
+        assert!((0..LOOKS_MAX).all(|_| used.look().is_ok()) && used.look().is_err());
+    }
+}

@@ -38,10 +38,11 @@ impl Cage {
     pub(super) fn find(search: &[PathBuf]) -> Self {
         let mut places = search.to_vec();
         places.extend(["/usr/bin", "/bin"].map(PathBuf::from));
-        let Some(unshare) = on_path("unshare", &places) else { return Self::open() };
+        let (unshare, nothing) = (on_path("unshare", &places), on_path("true", &places));
+        let (Some(unshare), Some(nothing)) = (unshare, nothing) else { return Self::open() };
         for flags in [&["--net"][..], &["--map-root-user", "--net"]] {
             let mut probe = Command::new(&unshare);
-            probe.args(flags).args(["--", "true"]).stdin(Stdio::null());
+            probe.args(flags).arg("--").arg(&nothing).stdin(Stdio::null());
             if run(&mut probe, &PROBE).is_ok_and(|ended| ended.status.success()) {
                 let mut around = vec![unshare.into_os_string()];
                 around.extend(flags.iter().map(OsString::from));
