@@ -14,6 +14,7 @@
 
 mod domains;
 mod relations;
+mod tallies;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -34,7 +35,7 @@ pub(super) fn ties(
     namespaces: &BTreeMap<Namespace, Labels>,
 ) -> Vec<BTreeSet<LabelKey>> {
     let mut ties = vec![BTreeSet::new(); groups.len()];
-    for Relation { carrier, key, members, kind: _ } in relations(groups, namespaces) {
+    for Relation { carrier, key, members, set: _, kind: _ } in relations(groups, namespaces) {
         for group in members.iter().chain([&carrier]) {
             ties[*group].insert(key.clone());
         }

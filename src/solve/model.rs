@@ -163,8 +163,11 @@ impl Model {
         let mut classes: Vec<Class> = keyed.into_iter().map(of_key).collect();
         bring_along(&mut classes, allotment);
         let columns = columns(supply.offers, &classes, &choices, &names);
+        // Pods that ask for the same of the same nodes are worth the same.
+        let mut known: BTreeMap<(Vector, usize), i128> = BTreeMap::new();
         for (index, class) in classes.iter_mut().enumerate() {
-            class.worth = worth(index, class, &columns);
+            let key = (class.ask.clone(), class.choice);
+            class.worth = *known.entry(key).or_insert_with(|| worth(index, class, &columns));
         }
         let numbers = Numbers { groups, classes: &classes, choices: &choices, names: &names };
         let bins = supply.standing.iter().map(|node| numbers.bin(node)).collect();
@@ -235,6 +238,11 @@ pub(super) fn copies(ask: &[i64], free: &[i64], limit: u32) -> u32 {
         }
     }
     u32::try_from(fits).unwrap_or(limit)
+}
+
+/// Returns whether `ask` fits into `free`.
+fn has_room(ask: &[i64], free: &[i64]) -> bool {
+    ask.iter().zip(free).all(|(asked, free)| *asked <= 0 || asked <= free)
 }
 
 /// Takes `count` times `ask` from `free`.
@@ -407,7 +415,7 @@ fn columns(
     let mut columns: Vec<Column> = keyed
         .into_iter()
         .map(|((price, room, pool, (_, _, reservation), (admitted, unmet)), members)| {
-            let fits = |class: &Class| admitted[class.choice] && copies(&class.ask, &room, 1) == 1;
+            let fits = |class: &Class| admitted[class.choice] && has_room(&class.ask, &room);
             Column {
                 price,
                 weight: offers[members[0]].weight,
@@ -487,13 +495,16 @@ impl Numbers<'_> {
 fn undominated(columns: &[Column]) -> Vec<usize> {
     let beats = |a: usize, b: usize| {
         let (x, y) = (&columns[a], &columns[b]);
-        let covers = x.takes.iter().zip(&y.takes).all(|(x, y)| *x || !*y)
-            && x.unmet.iter().zip(&y.unmet).all(|(x, y)| x <= y);
-        let holds = x.room.iter().zip(&y.room).all(|(x, y)| x >= y);
+        let holds = || x.room.iter().zip(&y.room).all(|(x, y)| x >= y);
+        let covers = || {
+            x.unmet.iter().zip(&y.unmet).all(|(x, y)| x <= y)
+                && x.takes.iter().zip(&y.takes).all(|(x, y)| *x || !*y)
+        };
         let equal =
-            x.price == y.price && x.room == y.room && x.takes == y.takes && x.unmet == y.unmet;
-        // What there is only so much of leaves room for others.
-        !x.scarce && x.pool == y.pool && x.price <= y.price && holds && covers && (!equal || a < b)
+            || x.price == y.price && x.room == y.room && x.takes == y.takes && x.unmet == y.unmet;
+        // What there is only so much of leaves room for others; what is quick to see comes first.
+        let may = !x.scarce && x.price <= y.price && x.pool == y.pool;
+        may && holds() && covers() && (a < b || !equal())
     };
     let useful = |i: &usize| columns[*i].takes.contains(&true);
     let candidates: Vec<usize> = (0..columns.len()).filter(useful).collect();

@@ -8,15 +8,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::relations::{Kind, Relation};
+use super::tallies::{Counts, Tallies};
 use super::{Field, Lot, is_placeable};
+use crate::demand::NodeChoice;
 use crate::ids::{LabelKey, LabelValue, Labels};
-use crate::pod::untolerated;
+use crate::pod::{Taint, Toleration, untolerated};
 use crate::requirement::{LabelSet, Requirements, ValueSet};
-use crate::solve::offer::admits;
+use crate::solve::offer::{Offer, admits};
 use crate::units::MicroUsd;
-
-/// Pods by domain.
-type Counts = BTreeMap<LabelValue, u32>;
 
 /// A part of a group with what is decided of its domains so far.
 type Piece = (Requirements, u32);
@@ -24,6 +23,12 @@ type Piece = (Requirements, u32);
 /// The domains of a key that pods could go to, each with the price of its cheapest node; those
 /// without a price count, but hold none.
 type Universe = BTreeMap<LabelValue, Option<MicroUsd>>;
+
+/// What decides which offers admit a pod: the domains that are left, and what it says of nodes.
+type Says<'a> = (Requirements, &'a NodeChoice, &'a [Toleration]);
+
+/// Offers by domain, the cheapest first.
+type Offered = BTreeMap<LabelValue, Vec<usize>>;
 
 /// Where groups are and go, while it is decided.
 pub(super) struct Domains<'a> {
@@ -33,8 +38,10 @@ pub(super) struct Domains<'a> {
     own: BTreeMap<usize, Vec<usize>>,
     /// Relations of others that keep a group away, by group.
     shunned_by: BTreeMap<usize, Vec<usize>>,
-    /// Pods of each group by key and domain: those that run and those that were allotted.
-    counts: BTreeMap<(usize, LabelKey), Counts>,
+    /// Pods by key and domain: those that run and those that were allotted.
+    tallies: Tallies,
+    /// The offers of each key that pods which say the same may have.
+    offered: BTreeMap<LabelKey, BTreeMap<Says<'a>, Offered>>,
     pieces: BTreeMap<usize, Vec<Piece>>,
 }
 
@@ -47,8 +54,9 @@ impl<'a> Domains<'a> {
                 shunned_by.entry(*member).or_insert_with(Vec::new).push(index);
             }
         }
-        let (counts, pieces) = (BTreeMap::new(), BTreeMap::new());
-        let mut domains = Self { field, relations, own, shunned_by, counts, pieces };
+        let tallies = Tallies::new(field.groups.len(), relations);
+        let (offered, pieces) = (BTreeMap::new(), BTreeMap::new());
+        let mut domains = Self { field, relations, own, shunned_by, tallies, offered, pieces };
         domains.count_running();
         domains
     }
@@ -81,9 +89,8 @@ impl<'a> Domains<'a> {
         let keys: BTreeSet<&LabelKey> = relations.iter().map(|r| &r.key).collect();
         for key in keys {
             for group in 0..self.field.groups.len() {
-                let counts = self.running(group, key, &Requirements::default());
-                if !counts.is_empty() {
-                    self.counts.insert((group, key.clone()), counts);
+                for (domain, pods) in self.running(group, key, &Requirements::default()) {
+                    self.tallies.add(group, key, &domain, pods);
                 }
             }
         }
@@ -165,10 +172,9 @@ impl<'a> Domains<'a> {
             *placed.entry(domain.clone()).or_insert(0) += 1;
             left -= 1;
         }
-        let all = self.counts.entry((task.group, task.key.clone())).or_default();
         for (domain, count) in &placed {
             let new = count - running.get(domain).copied().unwrap_or(0);
-            *all.entry(domain.clone()).or_insert(0) += new;
+            self.tallies.add(task.group, &task.key, domain, new);
         }
         let mut pieces: Vec<Piece> = placed
             .into_iter()
@@ -183,20 +189,22 @@ impl<'a> Domains<'a> {
     }
 
     /// Returns the domains of the key that the pods of the group could go to, or that count.
-    fn universe(&self, task: &Task, scope: &Requirements) -> Universe {
-        let shape = &self.field.groups[task.group].shape;
+    fn universe(&mut self, task: &Task, scope: &Requirements) -> Universe {
+        let Field { groups, offers, .. } = self.field;
+        let shape = &groups[task.group].shape;
+        let says = (scope.clone(), &shape.nodes, shape.tolerations.as_slice());
+        let of_key = self.offered.entry(task.key.clone()).or_default();
+        let offered = of_key.entry(says).or_insert_with(|| {
+            let admits = |labels: &Labels, taints: &[Taint]| {
+                scope.match_labels(labels) && admits(shape, labels, taints)
+            };
+            offered(offers, &task.key, admits)
+        });
         let mut universe = Universe::new();
-        for offer in self.field.offers {
-            let labels = &offer.node.labels;
-            let Some(domain) = labels.get(&task.key) else { continue };
-            let price = universe.get(domain).copied().flatten();
-            let better = price.is_none_or(|price| offer.node.price < price);
-            if better
-                && scope.match_labels(labels)
-                && admits(shape, labels, &offer.node.taints)
-                && shape.requests.fits(&offer.room)
-            {
-                universe.insert(domain.clone(), Some(offer.node.price));
+        for (domain, cheapest_first) in offered {
+            let fits = |offer: &&usize| shape.requests.fits(&offers[**offer].room);
+            if let Some(offer) = cheapest_first.iter().find(fits) {
+                universe.insert(domain.clone(), Some(offers[*offer].node.price));
             }
         }
         for node in self.field.standing {
@@ -215,10 +223,14 @@ impl<'a> Domains<'a> {
 
     /// Returns whether nothing that keeps apart stands between the group and the domain.
     fn is_open(&self, task: &Task, domain: &LabelValue) -> bool {
-        let pods =
-            |group: &usize| *group != task.group && self.count(*group, &task.key, domain) > 0;
-        let avoided = task.of_kind(Kind::Apart).any(|r| r.members.iter().any(pods));
-        !avoided && !task.shunned.iter().any(|relation| pods(&relation.carrier))
+        let of_group = |group: usize| self.tallies.of_group(group, &task.key, domain);
+        let avoids = |relation: &Relation| {
+            let own = if relation.members.contains(&task.group) { of_group(task.group) } else { 0 };
+            self.tallies.of_set(relation.set, &task.key, domain) > own
+        };
+        let shuns =
+            |relation: &&Relation| relation.carrier != task.group && of_group(relation.carrier) > 0;
+        !task.of_kind(Kind::Apart).any(avoids) && !task.shunned.iter().any(shuns)
     }
 
     /// Leaves the domains in which what the group follows is, or will be.
@@ -232,9 +244,8 @@ impl<'a> Domains<'a> {
     ) -> BTreeMap<LabelValue, MicroUsd> {
         let followed: Vec<&Relation> = task.of_kind(Kind::Near).collect();
         for relation in followed {
-            let has_pods = |domain: &LabelValue| {
-                relation.members.iter().any(|g| self.count(*g, &task.key, domain) > 0)
-            };
+            let has_pods =
+                |domain: &LabelValue| self.tallies.of_set(relation.set, &task.key, domain) > 0;
             if free.keys().any(has_pods) {
                 free.retain(|domain, _| has_pods(domain));
                 continue;
@@ -272,12 +283,8 @@ impl<'a> Domains<'a> {
         let planned = self.field.groups[group].counts.planned;
         let within = narrowed(&Requirements::default(), key, [domain]);
         self.pieces.insert(group, vec![(within, planned)]);
-        self.counts.insert((group, key.clone()), [(domain.clone(), planned)].into());
-    }
-
-    fn count(&self, group: usize, key: &LabelKey, domain: &LabelValue) -> u32 {
-        let counts = self.counts.get(&(group, key.clone()));
-        counts.and_then(|counts| counts.get(domain)).copied().unwrap_or(0)
+        self.tallies.clear(group, key);
+        self.tallies.add(group, key, domain, planned);
     }
 
     /// Returns what limits the number of pods in each domain.
@@ -288,10 +295,7 @@ impl<'a> Domains<'a> {
                 Kind::Apart if relation.members.contains(&task.group) => Limit::One,
                 Kind::Apart | Kind::Near => return None,
             };
-            let members = relation.members.iter();
-            let sum = |domain: &LabelValue| {
-                members.clone().map(|g| self.count(*g, &task.key, domain)).sum::<u32>()
-            };
+            let sum = |domain: &LabelValue| self.tallies.of_set(relation.set, &task.key, domain);
             let pods: Counts =
                 universe.keys().map(|domain| (domain.clone(), sum(domain))).collect();
             Some(Level { rule, pods, counts_itself: relation.members.contains(&task.group) })
@@ -338,6 +342,25 @@ impl<'a> Task<'a> {
             Kind::Near | Kind::Apart => false,
         })
     }
+}
+
+/// Returns the offers of each domain of `key` that are admitted, the cheapest first.
+fn offered(
+    offers: &[Offer],
+    key: &LabelKey,
+    admits: impl Fn(&Labels, &[Taint]) -> bool,
+) -> Offered {
+    let mut offered = Offered::new();
+    for (index, offer) in offers.iter().enumerate() {
+        let Some(domain) = offer.node.labels.get(key) else { continue };
+        if admits(&offer.node.labels, &offer.node.taints) {
+            offered.entry(domain.clone()).or_default().push(index);
+        }
+    }
+    for list in offered.values_mut() {
+        list.sort_by_key(|offer| offers[*offer].node.price);
+    }
+    offered
 }
 
 /// A limit on the pods of one domain, with how many there are.

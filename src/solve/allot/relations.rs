@@ -18,6 +18,8 @@ pub(super) struct Relation {
     pub key: LabelKey,
     /// The groups that it selects, in order.
     pub members: Rc<[usize]>,
+    /// The number of this set of groups: terms that select the same share it.
+    pub set: usize,
     /// What it requires.
     pub kind: Kind,
 }
@@ -70,7 +72,7 @@ struct Selector<'a> {
     namespaces: NamespaceLabels,
     /// Groups by each of their labels, so that few have to be looked at.
     by_label: BTreeMap<(&'a LabelKey, &'a LabelValue), Vec<usize>>,
-    known: BTreeMap<Vec<Selection>, Rc<[usize]>>,
+    known: BTreeMap<Vec<Selection>, (Rc<[usize]>, usize)>,
 }
 
 impl<'a> Selector<'a> {
@@ -88,8 +90,8 @@ impl<'a> Selector<'a> {
     fn relations_of(&mut self, carrier: usize) -> Vec<Relation> {
         let shape = std::sync::Arc::clone(&self.groups[carrier].shape);
         let mut relations = Vec::new();
-        let mut relate = |key: &LabelKey, members, kind| {
-            relations.push(Relation { carrier, key: key.clone(), members, kind });
+        let mut relate = |key: &LabelKey, (members, set), kind| {
+            relations.push(Relation { carrier, key: key.clone(), members, set, kind });
         };
         let near = &shape.affinity.required;
         // A pod counts only if every term selects it; one term that selects nothing leaves none.
@@ -122,10 +124,11 @@ impl<'a> Selector<'a> {
         relations
     }
 
-    /// Returns the groups that every one of these matches; none of them matches nothing.
-    fn members(&mut self, selections: Vec<Selection>) -> Rc<[usize]> {
-        if let Some(members) = self.known.get(&selections) {
-            return Rc::clone(members);
+    /// Returns the groups that every one of these matches, with the number of the set; none of
+    /// them matches nothing.
+    fn members(&mut self, selections: Vec<Selection>) -> (Rc<[usize]>, usize) {
+        if let Some((members, set)) = self.known.get(&selections) {
+            return (Rc::clone(members), *set);
         }
         let matches = |group: &usize| {
             let shape = &self.groups[*group].shape;
@@ -141,7 +144,8 @@ impl<'a> Selector<'a> {
             (None, false) => (0..self.groups.len()).filter(matches).collect(),
         };
         let members: Rc<[usize]> = members.into();
-        self.known.insert(selections, Rc::clone(&members));
-        members
+        let set = self.known.len();
+        self.known.insert(selections, (Rc::clone(&members), set));
+        (members, set)
     }
 }
