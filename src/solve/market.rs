@@ -13,6 +13,7 @@ mod cluster;
 mod dive;
 pub(super) mod exact;
 pub(super) mod generate;
+mod grown;
 mod guided;
 mod knapsack;
 mod master;

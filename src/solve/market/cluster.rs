@@ -106,6 +106,7 @@ fn grouped(market: &Market, wanted: &[u32], steps: u32) -> Vec<Vec<usize>> {
     groups.into_values().collect()
 }
 
-fn is_admitted(ware: &Ware, kind: &Kind, class: usize) -> bool {
+/// Returns whether nothing but its size keeps a kind from taking pods of a class.
+pub(super) fn is_admitted(ware: &Ware, kind: &Kind, class: usize) -> bool {
     kind.takes[class] || ware.ask.iter().zip(&kind.room).any(|(ask, room)| ask > room)
 }

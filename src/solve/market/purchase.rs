@@ -2,10 +2,12 @@
 //! the better of the ways that pay for few and for many pods a node.
 
 use super::Market;
+use super::blank::copies;
 use super::bought::Bought;
 use super::dive::dive;
 use super::exact::cheapest;
 use super::generate::{Effort, Pricing, ROWS_MAX};
+use super::grown::grown;
 use super::guided::guided;
 use super::quota::shared_out;
 
@@ -15,6 +17,9 @@ const EFFORT: Effort = Effort { cut_rounds: 80, rounds: 60, steps: 500, steps_to
 /// The same for what is left over when most pods have their nodes.
 const REST: Effort = Effort { cut_rounds: 40, rounds: 20, steps: 500, steps_total: 200_000 };
 
+/// Pods of the mean size that the kinds hold at least with which many classes are shared out.
+const SIZES: [u32; 3] = [0, 8, 32];
+
 /// Returns nodes for `wanted` pods by class, of the kinds of `market` alone.
 pub(in crate::solve) fn purchase(market: &Market, wanted: &[u32]) -> Bought {
     let mut bought = Bought::nothing(wanted);
@@ -22,21 +27,68 @@ pub(in crate::solve) fn purchase(market: &Market, wanted: &[u32]) -> Bought {
         end.nodes.iter().for_each(|node| _ = bought.buy(node, 1));
         return bought;
     }
+    // Too many classes to be priced one by one lose their caps on the way.
+    if wanted.iter().filter(|count| **count > 0).count() > ROWS_MAX {
+        return grown(market, wanted).unwrap_or_else(|| of_any_size(market, wanted));
+    }
     let mut pricing = Pricing::of(market, wanted, EFFORT);
     pricing.price_cut();
     bought = shared_out(market, wanted, pricing.cut());
     let rest = for_rest(market, &bought.left);
     bought.and_then(rest);
     bought.shrink(market);
-    if pricing.rows() <= ROWS_MAX {
-        let mut dived = dive(market, wanted, pricing);
-        dived.shrink(market);
-        let key = |bought: &Bought| (bought.left_over(), bought.price(market));
-        if key(&dived) < key(&bought) {
-            return dived;
+    let mut dived = dive(market, wanted, pricing);
+    dived.shrink(market);
+    cheaper(market, bought, dived)
+}
+
+fn cheaper(market: &Market, one: Bought, other: Bought) -> Bought {
+    let key = |bought: &Bought| (bought.left_over(), bought.price(market));
+    if key(&other) < key(&one) { other } else { one }
+}
+
+/// Returns the cheapest nodes of those found with kinds of any size, and with larger ones alone:
+/// prices with pods that may be cut do not see what small nodes lose to whole pods.
+fn of_any_size(market: &Market, wanted: &[u32]) -> Bought {
+    let mut best: Option<Bought> = None;
+    for pods in SIZES {
+        let kinds = of_size(market, wanted, pods);
+        let is_other = pods == 0 || kinds.len() < market.kinds.len();
+        if kinds.is_empty() || !is_other {
+            continue;
         }
+        let known = kinds.iter().map(|kind| market.kinds[*kind].clone()).collect();
+        let (wares, caps) = (market.wares.clone(), market.caps.clone());
+        let part = Market::new(wares, known, Vec::new(), caps);
+        let mut pricing = Pricing::of(&part, wanted, EFFORT);
+        pricing.price_cut();
+        let mut bought = shared_out(&part, wanted, pricing.cut());
+        for (node, _) in &mut bought.nodes {
+            node.kind = kinds[node.kind];
+        }
+        let rest = for_rest(market, &bought.left);
+        bought.and_then(rest);
+        bought.shrink(market);
+        best = Some(match best {
+            Some(best) => cheaper(market, best, bought),
+            None => bought,
+        });
     }
-    bought
+    best.unwrap_or_else(|| Bought::nothing(wanted))
+}
+
+/// The kinds on which so many pods of the mean size have room.
+fn of_size(market: &Market, wanted: &[u32], pods: u32) -> Vec<usize> {
+    let count: i128 = wanted.iter().map(|count| i128::from(*count)).sum();
+    let mean = |resource: usize| {
+        let asks = market.wares.iter().zip(wanted);
+        let all: i128 =
+            asks.map(|(ware, count)| i128::from(ware.ask[resource]) * i128::from(*count)).sum();
+        i64::try_from(all / count.max(1)).unwrap_or(i64::MAX)
+    };
+    let mean: Vec<i64> = (0..market.resources()).map(mean).collect();
+    let holds = |kind: &usize| copies(&mean, &market.kinds[*kind].room, pods) >= pods;
+    (0..market.kinds.len()).filter(holds).collect()
 }
 
 fn for_rest(market: &Market, left: &[u32]) -> Bought {
@@ -47,6 +99,5 @@ fn for_rest(market: &Market, left: &[u32]) -> Bought {
         return guided;
     }
     let dived = dive(market, left, pricing);
-    let key = |bought: &Bought| (bought.left_over(), bought.price(market));
-    if key(&dived) < key(&guided) { dived } else { guided }
+    cheaper(market, guided, dived)
 }
