@@ -16,6 +16,7 @@ mod contest;
 mod converge;
 mod drift;
 mod exchange;
+mod few;
 mod fill;
 mod fixed;
 mod groups;

@@ -2,7 +2,8 @@
 //!
 //! Three ways, and the cheapest that passes wins: the packing as it is; nodes of few shapes, as many
 //! as it takes (`mixture`); the packing with nodes added for what was left over. What can be left
-//! out of the result again is left out. Work is counted in pods times nodes, so that the result does
+//! out of the result again is left out; for few pods, all fleets that cost less are looked at
+//! (`few`). Work is counted in pods times nodes, so that the result does
 //! not depend on the machine; the count only ever ends the search for something cheaper.
 
 use super::layout::Layout;
@@ -60,7 +61,9 @@ impl Stage<'_> {
             Some(few) => self.repaired(layout, Some(few.layout.price)).unwrap_or(few),
             None => self.repaired(layout, None).unwrap_or_else(|| self.as_far_as_possible(layout)),
         };
-        Settled { packed, ..self.trimmed(best, budget) }
+        let best = self.trimmed(best, budget);
+        let best = if budget.thorough { self.of_few_pods(layout, best) } else { best };
+        Settled { packed, ..best }
     }
 
     /// Returns what a fleet lacks for every run to pass: the most pods that a run leaves over, and
