@@ -1,6 +1,7 @@
 //! Measures planning: `cargo bench --bench plan [-- PART… | DIRECTORY…]`.
 //!
-//! The parts are `trees` (cost and bounds), `few` (against every way to part few pods), `alone` (solving without proof), `plans`, `mix`,
+//! The parts are `trees` (cost and bounds), `few` (against every way to part few pods), `alone` (solving without proof), `plans`, `mix`, `standing` (consolidating and
+//! planning anew), `bytes` (on one core and on all),
 //! `scheduler`, `views` and `repository` (20,000 manifests and 500 overlays); without arguments all of them are printed.
 //!
 //! Prints, for each tree, the median over several runs of reading, loading the catalogue and
@@ -11,6 +12,7 @@
 
 #![expect(clippy::print_stdout, reason = "a benchmark prints its table")]
 
+mod bytes;
 mod diverse;
 mod mix;
 #[path = "../it/optimum.rs"]
@@ -18,8 +20,10 @@ mod optimum;
 mod packing;
 mod repository;
 mod scheduler;
+mod standing;
 mod trees;
 mod views;
+mod world;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -40,8 +44,18 @@ use fleetwright::units::MicroUsd;
 const RUNS: usize = 5;
 
 /// What can be asked for by name.
-const PARTS: [&str; 8] =
-    ["trees", "few", "alone", "plans", "mix", "scheduler", "views", "repository"];
+const PARTS: [&str; 10] = [
+    "trees",
+    "few",
+    "alone",
+    "plans",
+    "mix",
+    "standing",
+    "bytes",
+    "scheduler",
+    "views",
+    "repository",
+];
 
 /// A tree of Deployments with requests that repeat rarely.
 #[derive(Clone, Copy)]
@@ -83,6 +97,12 @@ fn main() -> anyhow::Result<()> {
     }
     if wanted("mix") {
         mix::rows()?;
+    }
+    if wanted("standing") {
+        standing::rows()?;
+    }
+    if wanted("bytes") {
+        bytes::rows()?;
     }
     if wanted("scheduler") {
         scheduler::rows();

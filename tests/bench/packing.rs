@@ -2,7 +2,6 @@
 //! over the whole catalogue.
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -16,6 +15,7 @@ use fleetwright::units::MicroUsd;
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64;
 
+use crate::standing::write_deployment;
 use crate::{diverse, mix};
 
 const RUNS: usize = 3;
@@ -36,7 +36,7 @@ spec:
 
 const POOL: &str = "apiVersion: karpenter.sh/v1
 kind: NodePool
-metadata: { name: many }
+metadata: { name: default }
 spec:
   template:
     spec:
@@ -165,24 +165,16 @@ fn peak_megabytes() -> u64 {
 }
 
 /// Writes Deployments of sizes drawn at random, the first ones with the most pods (Zipf).
-fn write_many(root: &Path, pods: usize, classes: usize) -> anyhow::Result<()> {
+pub(crate) fn write_many(root: &Path, pods: usize, classes: usize) -> anyhow::Result<()> {
     let mut rng = Pcg64::seed_from_u64(SEED);
     let harmonic: f64 = (1..=u32::try_from(classes)?).map(|rank| 1.0 / f64::from(rank)).sum();
     let mut text = String::new();
     for rank in 1..=u32::try_from(classes)? {
         let share = f64::from(u32::try_from(pods)?) / (harmonic * f64::from(rank));
-        let replicas = format!("{:.0}", share.max(1.0));
+        let replicas = format!("{:.0}", share.max(1.0)).parse()?;
         let cpu = 50 * rng.random_range(1..=80);
         let memory = cpu * rng.random_range(1..=8);
-        write!(
-            text,
-            "---\napiVersion: apps/v1\nkind: Deployment\n\
-             metadata: {{ name: many-{rank}, namespace: default }}\n\
-             spec:\n  replicas: {replicas}\n  selector: {{ matchLabels: {{ app: many-{rank} }} }}\n  \
-             template:\n    metadata: {{ labels: {{ app: many-{rank} }} }}\n    spec:\n      \
-             containers:\n        - {{ name: app, image: app, resources: {{ requests: \
-             {{ cpu: {cpu}m, memory: {memory}Mi }} }} }}\n"
-        )?;
+        write_deployment(&mut text, &format!("many-{rank}"), replicas, (cpu, memory))?;
     }
     std::fs::write(root.join("fleetwright.yaml"), FLEET)?;
     std::fs::write(root.join("pool.yaml"), POOL)?;

@@ -1,0 +1,43 @@
+//! The same bytes: each tree planned on one core and on all, by this build and, where there is one,
+//! by the build without optimization beside it.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use sha2::{Digest, Sha256};
+
+const TREES: [&str; 6] = ["web", "bench", "nodesized", "constrained", "openb_cpu", "dlrm_cpu"];
+
+/// Prints a row for each tree: the digest of its plan, and whether every run came to it.
+pub(crate) fn rows() -> anyhow::Result<()> {
+    let release = PathBuf::from(env!("CARGO_BIN_EXE_fleetwright"));
+    let target = release.ancestors().nth(2).unwrap_or(Path::new("target"));
+    let debug = target.join("debug/fleetwright");
+    println!("{:<12} {:>16} {:>10} {:>10}", "same bytes", "sha256", "one core", "debug");
+    for tree in TREES {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/bench/trees").join(tree);
+        let all = digest(Command::new(&release), &path)?;
+        let mut pinned = Command::new("taskset");
+        pinned.args(["-c", "0"]).arg(&release);
+        let one = digest(pinned, &path)?;
+        let debug = if debug.exists() {
+            said(digest(Command::new(&debug), &path)? == all)
+        } else {
+            "not built"
+        };
+        println!("{tree:<12} {:>16} {:>10} {debug:>10}", &all[..16], said(one == all));
+    }
+    Ok(())
+}
+
+fn said(is_same: bool) -> &'static str {
+    if is_same { "same" } else { "DIFFERENT" }
+}
+
+/// Returns the digest of the plan that a command makes of a tree, as JSON.
+fn digest(mut command: Command, tree: &Path) -> anyhow::Result<String> {
+    command.args(["plan", "--world", "empty", "--format", "json", "--at", "2026-11-01T00:00:00Z"]);
+    let output = command.arg(tree).stderr(Stdio::null()).output()?;
+    anyhow::ensure!(output.status.success(), "planning {} failed", tree.display());
+    Ok(Sha256::digest(&output.stdout).iter().map(|byte| format!("{byte:02x}")).collect())
+}

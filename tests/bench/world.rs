@@ -1,0 +1,194 @@
+//! Worlds with nodes and pods: made by hand, and what a plan leaves once it is carried out.
+
+use std::collections::BTreeMap;
+
+use fleetwright::catalog::{CapacityType, Catalog, NodeSettings, allocation};
+use fleetwright::fleet::{
+    ClusterIdentity, Instance, InstanceState, Node, Observed, Pod, PodPhase, tag,
+};
+use fleetwright::ids::{NodeName, WorkloadId};
+use fleetwright::manifest::{Desired, Fleet};
+use fleetwright::plan::Plan;
+use fleetwright::plan::wire::{Amount, NodeState};
+use fleetwright::requirement::label;
+use fleetwright::solve::workload_key;
+use fleetwright::units::{Bytes, MilliCpu, Resources};
+use jiff::SignedDuration;
+
+/// Returns a world without nodes.
+pub(crate) fn empty(fleet: &Fleet) -> anyhow::Result<Observed> {
+    let cluster = ClusterIdentity {
+        name: fleet.cluster.name.clone(),
+        region: fleet.cluster.region.to_string(),
+        ..ClusterIdentity::default()
+    };
+    Ok(Observed::empty(cluster, "2026-11-01T00:00:00Z".parse()?))
+}
+
+/// Adds a node of a pool, an hour old.
+pub(crate) fn add_node(
+    world: &mut Observed,
+    (desired, catalog): (&Desired, &Catalog),
+    (pool, kind, zone): (&str, &str, &str),
+) -> NodeName {
+    let number = world.nodes.len();
+    let name = format!("node-{number:05}");
+    let declared = &desired.pools[pool];
+    let class = declared.node_class.as_ref().and_then(|class| desired.node_classes.get(class));
+    let settings = class.map(|class| NodeSettings::of(declared, class)).unwrap_or_default();
+    let found = catalog.get(&kind.into()).expect("a type of the catalogue");
+    let amounts = allocation(found, &settings);
+    let mut labels = found.labels.clone();
+    labels.extend([
+        label("topology.kubernetes.io/zone", zone),
+        label("topology.kubernetes.io/region", catalog.region.as_str()),
+        label("karpenter.sh/capacity-type", "on-demand"),
+        label("karpenter.sh/nodepool", pool),
+    ]);
+    let born = world.taken_at - SignedDuration::from_hours(1);
+    let cluster = world.cluster.name.clone();
+    let tags = [(tag::CLUSTER, cluster), (tag::POOL, pool.into()), (tag::KEY, number.to_string())];
+    let instance = Instance {
+        reservation: None,
+        id: format!("i-{name}").into(),
+        instance_type: kind.into(),
+        zone: zone.into(),
+        capacity_type: CapacityType::OnDemand,
+        state: InstanceState::Running,
+        launched_at: born,
+        image: class.map(|class| class.image.clone()).unwrap_or_default(),
+        tags: tags.map(|(key, value)| (key.to_owned(), value)).into(),
+        group: None,
+    };
+    let node = Node {
+        name: name.as_str().into(),
+        uid: name.as_str().into(),
+        instance: None,
+        labels,
+        annotations: BTreeMap::new(),
+        taints: declared.taints.clone(),
+        capacity: amounts.capacity,
+        allocatable: amounts.allocatable,
+        ready: true,
+        unschedulable: false,
+        created_at: born,
+    };
+    join(world, instance, node)
+}
+
+fn join(world: &mut Observed, instance: Instance, mut node: Node) -> NodeName {
+    let name = node.name.clone();
+    node.labels.extend([label("kubernetes.io/hostname", name.as_str())]);
+    node.instance = Some(instance.id.clone());
+    world.instances.insert(instance.id.clone(), instance);
+    world.nodes.insert(name.clone(), node);
+    name
+}
+
+/// Has pods of a workload run on a node.
+pub(crate) fn bind(
+    world: &mut Observed,
+    desired: &Desired,
+    owner: &WorkloadId,
+    (node, count): (&NodeName, usize),
+) {
+    let key = owner.to_string();
+    world.templates.insert(key.clone(), desired.workloads[owner].template.clone());
+    for _ in 0..count {
+        let number = world.pods.len();
+        world.pods.push(Pod {
+            namespace: owner.namespace.clone(),
+            name: format!("{}-{number}", owner.name).into(),
+            uid: format!("uid-{number}").into(),
+            owner: Some(owner.clone()),
+            template: key.clone(),
+            node: Some(node.clone()),
+            phase: PodPhase::Running,
+            created_at: world.taken_at,
+            terminating: false,
+            mirror: false,
+            granted: [].into(),
+        });
+    }
+}
+
+/// Returns the world with the rows of `plan` carried out and every placed pod where it was put.
+pub(crate) fn carried_out(world: &Observed, plan: &Plan, desired: &Desired) -> Observed {
+    let mut after = Observed { pods: Vec::new(), ..world.clone() };
+    let mut at: BTreeMap<&str, NodeName> = BTreeMap::new();
+    for row in &plan.resource_changes {
+        let (before, now) = (&row.change.before, &row.change.after);
+        if let (Some(gone), true) = (before, before != now) {
+            gone.node.as_ref().map(|name| after.nodes.remove(name));
+            gone.instance_id.as_ref().map(|id| after.instances.remove(id));
+        }
+        let name = match now {
+            None => continue,
+            Some(state) if before == now => state.node.clone(),
+            Some(state) => Some(launch(&mut after, state, row.index.as_deref())),
+        };
+        at.extend(name.map(|name| (row.address.as_str(), name)));
+    }
+    let known: BTreeMap<String, &WorkloadId> =
+        desired.workloads.keys().map(|id| (workload_key(id), id)).collect();
+    for row in &plan.capacity.explain {
+        let Some(node) = at.get(row.address.as_str()) else { continue };
+        for (key, count) in &row.pods {
+            let count = usize::try_from(*count).expect("few pods");
+            bind(&mut after, desired, known[key], (node, count));
+        }
+    }
+    after
+}
+
+/// Adds the machine of a row, Ready.
+fn launch(world: &mut Observed, state: &NodeState, index: Option<&str>) -> NodeName {
+    let taken = |n: &usize| world.instances.contains_key(format!("i-new-{n}").as_str());
+    let first = world.instances.len();
+    let number = (first..).find(|n| !taken(n)).expect("one is free");
+    let pool = state.pool.as_ref().map(ToString::to_string).unwrap_or_default();
+    let tags = [
+        (tag::CLUSTER, world.cluster.name.clone()),
+        (tag::POOL, pool),
+        (tag::KEY, index.unwrap_or_default().to_owned()),
+        (tag::SPEC, state.spec_digest.clone().unwrap_or_default()),
+    ];
+    let instance = Instance {
+        reservation: None,
+        id: format!("i-new-{number}").into(),
+        instance_type: state.instance_type.clone().expect("a launch has a type"),
+        zone: state.zone.clone().expect("a launch has a zone"),
+        capacity_type: state.capacity_type.expect("a launch has a capacity type"),
+        state: InstanceState::Running,
+        launched_at: world.taken_at,
+        image: state.image.clone().unwrap_or_default(),
+        tags: tags.map(|(key, value)| (key.to_owned(), value)).into(),
+        group: None,
+    };
+    let name = format!("new-{number}");
+    let node = Node {
+        name: name.as_str().into(),
+        uid: name.as_str().into(),
+        instance: None,
+        labels: state.labels.clone(),
+        annotations: BTreeMap::new(),
+        taints: state.taints.clone(),
+        capacity: resources(&state.capacity),
+        allocatable: resources(&state.allocatable),
+        ready: true,
+        unschedulable: false,
+        created_at: world.taken_at,
+    };
+    join(world, instance, node)
+}
+
+/// Returns amounts of the wire form as resources.
+fn resources(amount: &Amount) -> Resources {
+    Resources {
+        cpu: MilliCpu(amount.cpu_milli),
+        memory: Bytes(amount.memory_bytes),
+        ephemeral_storage: Bytes(amount.ephemeral_storage_bytes),
+        pods: amount.pods,
+        extended: amount.extended.iter().map(|(k, n)| (k.as_str().into(), *n)).collect(),
+    }
+}
