@@ -99,8 +99,10 @@ mod tests {
         );
         let domains = ["a", "b"].map(LabelValue::from);
         for step in 0..30_u32 {
-            let (group, domain) =
-                (usize::try_from(step % 3).expect("small"), &domains[usize::from(step % 2 == 0)]);
+            let (group, domain) = (
+                usize::try_from(step % 3).expect("small"),
+                &domains[usize::from(step.is_multiple_of(2))],
+            );
             if step % 7 == 6 {
                 tallies.clear(group, &key);
                 assert!(domains.iter().all(|domain| tallies.of_group(group, &key, domain) == 0));
