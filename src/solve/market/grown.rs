@@ -152,11 +152,17 @@ impl<'a> Nursery<'a> {
         most.map_or((0, 0), |(share, resource)| (u128::try_from(share).unwrap_or(0), resource))
     }
 
-    /// Classes under `first`, then the others, from the largest pod to the smallest.
+    /// Classes under `first`, then the others from the largest pod to the smallest; of alike pods
+    /// those first that have the fewest places to go to, which a cap may close.
     fn order(&self, first: usize) -> Vec<usize> {
         let mut order: Vec<usize> = (0..self.market.wares.len()).collect();
         let is_later = |class: &usize| !self.market.caps_of[*class].contains(&first);
-        order.sort_by_cached_key(|class| (is_later(class), Reverse(self.main(*class).0), *class));
+        let places = |class: usize| self.tracks.iter().filter(|track| track.admits[class]).count();
+        let is_capped = |class: usize| !self.market.caps_of[class].is_empty();
+        order.sort_by_cached_key(|class| {
+            let open = if is_capped(*class) { places(*class) } else { usize::MAX };
+            (is_later(class), Reverse(self.main(*class).0), open, *class)
+        });
         order
     }
 
