@@ -335,7 +335,7 @@ mod tests {
         let asks: Vec<(i64, i64)> = (0..60)
             .map(|n| ([100, 250, 500, 1000, 1500][n % 5], [100, 512, 1024, 4096][n % 4]))
             .collect();
-        let place = |class: usize| (class % 3 > 0).then_some(class % 2);
+        let place = |class: usize| (!class.is_multiple_of(3)).then_some(class % 2);
         let cap = Cap { members: (0..12).collect(), most: 1 };
         let market = market(&asks, place, cap);
         let wanted: Vec<u32> = (0..60).map(|n| 3 + n % 7).collect();
