@@ -408,11 +408,14 @@ impl Scheduler {
         attached.step(node, &class.mounts, &rules.volumes, step);
         for set in &class.member_of {
             let listeners = &rules.sets[*set];
-            step.count(slot(&mut on_node[*set], node));
             for tally in &listeners.tallies {
                 let tally = &mut tallies[*tally];
                 tally.step(ground.topologies[tally.topology].domain(node), step);
             }
+            if class.stopping {
+                continue;
+            }
+            step.count(slot(&mut on_node[*set], node));
             for counter in &listeners.counters {
                 let (_, arena) = rules.counters[*counter];
                 if let Some(domain) = ground.counted_domain(arena, node) {

@@ -51,6 +51,8 @@ pub(super) struct Affinity {
 pub(super) struct Class {
     pub(super) shape: Arc<PodShape>,
     pub(super) owner: Option<WorkloadId>,
+    /// Whether its pods are stopping: spreading counts them no more.
+    pub(super) stopping: bool,
     /// What it asks of a node itself.
     pub(super) local: usize,
     pub(super) mounts: Mounts,
@@ -86,11 +88,40 @@ impl Scheduler {
     /// that ask for no spreading are spread by default, and which pods count for that: the pods of
     /// that owner with the same labels.
     pub fn class(&mut self, shape: &Arc<PodShape>, owner: Option<&WorkloadId>) -> ClassIndex {
-        let known = (Arc::clone(shape), owner.cloned());
+        self.class_of(shape, owner, false)
+    }
+
+    /// Makes pods of `shape` known that are stopping, to be bound where they still run: they use
+    /// what they use, affinity sees them, and spreading counts them no more.
+    ///
+    /// Classes of pods that are yet to come have to be known before those that stop are bound.
+    /// Source: `pkg/scheduler/framework/plugins/podtopologyspread/common.go`, `countPodsMatchSelector`.
+    pub fn stopping_class(
+        &mut self,
+        shape: &Arc<PodShape>,
+        owner: Option<&WorkloadId>,
+    ) -> ClassIndex {
+        self.class_of(shape, owner, true)
+    }
+
+    /// Returns the class of pods like these that are stopping.
+    pub fn class_that_stops(&mut self, class: ClassIndex) -> ClassIndex {
+        let Class { shape, owner, .. } = &self.rules.classes[class.0];
+        let (shape, owner) = (Arc::clone(shape), owner.clone());
+        self.stopping_class(&shape, owner.as_ref())
+    }
+
+    fn class_of(
+        &mut self,
+        shape: &Arc<PodShape>,
+        owner: Option<&WorkloadId>,
+        stopping: bool,
+    ) -> ClassIndex {
+        let known = (Arc::clone(shape), owner.cloned(), stopping);
         if let Some(index) = self.rules.class_index.get(&known) {
             return ClassIndex(*index);
         }
-        let bare = self.bare_class(shape, owner);
+        let bare = Class { stopping, ..self.bare_class(shape, owner) };
         let index = Arc::make_mut(&mut self.rules).add_class(bare);
         self.pods_of.push(0);
         self.hopeless.push(None);
@@ -117,6 +148,7 @@ impl Scheduler {
         Class {
             shape: Arc::clone(shape),
             owner: owner.cloned(),
+            stopping: false,
             local: Arc::make_mut(&mut self.rules).local(local),
             mounts,
             member_of: Vec::new(),
@@ -320,7 +352,7 @@ impl Scheduler {
         if index == self.on_node.len() {
             let running = members.iter().any(|class| self.pods_of[*class] > 0);
             let mut inside = vec![false; self.rules.classes.len()];
-            for class in members {
+            for class in members.into_iter().filter(|class| !self.rules.classes[*class].stopping) {
                 inside[class] = true;
             }
             let counted = |load: &Load| {

@@ -17,7 +17,7 @@ pub(super) struct Rules {
     pub(super) namespaces: NamespaceLabels,
     pub(super) default_spread: DefaultSpread,
     pub(super) classes: Vec<Class>,
-    pub(super) class_index: BTreeMap<(Arc<PodShape>, Option<WorkloadId>), usize>,
+    pub(super) class_index: BTreeMap<(Arc<PodShape>, Option<WorkloadId>, bool), usize>,
     pub(super) locals: Vec<Local>,
     local_index: BTreeMap<Local, usize>,
     /// Extended resources.
@@ -72,7 +72,7 @@ impl Rules {
     /// Adds a class that no rule knows of yet, and finds the sets that count its pods.
     pub(super) fn add_class(&mut self, class: Class) -> usize {
         let index = self.classes.len();
-        let known = (Arc::clone(&class.shape), class.owner.clone());
+        let known = (Arc::clone(&class.shape), class.owner.clone(), class.stopping);
         let anchors = Anchor::of_pod(&class.shape, class.owner.as_ref());
         let near = anchors.iter().filter_map(|anchor| self.sets_at.get(anchor)).flatten().copied();
         let counts = |set: &usize| {

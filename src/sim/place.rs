@@ -102,7 +102,7 @@ impl State {
     }
 
     /// Returns the scheduler with everything that is bound. A pod that is stopping uses its room
-    /// still; one that has finished uses none.
+    /// still, and counts for spreading no more; one that has finished uses none.
     fn scheduler(&mut self) -> Scheduler {
         // Fargate runs no daemons, and takes no pod but its own.
         let nodes = self.nodes.values().filter(|node| !node.is_fargate());
@@ -110,13 +110,23 @@ impl State {
         // Each tick draws its own ties.
         let seed = self.seed ^ self.counters.ticks;
         let mut scheduler = Scheduler::new(nodes, &self.namespaces, seed);
+        for pod in self.pods.iter().filter(|pod| pod.node.is_none()).cloned().collect::<Vec<_>>() {
+            if let Some(shape) = self.pod_shape(&pod) {
+                scheduler.class(&shape, pod.owner.as_ref());
+            }
+        }
         let holds = |pod: &&Pod| pod.node.is_some() && (pod.terminating || pod.is_active());
         let bound: Vec<Pod> = self.pods.iter().filter(holds).cloned().collect();
         for pod in bound {
             let node = pod.node.as_ref().and_then(|name| scheduler.node(name));
             let shape = self.pod_shape(&pod);
             if let (Some(node), Some(shape)) = (node, shape) {
-                let class = scheduler.class(&shape, pod.owner.as_ref());
+                let owner = pod.owner.as_ref();
+                let class = if pod.terminating {
+                    scheduler.stopping_class(&shape, owner)
+                } else {
+                    scheduler.class(&shape, owner)
+                };
                 scheduler.bind(class, node);
             }
         }
