@@ -110,6 +110,13 @@ impl Limits {
         left.allows(&self.sizes[to])
     }
 
+    /// Counts a standing node no more.
+    pub(super) fn let_go(&mut self, node: &Standing) {
+        if let Some(left) = node.pool.as_ref().and_then(|pool| self.left.get_mut(pool)) {
+            left.change(&node.capacity, 1);
+        }
+    }
+
     /// Counts one more node.
     pub(super) fn take(&mut self, column: usize) {
         self.change(column, -1);

@@ -78,6 +78,16 @@ impl<'a> Hearing<'a> {
         self.limits.allows(self.rescue.stage.ground.model.of_offer[offer])
     }
 
+    /// Returns whether they would once the nodes that go are gone; until then those count, because
+    /// new nodes come first.
+    pub(super) fn is_within_limits_once_applied(&self, offer: usize) -> bool {
+        let Rescue { stage, layout, .. } = &self.rescue;
+        let mut limits = stage.ground.limits_after(&layout.packing.opened);
+        let gone = stage.ground.standing.iter().zip(&layout.kept).filter(|(_, kept)| !**kept);
+        gone.for_each(|(node, _)| limits.let_go(node));
+        limits.allows(stage.ground.model.of_offer[offer])
+    }
+
     /// Returns what rules out a pod of the group, which has room there, on a node of the offer.
     pub(super) fn refusal(&mut self, group: usize, offer: usize) -> Vec<UnfitReason> {
         let place = self.rescue.place_of(offer);

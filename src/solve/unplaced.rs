@@ -51,6 +51,8 @@ enum Obstacle {
     },
     /// The limits of its pool.
     Limit,
+    /// The limits of its pool, until nodes that this plan removes are gone.
+    LimitForNow,
     /// Its reservation, which the plan uses up.
     Reservation(ReservationId),
     /// Its pool has a fixed number of nodes.
@@ -66,6 +68,9 @@ enum Obstacle {
 /// Returns what keeps a pod off nodes of an offer that admit it and have room.
 fn heard(hearing: &mut Hearing, group: usize, (at, offer): (usize, &Offer)) -> Obstacle {
     if !hearing.is_within_limits(at) {
+        if hearing.is_within_limits_once_applied(at) {
+            return Obstacle::LimitForNow;
+        }
         let reservation = offer.node.reservation.clone();
         return reservation.map_or(Obstacle::Limit, Obstacle::Reservation);
     }
@@ -163,6 +168,7 @@ impl Inquest<'_> {
                     first = first.or(Some((*offer, obstacle)));
                 }
                 Obstacle::Limit
+                | Obstacle::LimitForNow
                 | Obstacle::Reservation(_)
                 | Obstacle::Fixed
                 | Obstacle::Withheld(_)
@@ -210,6 +216,10 @@ impl Inquest<'_> {
                 ("too-small".to_owned(), detail)
             }
             Obstacle::Limit => ("limit-reached".to_owned(), self.limit_detail(pool)),
+            Obstacle::LimitForNow => (
+                "limit-until-applied".to_owned(),
+                format!("{} until nodes that this plan removes are gone", self.limit_detail(pool)),
+            ),
             Obstacle::Reservation(id) => {
                 ("reservation-full".to_owned(), format!("reservation {id} has no machine left"))
             }
@@ -265,6 +275,16 @@ impl Inquest<'_> {
         if self.input.desired.pools.is_empty() {
             return Some("declare a NodePool: the repository has none".to_owned());
         }
+        if let Some((offer, _)) =
+            obstacles.iter().find(|(_, obstacle)| matches!(obstacle, Obstacle::LimitForNow))
+        {
+            let node = &offer.node;
+            return Some(format!(
+                "plan again once this plan is applied: the nodes that go leave room for one {} \
+                 within the limits of pool {}",
+                node.instance_type, node.pool
+            ));
+        }
         let limited = obstacles.iter().find(|(_, o)| matches!(o, Obstacle::Limit));
         if let Some((offer, _)) = limited {
             let node = &offer.node;
@@ -299,7 +319,10 @@ impl Inquest<'_> {
                 Obstacle::Rule(reason) => {
                     return rules::told(shape, &offer.node.labels, reason).remedy;
                 }
-                Obstacle::TooSmall { .. } | Obstacle::Limit | Obstacle::Order => return None,
+                Obstacle::TooSmall { .. }
+                | Obstacle::Limit
+                | Obstacle::LimitForNow
+                | Obstacle::Order => return None,
             };
             return Some(format!(
                 "{change}: {} at ${}/h would hold it",

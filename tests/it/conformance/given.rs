@@ -9,7 +9,7 @@ use fleetwright::demand::DemandMode;
 use fleetwright::engine::{self, Inputs, Scope};
 use fleetwright::fleet::{ClusterIdentity, Node, Observed, tag};
 use fleetwright::manifest::{Desired, Fleet, Tree, TreeFile, read};
-use fleetwright::plan::wire::{Base, BaseWorld, Plan};
+use fleetwright::plan::wire::{Base, BaseWorld, Plan, UnschedulableRow};
 use fleetwright::schedule::ScheduleNode;
 use fleetwright::solve::Settings;
 use fleetwright::units::Resources;
@@ -236,7 +236,11 @@ impl Given {
 
     /// Returns an error where the plan, carried out, leaves something to plan.
     pub(crate) fn settles(&self, made: &Made) -> Result<(), String> {
-        if made.plan.errored {
+        let again = |row: &UnschedulableRow| {
+            row.reasons.iter().any(|why| why.reason == "limit-until-applied")
+        };
+        // Who is told to plan again has something left to plan.
+        if made.plan.errored || made.plan.capacity.unschedulable.iter().any(again) {
             return Ok(());
         }
         let desired = self.desired();
