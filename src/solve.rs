@@ -14,7 +14,9 @@ mod bound;
 mod consolidate;
 mod contest;
 mod converge;
+mod drain;
 mod drift;
+mod early;
 mod exchange;
 mod few;
 mod fill;
@@ -189,7 +191,8 @@ pub struct Packed {
 #[must_use]
 pub fn packing(input: &Input, with_bound: bool) -> Packed {
     let Prepared { apart, offers, standing, fixed: _ } = Prepared::of(input);
-    let passes = Passes { input, demand: &apart.demand, offers: &offers.list, standing: &standing };
+    let (demand, list) = (&apart.demand, &offers.list);
+    let passes = Passes { input, demand, offers: list, standing: &standing, eventful: true };
     let model = passes.model(&apart.demand.groups, &standing);
     let stage = passes.stage(&apart.demand, &standing, &model);
     let layout = consolidate::without_leavers(&stage.ground);
@@ -245,9 +248,11 @@ impl Prepared {
 pub fn solve(input: &Input) -> Solution {
     let Prepared { apart, offers, mut standing, fixed } = Prepared::of(input);
     let groups = &apart.demand.groups;
-    let passes = Passes { input, demand: &apart.demand, offers: &offers.list, standing: &standing };
+    let (demand, list) = (&apart.demand, &offers.list);
+    let passes = Passes { input, demand, offers: list, standing: &standing, eventful: true };
     let model = passes.model(groups, &standing);
-    let outcome = passes.run(&model);
+    let (outcome, eventful) = passes.run_at_best(&model);
+    let passes = Passes { eventful, ..passes };
     let assembly = Assembly {
         input,
         model: &model,
@@ -274,7 +279,8 @@ pub fn solve(input: &Input) -> Solution {
     };
     let unplaced = unplaced.into_iter().map(contested).collect();
     let refusals = offers.refusals.iter().map(|(p, r)| unplaced::refusal_text(p, r));
-    let refusals = refusals.chain(settle::unrehearsed_text(groups)).collect();
+    let refusals = refusals.chain(settle::unrehearsed_text(groups));
+    let refusals = refusals.chain((!eventful).then(|| LUCK.to_owned())).collect();
     let target = Target {
         launches,
         keeps,
@@ -282,7 +288,7 @@ pub fn solve(input: &Input) -> Solution {
         placements: apart.placements(places.placements),
         unplaced: apart.unplaced(unplaced),
         packed: outcome.settled.packed.min(outcome.settled.layout.price),
-        orders: orders(groups, &outcome),
+        orders: orders((groups, &offers.list), &standing, (&outcome, eventful)),
         unsteered: input.settings.steer.then(|| passes.unsteered(&model, &outcome)),
         lower_bound: passes.bound(&outcome),
     };
@@ -290,9 +296,27 @@ pub fn solve(input: &Input) -> Solution {
     Solution { target, standing, refusals }
 }
 
+/// What is said of a fleet that holds its pods once every node is there, and not before.
+const LUCK: &str = "no fleet was found that holds every pod while nodes come up or are drained: \
+                    some may wait then, and a plan made afterwards looks for a place for them";
+
 /// Names of the runs that the fleet passed.
-fn orders(groups: &[PodGroup], outcome: &consolidate::Consolidated) -> Vec<String> {
+fn orders(
+    (groups, offers): (&[PodGroup], &[Offer]),
+    standing: &[Standing],
+    (outcome, eventful): (&consolidate::Consolidated, bool),
+) -> Vec<String> {
+    if !settle::is_rehearsed(groups) {
+        return Vec::new();
+    }
     let layout = &outcome.settled.layout;
     let nodes = layout.kept.iter().filter(|kept| **kept).count() + layout.packing.opened.len();
-    if settle::is_rehearsed(groups) { runs::run_names(groups, nodes) } else { Vec::new() }
+    if !eventful {
+        return runs::run_names(groups, nodes, runs::Events::NONE);
+    }
+    let drained = !runs::leaving(groups, standing, &layout.kept).is_empty();
+    let stays = |(node, kept): (&Standing, &bool)| *kept && !node.is_new;
+    let stands = standing.iter().zip(&layout.kept).any(stays);
+    let early = early::is_early(stands, &outcome.settled.offers, offers);
+    runs::run_names(groups, nodes, runs::Events { drained, early })
 }

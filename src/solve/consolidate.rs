@@ -61,9 +61,7 @@ pub(super) struct Declined {
 
 /// Returns the layout after every removal and replacement that is worth it.
 pub(super) fn consolidate(stage: &Stage, settings: &Settings) -> Consolidated {
-    let layout = without_leavers(&stage.ground);
-    let enough = on_what_stands(stage, &layout);
-    let mut settled = enough.unwrap_or_else(|| stage.rescued(stage.settle(&layout)));
+    let mut settled = settled_at_best(stage, &without_leavers(&stage.ground));
     settled = stage.let_in(stage.sought(with_needed_leavers(stage, settled)));
     let baseline = settled.layout.price;
     let mut round = Round { stage, settings, declined: BTreeMap::new() };
@@ -95,6 +93,11 @@ pub(super) fn without_leavers(ground: &Ground) -> Layout {
         }
     }
     ground.repacked(layout)
+}
+
+/// Returns the layout with no node more than every run needs.
+fn settled_at_best(stage: &Stage, layout: &Layout) -> Settled {
+    on_what_stands(stage, layout).unwrap_or_else(|| stage.rescued(stage.settle(layout)))
 }
 
 /// Returns the layout without new nodes, where kube-scheduler places every pod all the same: then
@@ -138,7 +141,7 @@ fn with_needed_leavers(stage: &Stage, mut settled: Settled) -> Settled {
         }
         let mut kept = settled.layout.kept.clone();
         kept[index] = true;
-        let trial = stage.rescued(stage.settle(&stage.ground.layout(kept)));
+        let trial = settled_at_best(stage, &stage.ground.layout(kept));
         if left(&trial) < left(&settled) {
             settled = trial;
         }

@@ -41,9 +41,30 @@ pub(super) struct Passes<'a> {
     pub demand: &'a Demand,
     pub offers: &'a [Offer],
     pub standing: &'a [Standing],
+    /// Whether pods are rehearsed to come while nodes come up and are drained as well.
+    pub eventful: bool,
 }
 
 impl Passes<'_> {
+    /// Returns the answer, and whether it was rehearsed with what happens meanwhile: where no fleet
+    /// holds every pod then, one that holds more of them otherwise is the better answer.
+    pub(super) fn run_at_best(&self, model: &Model) -> (Consolidated, bool) {
+        let left = |outcome: &Consolidated| outcome.settled.unplaced.values().sum::<u32>();
+        let outcome = self.run(model);
+        if left(&outcome) == 0 || !self.has_events() {
+            return (outcome, true);
+        }
+        let other = Passes { eventful: false, ..*self }.run(model);
+        if left(&other) < left(&outcome) { (other, false) } else { (outcome, true) }
+    }
+
+    /// Returns whether some nodes may be usable before others, or drained.
+    fn has_events(&self) -> bool {
+        let is_tainted = |offer: &Offer| !offer.node.startup_taints.is_empty();
+        !self.standing.is_empty()
+            || self.offers.iter().any(is_tainted) && !self.offers.iter().all(is_tainted)
+    }
+
     /// Returns the answer that no further pass improves, in terms of `model`, which is the problem
     /// of the groups over the nodes that really stand.
     pub(super) fn run(&self, model: &Model) -> Consolidated {
@@ -164,7 +185,7 @@ impl Passes<'_> {
         let limits = Limits::of(&pools, supply, &counted, &columns);
         let ground = Ground::of(model, standing, limits);
         let stage = Stage::new(ground, demand, self.offers, &self.input.desired.namespaces);
-        stage.steered(self.input.settings.steer)
+        stage.steered(self.input.settings.steer).eventful(self.eventful)
     }
 
     /// Returns what the fleet lacks for every order to pass if no nomination is honoured.

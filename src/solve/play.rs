@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 
 use super::abreast::{Wanted, until_failure};
+use super::early::is_early;
 use super::layout::Layout;
-use super::offer::admits_daemon;
+use super::offer::{Offer, admits_daemon};
 use super::rehearse::{Placements, Stage};
-use super::runs::{Run, spreads};
+use super::runs::{Coming, Events, Leaving, Run, leaving, spreads};
 use super::target::Place;
 use crate::requirement::{key, label};
 use crate::schedule::{ClassIndex, NodeIndex, ScheduleNode, Scheduler};
@@ -20,7 +21,7 @@ pub(super) type Blank = (Scheduler, Vec<ClassIndex>, Vec<ClassIndex>);
 /// What one run came to: where pods went, and how many of each group found no place.
 pub(super) struct Performance {
     /// Group and node of each pod that came.
-    went: Vec<(usize, NodeIndex)>,
+    pub went: Vec<(usize, NodeIndex)>,
     /// Pods by group that found no place.
     pub left: BTreeMap<usize, u32>,
 }
@@ -32,9 +33,15 @@ pub(super) struct Scene {
     pub classes: Vec<ClassIndex>,
     /// The class of each daemon.
     pub daemons: Vec<ClassIndex>,
+    /// The nodes, by their number.
+    nodes: Vec<ScheduleNode>,
     /// What each node is, by its number.
     places: Vec<Place>,
+    /// The offer of each new node.
+    offers: Vec<usize>,
     pub staying: Placements,
+    /// Pods on nodes that go.
+    pub leaving: Leaving,
 }
 
 /// Which pods come to the stage.
@@ -70,6 +77,19 @@ impl Scene {
         self.places.len()
     }
 
+    /// Returns the nodes, what they are, and the offer of each new one.
+    pub(super) fn cast(&self) -> impl Iterator<Item = (&ScheduleNode, &Place, Option<usize>)> {
+        self.nodes.iter().zip(&self.places).map(|(node, place)| match place {
+            Place::Launch(index) => (node, place, self.offers.get(*index).copied()),
+            Place::Node(_) => (node, place, None),
+        })
+    }
+
+    /// Binds the pods that stay where they run.
+    pub(super) fn seat(&self, scheduler: &mut Scheduler) {
+        seat(scheduler, &self.classes, &self.staying);
+    }
+
     /// Returns where the pods are after a run, those that stay among them.
     pub(super) fn placements(&self, performance: &Performance) -> Placements {
         let mut went = performance.went.clone();
@@ -82,6 +102,23 @@ impl Scene {
             *placements.entry(group).or_default().entry(place).or_insert(0) += count;
         }
         placements
+    }
+
+    /// Returns what happens while the pods come.
+    fn events_of(&self, offers: &[Offer]) -> Events {
+        let stands = self.offers.len() < self.nodes.len();
+        Events { drained: !self.leaving.is_empty(), early: is_early(stands, &self.offers, offers) }
+    }
+}
+
+/// Binds pods to the nodes that they stay on.
+fn seat(scheduler: &mut Scheduler, classes: &[ClassIndex], staying: &Placements) {
+    for (group, places) in staying {
+        for (place, count) in places {
+            let Place::Node(name) = place else { continue };
+            let node = scheduler.node(name).expect("every kept node is on stage");
+            (0..*count).for_each(|_| scheduler.bind(classes[*group], node));
+        }
     }
 }
 
@@ -103,6 +140,11 @@ fn next(nodes: &mut Vec<(NodeIndex, u32)>) -> Option<NodeIndex> {
 }
 
 impl Stage<'_> {
+    /// Returns what happens on a scene while the pods come.
+    pub(super) fn events(&self, scene: &Scene) -> Events {
+        if self.eventful { scene.events_of(self.offers) } else { Events::NONE }
+    }
+
     /// Returns where the packing of a layout has the pods of each group.
     pub(super) fn guided(&self, layout: &Layout, scene: &Scene) -> Guided {
         let unplaced = self.unplaced(layout, &scene.staying);
@@ -151,9 +193,19 @@ impl Stage<'_> {
         pods: &Pods,
         is_wanted: &dyn Fn() -> bool,
     ) -> Performance {
+        if run.is_early() && pods.guided.is_none() {
+            return self.play_early(scene, run, pods.pending);
+        }
+        if run.is_drained() && pods.guided.is_none() {
+            return self.play_drained(scene, run, pods.pending);
+        }
         let scheduler = scene.scheduler.clone();
         let mut scheduler = scheduler.with_balance(run.balance).with_seed(run.seed());
-        let queue = run.queue(self.groups, &self.worth, pods.pending);
+        let queue = run.queue(
+            self.groups,
+            &self.worth,
+            &Coming { pending: pods.pending, leaving: &scene.leaving },
+        );
         let mut guided = pods.guided.cloned().unwrap_or_default();
         let (mut went, mut left) = (Vec::with_capacity(queue.len()), BTreeMap::new());
         for pods in queue.chunks(LOOK_EVERY) {
@@ -203,7 +255,7 @@ impl Stage<'_> {
     }
 
     /// Returns a scheduler for so many nodes that knows the classes of all groups and daemons.
-    fn blank(&self, nodes: usize) -> &Blank {
+    pub(super) fn blank(&self, nodes: usize) -> &Blank {
         if spreads(self.groups.len(), nodes) {
             self.spreading.get_or_init(|| self.make_blank(true))
         } else {
@@ -245,9 +297,10 @@ impl Stage<'_> {
             self.bind_daemons(&mut scheduler, &daemons, (node, *index));
         }
         let staying = self.staying(layout);
-        let mut scene = Scene { scheduler, classes, daemons, places, staying };
-        Self::seat(&mut scene);
-        scene
+        let leaving = leaving(self.groups, self.ground.standing, &layout.kept);
+        let offers = offers.to_vec();
+        seat(&mut scheduler, &classes, &staying);
+        Scene { scheduler, classes, daemons, nodes, places, offers, staying, leaving }
     }
 
     /// Returns the node that a launch becomes.
@@ -307,18 +360,5 @@ impl Stage<'_> {
             }
         }
         staying
-    }
-
-    /// Binds the pods that stay where they run.
-    fn seat(scene: &mut Scene) {
-        for (group, places) in &scene.staying {
-            for (place, count) in places {
-                let Place::Node(name) = place else { continue };
-                let seat = scene.scheduler.node(name).expect("every kept node is on stage");
-                for _ in 0..*count {
-                    scene.scheduler.bind(scene.classes[*group], seat);
-                }
-            }
-        }
     }
 }

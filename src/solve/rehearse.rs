@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use super::layout::{Ground, Layout};
 use super::offer::Offer;
 use super::play::{Blank, Cast, Performance, Scene};
-use super::runs::{Run, planned_pods, runs};
+use super::runs::{self, Run, planned_pods};
 use super::standing::zone_of;
 use super::target::Place;
 use crate::demand::{Daemon, Demand, PodGroup};
@@ -35,6 +35,8 @@ pub(super) struct Stage<'a> {
     work: AtomicU64,
     /// Whether each pod is nominated to the node that the packing has it on.
     pub steered: bool,
+    /// Whether pods come while nodes come up and are drained as well.
+    pub eventful: bool,
     /// The run that failed last: it is the first to be played of the next fleet.
     hardest: AtomicUsize,
 }
@@ -80,6 +82,7 @@ impl<'a> Stage<'a> {
             worth,
             work: AtomicU64::new(0),
             steered: false,
+            eventful: true,
             hardest: AtomicUsize::new(0),
         }
     }
@@ -87,6 +90,11 @@ impl<'a> Stage<'a> {
     /// Returns the stage with pods nominated to the nodes that the packing has them on, or not.
     pub(super) fn steered(self, steered: bool) -> Self {
         Self { steered, ..self }
+    }
+
+    /// Returns the stage with pods that come while nodes come up and are drained, or not.
+    pub(super) fn eventful(self, eventful: bool) -> Self {
+        Self { eventful, ..self }
     }
 
     /// Counts `tries` of a node by a pod.
@@ -104,12 +112,17 @@ impl<'a> Stage<'a> {
         self.work.store(0, Ordering::Relaxed);
     }
 
+    /// Returns the runs that a fleet has to pass.
+    fn runs(&self, scene: &Scene) -> Vec<Run> {
+        runs::runs(planned_pods(self.groups), scene.nodes(), self.events(scene))
+    }
+
     /// Plays the runs and stops at the first that leaves pods over.
     pub(super) fn rehearse(&self, layout: &Layout) -> Verdict {
         let offers = self.choose_offers(layout);
         let scene = self.scene(layout, &offers);
         let unplaced = self.excluded(layout, &scene);
-        let runs = runs(planned_pods(self.groups), scene.nodes());
+        let runs = self.runs(&scene);
         // A fleet that does not hold fails most often where the one before it failed.
         let hardest = self.hardest.load(Ordering::Relaxed).min(runs.len() - 1);
         let order: Vec<usize> =
@@ -134,9 +147,8 @@ impl<'a> Stage<'a> {
         let scene = self.scene(layout, &offers);
         let unplaced = self.excluded(layout, &scene);
         let cast = Cast { unplaced: &unplaced, guided: None };
-        let left = runs(planned_pods(self.groups), scene.nodes())
-            .iter()
-            .map(|run| self.play_one(&scene, *run, cast).left.values().sum());
+        let runs = self.runs(&scene);
+        let left = runs.iter().map(|run| self.play_one(&scene, *run, cast).left.values().sum());
         left.max().unwrap_or(0)
     }
 
@@ -145,11 +157,11 @@ impl<'a> Stage<'a> {
         let offers = self.choose_offers(layout);
         let scene = self.scene(layout, &offers);
         let mut unplaced = self.excluded(layout, &scene);
-        let runs = runs(planned_pods(self.groups), scene.nodes());
+        let runs = self.runs(&scene);
         let guided = self.steered.then(|| self.guided(layout, &scene));
         loop {
             let cast = Cast { unplaced: &unplaced, guided: guided.as_ref() };
-            let mut played = self.play_all(&scene, runs, cast);
+            let mut played = self.play_all(&scene, &runs, cast);
             let last = played.last().expect("there is at least one run");
             if last.left.is_empty() {
                 let first = scene.placements(&played.swap_remove(0));
@@ -172,8 +184,8 @@ impl<'a> Stage<'a> {
         let scene = self.scene(layout, &offers);
         let guided = self.steered.then(|| self.guided(layout, &scene));
         let cast = Cast { unplaced: &unplaced, guided: guided.as_ref() };
-        let runs = runs(planned_pods(self.groups), scene.nodes());
-        let mut played = self.play_all(&scene, runs, cast);
+        let runs = self.runs(&scene);
+        let mut played = self.play_all(&scene, &runs, cast);
         if played.last().is_none_or(|last| !last.left.is_empty()) {
             return None;
         }
@@ -188,8 +200,8 @@ impl<'a> Stage<'a> {
         let guided = self.steered.then(|| self.guided(&settled.layout, &scene));
         let nobody = BTreeMap::new();
         let cast = || Cast { unplaced: &nobody, guided: guided.as_ref() };
-        let runs = runs(planned_pods(self.groups), scene.nodes()).iter();
-        runs.map(|run| self.play_one(&scene, *run, cast()).left).collect()
+        let runs = self.runs(&scene);
+        runs.iter().map(|run| self.play_one(&scene, *run, cast()).left).collect()
     }
 
     fn settled(
@@ -300,7 +312,7 @@ impl<'a> Stage<'a> {
         if total == 0 {
             return BTreeMap::new();
         }
-        let first = runs(planned_pods(self.groups), scene.nodes())[0];
+        let first = self.runs(scene)[0];
         let cast = Cast { unplaced: &BTreeMap::new(), guided: None };
         let left = self.play_one(scene, first, cast).left;
         if left.values().map(|n| u64::from(*n)).sum::<u64>() <= total {

@@ -4,6 +4,7 @@ use rand::SeedableRng;
 use rand::seq::SliceRandom;
 use rand_pcg::Pcg64;
 
+use super::standing::Standing;
 use crate::demand::PodGroup;
 use crate::schedule::Balance;
 
@@ -26,6 +27,29 @@ enum Order {
     SmallestFirst,
     /// At random, from this seed.
     Shuffled(u64),
+    /// Those that run nowhere yet, then those of one node that goes after the other, as drains
+    /// make them come.
+    Drained,
+    /// By namespace and name, on the nodes that stand first, and on new ones as these come up.
+    Early,
+}
+
+/// For each node that goes, by its place among the standing ones, how many pods of which group run
+/// there.
+pub(super) type Leaving = Vec<(usize, Vec<(usize, u32)>)>;
+
+/// Returns the pods on nodes that are not `kept`.
+pub(super) fn leaving(groups: &[PodGroup], standing: &[Standing], kept: &[bool]) -> Leaving {
+    let gone = standing.iter().zip(kept).enumerate();
+    let gone = gone.filter(|(_, (node, kept))| !**kept && !node.is_new);
+    let pods = |node: &Standing| -> Vec<(usize, u32)> {
+        let here = |(index, group): (usize, &PodGroup)| {
+            group.running.get(&node.name).map(|count| (index, *count))
+        };
+        groups.iter().enumerate().filter_map(here).collect()
+    };
+    let gone = gone.map(|(index, (node, _))| (index, pods(node)));
+    gone.filter(|(_, pods)| !pods.is_empty()).collect()
 }
 
 /// What tells most comes first.
@@ -40,6 +64,15 @@ const RUNS: [Run; 8] = [
     Run { order: Order::Shuffled(2), balance: Balance::Level },
 ];
 
+/// What more there is to tell where pods come while nodes come up.
+const EARLY: [Run; 1] = [Run { order: Order::Early, balance: Balance::Change }];
+
+/// What more there is to tell where nodes are drained.
+const DRAINS: [Run; 2] = [
+    Run { order: Order::Drained, balance: Balance::Change },
+    Run { order: Order::Drained, balance: Balance::Level },
+];
+
 /// How many of the runs are made up to so many pods times nodes: on a small fleet one pod decides,
 /// and a run costs little.
 const RUNS_UP_TO: [(u64, usize); 2] = [(20_000, 8), (20_000_000, 5)];
@@ -47,11 +80,29 @@ const RUNS_UP_TO: [(u64, usize); 2] = [(20_000, 8), (20_000_000, 5)];
 /// Runs that are made of any fleet.
 const RUNS_MIN: usize = 3;
 
-/// Returns the runs for so many pods on so many nodes.
-pub(super) fn runs(pods: u64, nodes: usize) -> &'static [Run] {
+/// What happens to a fleet while its pods come.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Events {
+    /// Nodes are drained.
+    pub drained: bool,
+    /// New nodes come up later than others, which pods may use before.
+    pub early: bool,
+}
+
+impl Events {
+    /// Every node is there, and stays.
+    pub(super) const NONE: Self = Self { drained: false, early: false };
+}
+
+/// Returns the runs for so many pods on so many nodes; what happens meanwhile is left out of those
+/// of the largest fleets.
+pub(super) fn runs(pods: u64, nodes: usize, events: Events) -> Vec<Run> {
     let work = pods.saturating_mul(u64::try_from(nodes).unwrap_or(u64::MAX));
     let made = RUNS_UP_TO.iter().find(|(most, _)| work <= *most).map(|(_, made)| *made);
-    &RUNS[..made.unwrap_or(RUNS_MIN)]
+    let drains = if events.drained && made.is_some() { &DRAINS[..] } else { &[] };
+    let early = if events.early && made.is_some() { &EARLY[..] } else { &[] };
+    let runs = RUNS[..made.unwrap_or(RUNS_MIN)].iter();
+    runs.chain(early).chain(drains).copied().collect()
 }
 
 /// Returns how many pods are planned.
@@ -67,6 +118,8 @@ impl Run {
             Order::LargestFirst => 1,
             Order::SmallestFirst => 2,
             Order::Shuffled(seed) => 2 + seed,
+            Order::Drained => 5,
+            Order::Early => 6,
         };
         let balance = match self.balance {
             Balance::Change => 0,
@@ -81,6 +134,8 @@ impl Run {
             Order::LargestFirst => "largest-first".to_owned(),
             Order::SmallestFirst => "smallest-first".to_owned(),
             Order::Shuffled(seed) => format!("shuffled-{seed}"),
+            Order::Drained => "drained".to_owned(),
+            Order::Early => "as-nodes-come-up".to_owned(),
         };
         let balance = match self.balance {
             Balance::Level => "1.35",
@@ -91,22 +146,71 @@ impl Run {
 
     /// Returns the `pending` pods, by group, in the order in which they come, given what a pod of
     /// each group is worth; higher priority goes first in any case.
-    pub(super) fn queue(self, groups: &[PodGroup], worth: &[i128], pending: &[u32]) -> Vec<usize> {
+    pub(super) fn queue(self, groups: &[PodGroup], worth: &[i128], coming: &Coming) -> Vec<usize> {
+        let pending = coming.pending;
         let mut order: Vec<usize> = (0..groups.len()).filter(|group| pending[*group] > 0).collect();
         match self.order {
             Order::LargestFirst => order.sort_by_key(|g| (std::cmp::Reverse(worth[*g]), *g)),
             Order::SmallestFirst => order.sort_by_key(|g| (worth[*g], *g)),
-            Order::Declared | Order::Shuffled(_) => {}
+            Order::Declared | Order::Shuffled(_) | Order::Drained | Order::Early => {}
         }
-        let count = |group: usize| usize::try_from(pending[group]).unwrap_or(usize::MAX);
-        let pods = |group: usize| std::iter::repeat_n(group, count(group));
-        let mut queue: Vec<usize> = order.into_iter().flat_map(pods).collect();
+        let mut queue: Vec<usize> = order.into_iter().flat_map(|g| pods(g, pending[g])).collect();
         if let Order::Shuffled(seed) = self.order {
             queue.shuffle(&mut Pcg64::seed_from_u64(seed));
         }
-        queue.sort_by_key(|group| std::cmp::Reverse(groups[*group].shape.priority));
+        let first = |queue: &mut Vec<usize>| {
+            queue.sort_by_key(|group| std::cmp::Reverse(groups[*group].shape.priority));
+        };
+        if self.order == Order::Drained {
+            // Who is evicted comes when the others have their places.
+            let mut evicted;
+            (queue, evicted) = coming.drained();
+            first(&mut queue);
+            first(&mut evicted);
+            queue.extend(evicted);
+        } else {
+            first(&mut queue);
+        }
         queue
     }
+
+    /// Returns whether pods come while nodes come up.
+    pub(super) fn is_early(self) -> bool {
+        self.order == Order::Early
+    }
+
+    /// Returns whether pods come while nodes are drained.
+    pub(super) fn is_drained(self) -> bool {
+        self.order == Order::Drained
+    }
+}
+
+/// The pods that come to the scheduler.
+#[derive(Clone, Copy)]
+pub(super) struct Coming<'a> {
+    /// How many of each group.
+    pub pending: &'a [u32],
+    /// Where some of them run until their nodes are drained.
+    pub leaving: &'a Leaving,
+}
+
+impl Coming<'_> {
+    /// Returns the pods that run nowhere yet, and those that are evicted.
+    fn drained(&self) -> (Vec<usize>, Vec<usize>) {
+        let mut pending = self.pending.to_vec();
+        let mut evicted = Vec::new();
+        for (group, count) in self.leaving.iter().flat_map(|(_, pods)| pods) {
+            let count = pending[*group].min(*count);
+            pending[*group] -= count;
+            evicted.extend(pods(*group, count));
+        }
+        let groups = 0..pending.len();
+        (groups.flat_map(|group| pods(group, pending[group])).collect(), evicted)
+    }
+}
+
+fn pods(group: usize, count: u32) -> impl Iterator<Item = usize> {
+    std::iter::repeat_n(group, usize::try_from(count).unwrap_or(usize::MAX))
 }
 
 /// Workloads times nodes up to which default spreading, a score of its own for each workload on
@@ -119,8 +223,8 @@ pub(super) fn spreads(groups: usize, nodes: usize) -> bool {
 }
 
 /// Returns the names of the runs that a plan of this size passes.
-pub(super) fn run_names(groups: &[PodGroup], nodes: usize) -> Vec<String> {
+pub(super) fn run_names(groups: &[PodGroup], nodes: usize, events: Events) -> Vec<String> {
     let suffix = if spreads(groups.len(), nodes) { "" } else { ", without default spreading" };
-    let runs = runs(planned_pods(groups), nodes).iter();
-    runs.map(|run| format!("{}{suffix}", run.name())).collect()
+    let runs = runs(planned_pods(groups), nodes, events);
+    runs.iter().map(|run| format!("{}{suffix}", run.name())).collect()
 }

@@ -17,6 +17,10 @@ use crate::units::MicroUsd;
 /// Times that nodes are added for what was left over; each time for twice as much of it.
 const REPAIRS_MAX: u32 = 10;
 
+/// How many times the price of a packing its repair may come to: beyond that, nodes stand empty for
+/// luck alone, and it is the rule of a pod that has to be looked at.
+const REPAIRED_PRICE_MAX: i64 = 4;
+
 /// Pods up to which a plan is rehearsed; above, it says that it was not.
 const REHEARSED_PODS_MAX: u64 = 300_000;
 
@@ -54,7 +58,7 @@ impl Stage<'_> {
         }
         self.forget_work();
         if let Verdict::Passed(settled) = self.rehearse(layout) {
-            return settled;
+            return Settled { packed, ..self.without_idle(settled) };
         }
         let best = match self.of_few_shapes(layout, budget) {
             Some(few) if self.work() > budget.work => few,
@@ -85,13 +89,7 @@ impl Stage<'_> {
     /// Leaves out new nodes as long as every run still finds each pod a place: first those that
     /// hold nothing, then of each column ever more at once, the dearest first.
     fn trimmed(&self, mut best: Settled, budget: Budget) -> Settled {
-        let idle =
-            |settled: &Settled, node: usize| settled.layout.packing.opened[node].pods.is_empty();
-        let nodes = best.layout.packing.opened.len();
-        let without: Vec<usize> = (0..nodes).filter(|node| idle(&best, *node)).collect();
-        if let Some(leaner) = self.without_nodes(&best, &without) {
-            best = leaner;
-        }
+        best = self.without_idle(best);
         let columns = &self.ground.model.columns;
         let mut used: Vec<usize> = best.layout.packing.opened.iter().map(|n| n.column).collect();
         used.sort_unstable();
@@ -138,6 +136,7 @@ impl Stage<'_> {
     /// The scheduler spreads pods over new nodes as well, so that adding just enough may go on for
     /// ever: each round adds room for twice as much of what was left as the one before.
     fn repaired(&self, layout: &Layout, cap: Option<MicroUsd>) -> Option<Settled> {
+        let most = layout.price.times(REPAIRED_PRICE_MAX);
         let mut layout = layout.clone();
         for round in 0..REPAIRS_MAX {
             let left = match self.rehearse(&layout) {
@@ -152,7 +151,7 @@ impl Stage<'_> {
             }
             layout.price += more.price(self.ground.model);
             layout.packing.opened.extend(more.opened);
-            if cap.is_some_and(|cap| layout.price >= cap) {
+            if layout.price > most || cap.is_some_and(|cap| layout.price >= cap) {
                 return None;
             }
         }

@@ -10,10 +10,14 @@
 //!   the plan does;
 //! * never a false *unschedulable*: where some fleet within the limits and some sequence of single
 //!   placements hold everything, the plan leaves nothing out; and where it does leave pods out, no
-//!   one more node would take any of them.
+//!   one more node would take any of them;
+//! * a plan is an end: applied in the simulated world, everything that it places runs, and plan after
+//!   plan there is soon nothing left to plan.
 //!
-//! `PROOF_CASES` sets how many trees are drawn, `PROOF_SEED` which ones.
+//! `PROOF_CASES` sets how many trees are drawn, `PROOF_APPLIED` how many of them are applied, and
+//! `PROOF_SEED` which ones.
 
+mod carry;
 mod draw;
 mod fleets;
 mod orders;
@@ -34,6 +38,9 @@ use stage::Stage;
 
 /// Trees drawn unless the environment says otherwise.
 const CASES: u32 = 1_200;
+
+/// Trees whose plans are applied as well, unless the environment says otherwise.
+const APPLIED: u32 = 150;
 
 /// Of so many ways to come that no rehearsal tried, at most one leaves a pod over.
 const UNSEEN_LEFT_MIN: u64 = 50;
@@ -56,14 +63,17 @@ const LAWS: [Law; 5] = [
     ("the order of documents decides nothing", Stage::does_not_depend_on_order),
 ];
 
-/// Plans a case and holds the plan to the laws.
-fn judge(text: &str) -> Result<(), String> {
+/// What holds once plans are applied, which takes longer to try.
+const LAWS_OF_APPLYING: [Law; 1] =
+    [("applied, plan after plan comes to rest", Stage::applied_comes_to_rest)];
+
+/// Plans a case and holds the plan to `laws`.
+fn judge(text: &str, laws: &[Law]) -> Result<(), String> {
     let Some(stage) = Stage::of(text)? else { return Ok(()) };
-    let mut laws = LAWS.iter();
-    laws.try_for_each(|(name, law)| law(&stage).map_err(|why| format!("{name}: {why}")))
+    laws.iter().try_for_each(|(name, law)| law(&stage).map_err(|why| format!("{name}: {why}")))
 }
 
-fn draw_some(cases: u32, seed: u32, thread: u32) -> Option<String> {
+fn draw_some(cases: u32, seed: u32, thread: u32, laws: &[Law]) -> Option<String> {
     let config =
         Config { cases, failure_persistence: None, max_shrink_iters: 2_000, ..Config::default() };
     let mut bytes = [0; 32];
@@ -72,7 +82,7 @@ fn draw_some(cases: u32, seed: u32, thread: u32) -> Option<String> {
     let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &bytes);
     let mut runner = TestRunner::new_with_rng(config, rng);
     let trees = tree().prop_map(|tree| tree.to_string());
-    let tried = runner.run(&trees, |text| judge(&text).map_err(TestCaseError::fail));
+    let tried = runner.run(&trees, |text| judge(&text, laws).map_err(TestCaseError::fail));
     match tried {
         Ok(()) => None,
         Err(TestError::Fail(why, text)) => {
@@ -91,10 +101,21 @@ fn kept() -> Vec<(usize, String)> {
     cases.map(|case| (case.line, case.text)).collect()
 }
 
+/// Returns the trees, of so many drawn, that break one of `laws`.
+fn broken(cases: u32, laws: &[Law]) -> Vec<String> {
+    let seed = setting("PROOF_SEED", 1);
+    std::thread::scope(|scope| {
+        let one = |thread| scope.spawn(move || draw_some(cases / THREADS, seed, thread, laws));
+        let threads: Vec<_> = (0..THREADS).map(one).collect();
+        threads.into_iter().filter_map(|thread| thread.join().expect("no panic")).collect()
+    })
+}
+
 #[test]
 fn plans_of_kept_trees_keep_their_laws() {
+    let all: Vec<Law> = LAWS.into_iter().chain(LAWS_OF_APPLYING).collect();
     let broken = |(line, text): (usize, String)| {
-        judge(&text).err().map(|why| format!("proof/kept.md:{line}: {why}"))
+        judge(&text, &all).err().map(|why| format!("proof/kept.md:{line}: {why}"))
     };
     let broken: Vec<String> = kept().into_iter().filter_map(broken).collect();
     assert!(broken.is_empty(), "{}", broken.join("\n"));
@@ -102,14 +123,15 @@ fn plans_of_kept_trees_keep_their_laws() {
 
 #[test]
 fn plans_of_drawn_trees_keep_their_laws() {
-    let (cases, seed) = (setting("PROOF_CASES", CASES), setting("PROOF_SEED", 1));
-    let found: Vec<String> = std::thread::scope(|scope| {
-        let one = |thread| scope.spawn(move || draw_some(cases / THREADS, seed, thread));
-        let threads: Vec<_> = (0..THREADS).map(one).collect();
-        threads.into_iter().filter_map(|thread| thread.join().expect("no panic")).collect()
-    });
+    let found = broken(setting("PROOF_CASES", CASES), &LAWS);
     assert!(found.is_empty(), "{}", found.join("\n"));
     let total = |count: &AtomicU64| count.load(Ordering::Relaxed);
     let (tried, left) = (total(&SEEN.tried), total(&SEEN.left));
     assert!(left * UNSEEN_LEFT_MIN <= tried, "of {tried} ways to come {left} leave a pod over");
+}
+
+#[test]
+fn plans_of_drawn_trees_are_applied_and_come_to_rest() {
+    let found = broken(setting("PROOF_APPLIED", APPLIED), &LAWS_OF_APPLYING);
+    assert!(found.is_empty(), "{}", found.join("\n"));
 }

@@ -1,0 +1,126 @@
+//! Plans carried out in the simulated world.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use fleetwright::apply::{ApplySettings, Bounds, Ports, Verdict, apply};
+use fleetwright::demand::{ShapeContext, shape_of};
+use fleetwright::fleet::{Observed, Pod, write_world};
+use fleetwright::manifest::{Desired, Scale};
+use fleetwright::sim::{DeliveredWorkload, Delivery, Genesis, ShapeOf, World};
+use fleetwright::storage::Storage;
+use jiff::SignedDuration;
+
+use super::stage::Stage;
+use crate::conformance::{Given, Made};
+
+/// How long the world may take to come to rest.
+const SETTLE_MAX: SignedDuration = SignedDuration::from_mins(30);
+
+/// Plans after which nothing is left to plan: more than one, because kube-scheduler does not put
+/// pods where a plan has them, and a node that it left empty, or that should leave and no longer has
+/// to stay, is for the next plan to see.
+const PLANS_MAX: usize = 4;
+
+impl Stage {
+    /// Applied in the simulated world, every pod that the plan places runs, and plan after plan comes
+    /// to rest.
+    pub(super) fn applied_comes_to_rest(&self) -> Result<(), String> {
+        // A pod that is left out takes room all the same where kube-scheduler finds it some.
+        if self.left().iter().any(|count| *count > 0) {
+            return Ok(());
+        }
+        // A plan that says so itself may have to be made again before everything runs.
+        let said = |text: &String| text.contains("while nodes come up or are drained");
+        if self.made.plan.capacity.diagnostics.iter().any(|row| said(&row.message)) {
+            return Ok(());
+        }
+        let (mut given, mut made) = (self.given.in_world(self.given.world.clone()), None);
+        for _ in 0..PLANS_MAX {
+            let plan = made.as_ref().unwrap_or(&self.made);
+            let world = out(&given, plan, &self.desired);
+            let world = world.map_err(|why| self.story(&format!("apply: {why}")))?;
+            self.runs_everything(&world).map_err(|why| self.story(&why))?;
+            given = given.in_world(world);
+            let next = given.plan(&[])?;
+            let totals = next.plan.summary;
+            if !next.plan.capacity.unschedulable.is_empty() {
+                return Err(self.story(&next.with_story("applied, pods are left out:")));
+            }
+            if (totals.add, totals.change, totals.destroy) == (0, 0, 0) {
+                return Ok(());
+            }
+            made = Some(next);
+        }
+        let last = made.as_ref().unwrap_or(&self.made);
+        Err(self.story(&last.with_story("applied, plan after plan leaves more to plan:")))
+    }
+
+    fn runs_everything(&self, world: &Observed) -> Result<(), String> {
+        for group in &self.demand.groups {
+            let of = |pod: &&Pod| pod.owner.as_ref() == Some(&group.workload) && pod.node.is_some();
+            let bound = world.pods.iter().filter(of).count();
+            if bound < usize::try_from(group.counts.planned).unwrap_or(usize::MAX) {
+                return Err(format!("{bound} pods of {} run", group.workload));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Returns the world that comes of `made` when it is applied and the scheduler has acted.
+fn out(given: &Given, made: &Made, desired: &Desired) -> Result<Observed, String> {
+    let directory = tempfile::tempdir().map_err(|error| error.to_string())?;
+    let file = directory.path().join("world.json");
+    std::fs::write(file, write_world(&given.world)).map_err(|error| error.to_string())?;
+    let context = Rc::new(desired.clone());
+    let shape: ShapeOf = Rc::new(move |namespace, template| {
+        shape_of(namespace, template, &ShapeContext::of(&context))
+    });
+    let (cluster, now) = (given.world.cluster.clone(), given.world.taken_at);
+    let genesis = Genesis { cluster: cluster.clone(), now, seed: 1 };
+    let world = World::open(directory.path(), &genesis, shape).map_err(|e| e.to_string())?;
+    world.deliver(&delivery(desired)).map_err(|error| error.to_string())?;
+    let settings = ApplySettings {
+        cluster,
+        approved: None,
+        dropped: std::collections::BTreeMap::new(),
+        catalog: Some(&made.catalog),
+        interrupted: None,
+        bounds: Bounds::default(),
+    };
+    let ports = Ports { cloud: &world, cluster: &world, clock: &world };
+    let runtime = tokio::runtime::Builder::new_current_thread().build();
+    let runtime = runtime.map_err(|error| error.to_string())?;
+    let applied = runtime.block_on(apply(&made.plan, &ports, &settings, &mut |_| {}));
+    let receipt = applied.map_err(|error| error.to_string())?;
+    if receipt.verdict != Verdict::Applied {
+        return Err(format!("applied in part: {receipt:#?}"));
+    }
+    world.settle(SETTLE_MAX).map_err(|error| error.to_string())?;
+    Ok(world.observed())
+}
+
+/// Returns what a delivery tool would bring the world to.
+fn delivery(desired: &Desired) -> Delivery {
+    let replicas = |scale: &Scale| match scale {
+        Scale::Replicas(count) => *count,
+        Scale::PerNode
+        | Scale::Job { .. }
+        | Scale::CronJob { .. }
+        | Scale::ScaledJob(_)
+        | Scale::Buffer(_) => 0,
+    };
+    let workloads = desired.workloads.values().map(|workload| {
+        let template = Arc::clone(&workload.template);
+        (workload.id.clone(), DeliveredWorkload { replicas: replicas(&workload.scale), template })
+    });
+    Delivery {
+        workloads: workloads.collect(),
+        budgets: desired.disruption_budgets.clone(),
+        namespaces: desired.namespaces.clone(),
+        storage: Storage::default(),
+        groups: Vec::new(),
+        fargate_profiles: desired.fargate_profiles.clone(),
+    }
+}
