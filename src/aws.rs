@@ -19,6 +19,7 @@ mod launch;
 mod limiter;
 mod machine;
 mod network;
+mod preflight;
 mod reserved;
 mod template;
 
@@ -26,3 +27,4 @@ pub use boot::{Boot, Endpoint};
 pub use client::{Aws, AwsError};
 pub use joining::Joining;
 pub use machine::Machines;
+pub use preflight::{NodeRole, Preflight};

@@ -29,6 +29,8 @@ mod observe;
 mod plan;
 mod planning;
 mod policy;
+#[cfg(feature = "cluster")]
+mod preflight;
 mod progress;
 mod repository;
 mod settings;
@@ -102,6 +104,8 @@ fn start(common: Common, task: Task, console: &mut Console) -> Result<Exit, CliE
         Task::Comment(settings) => comment::run(&settings, console),
         Task::PolicyTest(settings) => policy::test(&settings, console),
         Task::Observe(settings) => observe::run(&settings, console),
+        #[cfg(feature = "cluster")]
+        Task::Preflight(source) => preflight::run(&source, console),
         Task::Validate(settings) => validate::run(&settings, console),
         Task::CatalogList(settings) => catalog::list(&settings, console),
         Task::CatalogExplain(settings) => catalog::explain(&settings, console),

@@ -1,7 +1,7 @@
 //! Kubernetes over its API: the port [`Cluster`] for a real cluster.
 //!
 //! This module knows how the API server is asked and what its objects look like; types of the client
-//! library stop here. It decides nothing, waits for nothing and retries nothing: a verb that fails
+//! library stop here. It decides nothing, waits for nothing, and retries no write: a verb that fails
 //! says whether trying again may help. Invariants: every list is a consistent read and is read to its
 //! last page, or the whole read fails; what cannot be read is an error, never a smaller cluster; each
 //! write names the UID of what it means, so that an object which took the name of another is left
@@ -13,6 +13,7 @@ mod list;
 mod node;
 mod objects;
 mod pod;
+mod preflight;
 mod scaling;
 mod workload;
 mod write;

@@ -169,6 +169,49 @@ pub trait Cluster {
     ) -> impl Future<Output = Result<(), PortError>>;
 }
 
+/// Something that must be in place before a plan can be made or applied, and whether it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Requirement {
+    /// What it is, such as `node class web: subnets`.
+    pub what: String,
+    /// Whether it is in place.
+    pub state: RequirementState,
+}
+
+/// Whether something is in place.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum RequirementState {
+    /// It is.
+    Met {
+        /// What was found.
+        detail: String,
+    },
+    /// It is not.
+    Missing {
+        /// What was found instead.
+        why: String,
+        /// What to do.
+        remedy: String,
+    },
+    /// It was not looked at, because something else is missing.
+    Unknown {
+        /// What is missing.
+        why: String,
+    },
+}
+
+impl Requirement {
+    /// Returns a requirement that is met where `found` is something, and else is missing.
+    #[must_use]
+    pub fn of(what: &str, found: Result<String, String>, remedy: &str) -> Self {
+        let state = match found {
+            Ok(detail) => RequirementState::Met { detail },
+            Err(why) => RequirementState::Missing { why, remedy: remedy.to_owned() },
+        };
+        Self { what: what.to_owned(), state }
+    }
+}
+
 /// The files of a repository at one revision, manifests or not.
 pub trait Repo {
     /// Returns the path of every file below the root, ascending.

@@ -16,6 +16,9 @@ use crate::fleet::{
 use crate::plan::wire::WaveStep;
 use crate::port::{Clock, Cloud, Cluster, EvictOutcome, PortError};
 
+/// Priority classes of what nodes and clusters cannot do without.
+const CRITICAL: [&str; 2] = ["system-cluster-critical", "system-node-critical"];
+
 /// How far a retirement has come.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Phase {
@@ -232,7 +235,7 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
             if let Some(why) = untouchable(node, observed) {
                 return Progress::give_up(why);
             }
-            let pods: Vec<&Pod> = observed.pods.iter().filter(|p| is_movable(p, node)).collect();
+            let pods = first_to_leave(node, observed);
             if !pods.is_empty() {
                 self.evict(item, node, &pods).await;
                 return Progress::Same;
@@ -385,6 +388,19 @@ fn standing<'o>(work: &RetireWork<'_>, observed: &'o Observed) -> Standing<'o> {
         (Some(found), _) => Standing::Other(format!("the node is another one now, UID {found}")),
         (None, _) => Standing::Other("the node is no longer registered".to_owned()),
     }
+}
+
+/// Returns the pods that must leave the node next: what the node itself needs leaves last, when nothing
+/// that depends on it is left. Source: Karpenter's drain, and the kubelet's graceful shutdown.
+fn first_to_leave<'o>(node: &Node, observed: &'o Observed) -> Vec<&'o Pod> {
+    let is_critical = |pod: &&Pod| {
+        let template = observed.templates.get(&pod.template);
+        let class = template.and_then(|template| template.spec.priority_class_name.as_deref());
+        class.is_some_and(|class| CRITICAL.contains(&class))
+    };
+    let pods = observed.pods.iter().filter(|pod| is_movable(pod, node));
+    let (critical, others): (Vec<&Pod>, Vec<&Pod>) = pods.partition(is_critical);
+    if others.is_empty() { critical } else { others }
 }
 
 /// Returns which workload still has more replicas than planned, if one has.

@@ -558,6 +558,38 @@ fn a_budget_that_lets_one_pod_go_at_a_time_slows_a_drain_and_is_kept() {
 }
 
 #[test]
+fn critical_pods_leave_a_node_after_all_others() {
+    let world = fleet();
+    let mut delivery = workloads(6).with(WorkloadKind::Deployment, "dns", 2, 100);
+    let dns = delivery.workloads.get_mut(&id(WorkloadKind::Deployment, "dns")).expect("delivered");
+    let critical = std::sync::Arc::make_mut(&mut dns.template);
+    critical.spec.priority_class_name = Some("system-cluster-critical".into());
+    world.deliver(&delivery).expect("kept in memory");
+    world.settle(SignedDuration::from_mins(5)).expect("kept in memory");
+    let plan = plan(&world);
+    let observed = world.observed();
+    let on = |name: &str| {
+        let pod = observed.pods.iter().find(|pod| *pod.name == *name);
+        pod.and_then(|pod| pod.node.clone())
+    };
+    let receipt = applied(&plan, &world);
+    assert_eq!(receipt.verdict, Verdict::Applied, "{receipt:#?}");
+    let evicted = writes(&world).into_iter().filter_map(|call| {
+        let Call::Evict { name, outcome: Some(outcome), .. } = call else { return None };
+        (outcome == crate::port::EvictOutcome::Evicted).then_some(name)
+    });
+    let evicted: Vec<String> = evicted.collect();
+    let critical: Vec<&String> = evicted.iter().filter(|name| name.contains("dns")).collect();
+    assert!(!critical.is_empty(), "{evicted:?}");
+    for name in critical {
+        let at = evicted.iter().position(|other| other == name).expect("evicted");
+        let later = evicted[at..].iter().filter(|other| !other.contains("dns"));
+        let of_its_node = later.filter(|other| on(other) == on(name));
+        assert_eq!(of_its_node.count(), 0, "{evicted:?}");
+    }
+}
+
+#[test]
 fn a_node_that_another_one_cordoned_stays_cordoned_when_its_drain_is_given_up() {
     let dir = tempfile::tempdir().expect("scratch");
     let world = fleet();

@@ -80,7 +80,7 @@ impl Cloud for Aws {
 
 impl Aws {
     /// Reads the instances that carry the tag of the cluster, and the `members` of its groups.
-    async fn list_instances(
+    pub(super) async fn list_instances(
         &self,
         members: &Members,
         holdings: &mut Holdings,

@@ -187,7 +187,7 @@ impl Aws {
     }
 
     /// Returns the instance profile of a class: the one it names, or the one that holds its role.
-    async fn profile_of(
+    pub(super) async fn profile_of(
         &self,
         machines: &Machines,
         class: &NodeClass,

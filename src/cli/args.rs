@@ -56,6 +56,9 @@ pub(super) enum CommandArgs {
     Apply(ApplyArgs),
     /// Save what runs as a world file
     Observe(ObserveArgs),
+    /// Check that everything is in place to plan and apply live, and say what to do where not
+    #[cfg(feature = "cluster")]
+    Preflight(PreflightArgs),
     /// Read everything and report every problem, with file and line
     Validate(ValidateArgs),
     /// Keep the one comment of a pull request up to date, and the summary and outputs of a job
@@ -357,12 +360,25 @@ pub(super) struct ObserveArgs {
     pub(super) path: PathBuf,
     #[command(flatten)]
     pub(super) source: SourceArgs,
-    /// The world to observe: sim:DIR, or a world FILE [default: spec.world of fleetwright.yaml]
-    #[arg(long, value_name = "FILE|sim:DIR")]
+    /// The world to observe: live, sim:DIR, or a world FILE [default: spec.world of fleetwright.yaml]
+    #[arg(long, value_name = "live|FILE|sim:DIR")]
     pub(super) world: Option<String>,
     /// Write the world file here instead of to stdout
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(super) out: Option<PathBuf>,
+}
+
+#[cfg(feature = "cluster")]
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Nothing is changed: launches and terminations are asked for as dry runs. Ends with 5 where anything is
+missing.")]
+pub(super) struct PreflightArgs {
+    /// Directory or Git work tree with the pools and node classes
+    #[arg(default_value = ".", value_hint = ValueHint::DirPath)]
+    pub(super) path: PathBuf,
+    #[command(flatten)]
+    pub(super) source: SourceArgs,
 }
 
 #[derive(Debug, Args)]

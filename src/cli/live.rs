@@ -13,12 +13,12 @@ use super::progress;
 use super::repository::Repository;
 use super::{Console, Exit, embedded, settings};
 use crate::apply::{ApplySettings, Bounds, Event, Fenced, Ports, Receipt, apply, verify};
-use crate::aws::{Aws, AwsError, Machines};
+use crate::aws::{Aws, AwsError, Machines, NodeRole, Preflight};
 use crate::catalog::Catalog;
 use crate::fleet::{ClusterIdentity, Observed};
 use crate::kube::{ConnectError, Held, Kubernetes, Lease, LeaseError, RENEW_EVERY};
 use crate::plan::Plan;
-use crate::port::Clock;
+use crate::port::{Clock, Requirement};
 
 /// Where the lock of applies is kept.
 const LEASE_NAMESPACE: &str = "kube-system";
@@ -68,6 +68,39 @@ pub(super) fn observe(repository: &Repository) -> Result<Observed, CliError> {
         let live = Live::connect(repository).await?;
         let Live { kubernetes, aws, identity } = &live;
         Ok(crate::observe::observe(aws, kubernetes, &Wall, identity.clone()).await)
+    })
+}
+
+/// Returns what must be in place, and whether it is.
+pub(super) fn preflight(repository: &Repository) -> Result<Vec<Requirement>, CliError> {
+    let fleet = &repository.fleet;
+    block_on(async {
+        let aws = Aws::connect(&fleet.cluster, fleet.region.as_str()).await;
+        let Preflight { mut requirements, node_roles } = aws.preflight(&repository.desired).await;
+        let kubernetes = match Kubernetes::connect().await {
+            Ok(kubernetes) => kubernetes,
+            Err(error) => {
+                let remedy = "run `aws eks update-kubeconfig --name CLUSTER`";
+                requirements.push(Requirement::of("kubeconfig", Err(error.to_string()), remedy));
+                return Ok(requirements);
+            }
+        };
+        requirements.extend(kubernetes.preflight(|| Wall.now()).await);
+        for NodeRole { arn, has_entry } in node_roles {
+            let mapped = if has_entry {
+                Ok("by an access entry".to_owned())
+            } else {
+                match kubernetes.maps_role(&arn).await {
+                    Ok(true) => Ok("by the map aws-auth".to_owned()),
+                    Ok(false) => Err("neither an access entry nor aws-auth names it".to_owned()),
+                    Err(error) => Err(error.to_string()),
+                }
+            };
+            let remedy =
+                format!("eksctl create accessentry --principal-arn {arn} --type EC2_LINUX");
+            requirements.push(Requirement::of(&format!("{arn} may join"), mapped, &remedy));
+        }
+        Ok(requirements)
     })
 }
 

@@ -42,6 +42,8 @@ pub(super) enum Task {
     Comment(CommentSettings),
     PolicyTest(PolicyTestSettings),
     Observe(ObserveSettings),
+    #[cfg(feature = "cluster")]
+    Preflight(SourceSettings),
     Validate(ValidateSettings),
     CatalogList(CatalogListSettings),
     CatalogExplain(CatalogExplainSettings),
@@ -292,6 +294,8 @@ pub(super) fn meaning(typed: Typed) -> Result<(Common, Task), CliError> {
             Task::PolicyTest(PolicyTestSettings { directories })
         }
         CommandArgs::Observe(args) => Task::Observe(observe(args)?),
+        #[cfg(feature = "cluster")]
+        CommandArgs::Preflight(args) => Task::Preflight(of_source(args.path, args.source)),
         CommandArgs::Validate(ValidateArgs { path, source, format }) => {
             let source = of_source(path, source);
             Task::Validate(ValidateSettings { source, format: of_format(format.format) })

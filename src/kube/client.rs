@@ -16,7 +16,11 @@ const ANSWER_MAX: Duration = Duration::from_mins(1);
 /// A cluster, reached through its API server.
 #[derive(Clone)]
 pub struct Kubernetes {
+    /// Reads, which are tried again.
     pub(super) client: Client,
+    /// Writes, which are not: of an eviction, 429 is a disruption budget speaking, and waiting for it
+    /// here would hold up every other drain.
+    pub(super) writer: Client,
 }
 
 /// Why a cluster cannot be reached.
@@ -51,8 +55,12 @@ impl Kubernetes {
     pub fn with(mut config: Config) -> Result<Self, ConnectError> {
         config.read_timeout = Some(ANSWER_MAX);
         config.write_timeout = Some(ANSWER_MAX);
-        let client = Client::try_from(config).map_err(|e| ConnectError::Client(e.to_string()))?;
-        Ok(Self { client })
+        let mut writes = config.clone();
+        writes.default_retry = false;
+        let client = |config: Config| -> Result<Client, ConnectError> {
+            Client::try_from(config).map_err(|e: Error| ConnectError::Client(e.to_string()))
+        };
+        Ok(Self { client: client(config)?, writer: client(writes)? })
     }
 
     /// Returns the UID of the namespace `kube-system`, which tells one cluster from another.

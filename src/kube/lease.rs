@@ -88,7 +88,7 @@ impl Lease {
     /// Returns the lease `namespace/name`, wanted by `holder`, which no other process is called.
     #[must_use]
     pub fn new(kubernetes: &Kubernetes, namespace: &str, name: &str, holder: String) -> Self {
-        let api = Api::namespaced(kubernetes.client.clone(), namespace);
+        let api = Api::namespaced(kubernetes.writer.clone(), namespace);
         Self { api, name: name.to_owned(), holder, seen: Mutex::new(None) }
     }
 

@@ -36,14 +36,14 @@ impl Cluster for Kubernetes {
             "spec": { "unschedulable": unschedulable },
         });
         let params = PatchParams { field_manager: Some(MANAGER.to_owned()), ..Default::default() };
-        let nodes: Api<ApiNode> = Api::all(self.client.clone());
+        let nodes: Api<ApiNode> = Api::all(self.writer.clone());
         let patched: Result<PartialObjectMeta<ApiNode>, Error> =
             nodes.patch_metadata(node.as_str(), &params, &Patch::Merge(&patch)).await;
         patched.map(|_| ()).map_err(|error| port_error("cordon node", &error))
     }
 
     async fn evict(&self, pod: &Pod) -> Result<EvictOutcome, PortError> {
-        let pods: Api<ApiPod> = Api::namespaced(self.client.clone(), pod.namespace.as_str());
+        let pods: Api<ApiPod> = Api::namespaced(self.writer.clone(), pod.namespace.as_str());
         // Made by hand: the client library spells the options in a way that the API server passes
         // over, and the UID with them.
         let eviction = json!({
@@ -69,7 +69,7 @@ impl Cluster for Kubernetes {
     }
 
     async fn delete_node(&self, node: &NodeName, uid: &Uid) -> Result<(), PortError> {
-        let nodes: Api<ApiNode> = Api::all(self.client.clone());
+        let nodes: Api<ApiNode> = Api::all(self.writer.clone());
         let same = Preconditions { uid: Some(uid.to_string()), ..Preconditions::default() };
         let params = DeleteParams { preconditions: Some(same), ..DeleteParams::default() };
         match nodes.delete(node.as_str(), &params).await {

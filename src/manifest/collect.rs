@@ -1,6 +1,7 @@
 //! Where read objects are gathered; one object is defined once.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::sync::Arc;
 
 use super::decode::{Map, Scope};
@@ -73,7 +74,18 @@ impl Collected {
         let Some(first) = places.get(&name).cloned() else {
             let by = scope.by.map(|by| format!(", by {by}")).unwrap_or_default();
             places.insert(name, format!("{origin}{by}"));
-            of(self).insert(key, value);
+            match of(self).entry(key) {
+                Entry::Vacant(vacant) => {
+                    vacant.insert(value);
+                }
+                // Of another sort: a node group brings a pool and a node class of its own name.
+                Entry::Occupied(_) => scope.note(
+                    Severity::Error,
+                    origin.line,
+                    "has the name of a pool or node class that is defined elsewhere".to_owned(),
+                    Some("give the node group, or the other, another name".to_owned()),
+                ),
+            }
             return;
         };
         if !of(self).get(&key).is_some_and(|held| same(held, &value)) {

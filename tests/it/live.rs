@@ -8,12 +8,18 @@
 mod account;
 mod cluster;
 #[cfg(feature = "cluster")]
+mod crash;
+#[cfg(feature = "cluster")]
+mod faults;
+#[cfg(feature = "cluster")]
 mod journey;
 #[cfg(feature = "cluster")]
 mod kubelets;
 #[cfg(feature = "aws")]
 mod moto;
 mod plane;
+#[cfg(feature = "cluster")]
+mod proxy;
 
 /// Says on stderr what is not shown here, and why: a test that did nothing must not look like one.
 fn not_run(why: &str) {

@@ -312,3 +312,15 @@ fn what_is_wrong_with_a_node_group_is_said_with_its_line() {
         assert_eq!(said.map(|problem| problem.origin.line), Some(5), "{group}: {problems:?}");
     }
 }
+
+#[test]
+fn a_group_and_a_node_class_of_one_name_are_an_error_and_neither_replaces_the_other() {
+    let class = "\n---\napiVersion: karpenter.k8s.aws/v1\nkind: EC2NodeClass\n\
+                 metadata: { name: web }\nspec:\n  role: r\n  \
+                 amiFamily: AL2023\n  amiSelectorTerms: [{ id: ami-1 }]\n";
+    let text = format!("{}{class}", config("nodeGroups:\n- { name: web, instanceType: m5.large }"));
+    let problems = read_text(&text).problems;
+    let said: Vec<&str> = problems.iter().map(|problem| problem.message.as_str()).collect();
+    assert_eq!(said.len(), 1, "{said:?}");
+    assert!(said[0].starts_with("has the name of a pool or node class"), "{said:?}");
+}

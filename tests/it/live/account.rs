@@ -48,13 +48,15 @@ fn desired(image: &str) -> Desired {
     desired
 }
 
-/// Tags a subnet of us-east-1b, and returns the id of an image.
-pub(super) async fn prepare(ec2: &Client) -> String {
-    let zone = Filter::builder().name("availability-zone").values("us-east-1b").build();
-    let subnets = ec2.describe_subnets().filters(zone).send().await.expect("subnets");
-    let id = subnets.subnets()[0].subnet_id().expect("an id").to_owned();
-    let of_fleet = Tag::builder().key("fleet").value("web").build();
-    ec2.create_tags().resources(id).tags(of_fleet).send().await.expect("tagged");
+/// Tags a subnet of each of `zones`, and returns the id of an image.
+pub(super) async fn prepare(ec2: &Client, zones: &[&str]) -> String {
+    for zone in zones {
+        let zone = Filter::builder().name("availability-zone").values(*zone).build();
+        let subnets = ec2.describe_subnets().filters(zone).send().await.expect("subnets");
+        let id = subnets.subnets()[0].subnet_id().expect("an id").to_owned();
+        let of_fleet = Tag::builder().key("fleet").value("web").build();
+        ec2.create_tags().resources(id).tags(of_fleet).send().await.expect("tagged");
+    }
     let images = ec2.describe_images().owners("amazon").send().await.expect("images");
     let is_x86 = |image: &&aws_sdk_ec2::types::Image| {
         image.architecture().is_some_and(|arch| arch.as_str() == "x86_64")
@@ -98,7 +100,10 @@ fn an_instance_is_launched_listed_and_terminated_and_others_are_not_seen() {
     runtime().block_on(async {
         let config = moto.account();
         let ec2 = Client::new(&config);
-        let desired = desired(&prepare(&ec2).await);
+        let desired = desired(&prepare(&ec2, &["us-east-1b"]).await);
+        for name in [CLUSTER, "staging"] {
+            super::journey::make_cluster(&config, name).await;
+        }
         let aws = Aws::with(&config, CLUSTER);
         assert!(aws.launch(&request("us-east-1b")).await.is_err(), "nothing says how");
         let aws = aws.launching(machines(&desired));

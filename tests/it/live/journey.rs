@@ -16,6 +16,7 @@ use super::cluster::{post, runtime, send};
 use super::kubelets::{Kubelets, get};
 use super::moto::Moto;
 use super::plane::Plane;
+use super::proxy::{Fault, Proxy};
 
 const FLEET: &str = "\
 apiVersion: fleetwright.dev/v1
@@ -38,7 +39,8 @@ spec:
       requirements:
       - { key: node.kubernetes.io/instance-type, operator: In, values: [m5.large] }
       - { key: karpenter.sh/capacity-type, operator: In, values: [on-demand] }
-      nodeClassRef: { group: karpenter.k8s.aws, kind: EC2NodeClass, name: web }
+      nodeClassRef: { group: karpenter.k8s.aws, kind: EC2NodeClass, name: own }
+  disruption: { budgets: [{ nodes: '100%' }] }
 ---
 apiVersion: karpenter.sh/v1
 kind: NodePool
@@ -51,11 +53,11 @@ spec:
       - { key: node.kubernetes.io/instance-type, operator: In, values: [m5.large] }
       - { key: karpenter.sh/capacity-type, operator: In, values: [spot] }
       taints: [{ key: cheap, value: 'yes', effect: NoSchedule }]
-      nodeClassRef: { group: karpenter.k8s.aws, kind: EC2NodeClass, name: web }
+      nodeClassRef: { group: karpenter.k8s.aws, kind: EC2NodeClass, name: own }
 ---
 apiVersion: karpenter.k8s.aws/v1
 kind: EC2NodeClass
-metadata: { name: web }
+metadata: { name: own }
 spec:
   instanceProfile: web
   amiFamily: AL2023
@@ -79,7 +81,7 @@ nodeGroups:
 
 const GROUP: &str = "eksctl-prod-nodegroup-web-NodeGroup-1X";
 
-fn deployment(name: &str, replicas: u32, wants: (&str, &str)) -> Json {
+pub(super) fn deployment(name: &str, replicas: u32, wants: (&str, &str)) -> Json {
     let labels = json!({ "app": name });
     json!({
         "apiVersion": "apps/v1", "kind": "Deployment",
@@ -106,24 +108,27 @@ fn workloads(replicas: u32) -> Vec<Json> {
 }
 
 /// An account and a cluster, and the tree that says what is to run in them.
-struct World {
-    moto: Moto,
+pub(super) struct World {
+    pub(super) moto: Moto,
+    /// In front of it.
+    pub(super) aws: Proxy,
+    pub(super) image: String,
     plane: Plane,
-    client: Client,
-    kubelets: Kubelets,
+    pub(super) client: Client,
+    pub(super) kubelets: Kubelets,
     tree: TempDir,
 }
 
 impl World {
-    async fn start(moto: Moto, plane: Plane) -> Self {
+    pub(super) async fn start(moto: Moto, plane: Plane) -> Self {
         let config = moto.account();
         let ec2 = aws_sdk_ec2::Client::new(&config);
-        let image = prepare(&ec2).await;
+        let image = prepare(&ec2, &["us-east-1a", "us-east-1b"]).await;
         let tree = tempfile::tempdir().expect("a directory");
         fs::write(tree.path().join("fleetwright.yaml"), FLEET).expect("written");
         let pools = POOLS.replace("IMAGE", &image);
         fs::write(tree.path().join("pools.yaml"), pools).expect("written");
-        make_cluster(&config).await;
+        make_cluster(&config, "prod").await;
         make_group(&config, &ec2, &image).await;
         let client = Client::try_from(plane.config("admin").await).expect("a client");
         super::cluster::grant(&client).await;
@@ -132,18 +137,33 @@ impl World {
             ("alpha.eksctl.io/cluster-name", "prod"),
             ("alpha.eksctl.io/nodegroup-name", "web"),
         ];
-        let kubelets = Kubelets::new(ec2, client.clone(), "prod").of_group(GROUP, &labels);
-        Self { moto, plane, client, kubelets, tree }
+        let mut kubelets = Kubelets::new(ec2, client.clone(), "prod").of_group(GROUP, &labels);
+        kubelets.round().await;
+        let aws = Proxy::start(moto.url());
+        Self { moto, aws, image, plane, client, kubelets, tree }
     }
 
     /// Writes the workloads into the tree.
-    fn commit(&self, workloads: &[Json]) {
+    pub(super) fn commit(&self, workloads: &[Json]) {
         let all: Vec<String> = workloads.iter().map(ToString::to_string).collect();
         fs::write(self.tree.path().join("apps.yaml"), all.join("\n---\n")).expect("written");
     }
 
+    /// Changes pools and node classes of the tree.
+    pub(super) fn edit_pools(&self, edit: impl FnOnce(&str) -> String) {
+        let path = self.tree.path().join("pools.yaml");
+        let text = fs::read_to_string(&path).expect("pools");
+        fs::write(path, edit(&text)).expect("written");
+    }
+
+    /// Returns the account, as whoever goes through the proxy sees it.
+    pub(super) fn account(&self) -> aws_config::SdkConfig {
+        let retry = aws_config::retry::RetryConfig::standard();
+        self.moto.account().into_builder().endpoint_url(&self.aws.url).retry_config(retry).build()
+    }
+
     /// Does what a delivery tool would do, and waits until every pod runs.
-    async fn deliver(&mut self, workloads: &[Json]) {
+    pub(super) async fn deliver(&mut self, workloads: &[Json]) {
         let path = "/apis/apps/v1/namespaces/default/deployments";
         for workload in workloads {
             let name = workload["metadata"]["name"].as_str().expect("a name");
@@ -169,13 +189,13 @@ impl World {
     }
 
     /// Runs the program while machines boot and pods come and go.
-    async fn run(&mut self, arguments: &[&str]) -> Output {
+    pub(super) async fn run(&mut self, arguments: &[&str]) -> Output {
         let mut command = Command::new(env!("CARGO_BIN_EXE_fleetwright"));
         command
             .args(arguments)
             .current_dir(self.tree.path())
             .env("KUBECONFIG", &self.plane.kubeconfig)
-            .env("AWS_ENDPOINT_URL", self.moto.url())
+            .env("AWS_ENDPOINT_URL", &self.aws.url)
             .env("AWS_ACCESS_KEY_ID", "test")
             .env("AWS_SECRET_ACCESS_KEY", "test")
             .env("AWS_EC2_METADATA_DISABLED", "true")
@@ -189,7 +209,7 @@ impl World {
     }
 
     /// Runs the program, which must end with `code`; returns what it printed.
-    async fn expect(&mut self, code: i32, arguments: &[&str]) -> String {
+    pub(super) async fn expect(&mut self, code: i32, arguments: &[&str]) -> String {
         let output = self.run(arguments).await;
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         let (out, err) = (text(&output.stdout), text(&output.stderr));
@@ -197,7 +217,7 @@ impl World {
         out
     }
 
-    fn path(&self, name: &str) -> String {
+    pub(super) fn path(&self, name: &str) -> String {
         self.tree.path().join(name).display().to_string()
     }
 }
@@ -210,11 +230,11 @@ fn is_there(deployment: &Json) -> bool {
     seen && status["readyReplicas"] == *wanted && status["replicas"] == *wanted
 }
 
-async fn make_cluster(config: &aws_config::SdkConfig) {
+pub(super) async fn make_cluster(config: &aws_config::SdkConfig, name: &str) {
     let vpc = aws_sdk_eks::types::VpcConfigRequest::builder().subnet_ids("subnet-1").build();
     aws_sdk_eks::Client::new(config)
         .create_cluster()
-        .name("prod")
+        .name(name)
         .version("1.33")
         .role_arn("arn:aws:iam::123456789012:role/cluster")
         .resources_vpc_config(vpc)
@@ -247,6 +267,52 @@ async fn make_group(config: &aws_config::SdkConfig, ec2: &aws_sdk_ec2::Client, i
         .send()
         .await
         .expect("a group");
+}
+
+/// Makes the role of nodes, and the instance profile that holds it.
+async fn make_role(config: &aws_config::SdkConfig) {
+    let iam = aws_sdk_iam::Client::new(config);
+    let role = iam.create_role().role_name("node").assume_role_policy_document("{}");
+    role.send().await.expect("a role");
+    let profile = iam.create_instance_profile().instance_profile_name("web");
+    profile.send().await.expect("a profile");
+    let holds = iam.add_role_to_instance_profile().instance_profile_name("web").role_name("node");
+    holds.send().await.expect("it holds the role");
+}
+
+#[test]
+fn preflight_says_what_is_missing_and_what_to_do_and_is_content_once_it_is_there() {
+    let (Some(plane), Some(moto)) = (Plane::start_whole(), Moto::start()) else { return };
+    runtime().block_on(async {
+        let mut world = World::start(moto, plane).await;
+        // moto knows no access entries.
+        world.aws.judge(|call| {
+            if call.path.contains("/access-entries/") {
+                let body = r#"{"__type":"ResourceNotFoundException","message":"no such entry"}"#;
+                return Fault::Answer(404, body.to_owned());
+            }
+            Fault::None
+        });
+        let shown = world.expect(5, &["preflight"]).await;
+        assert!(shown.contains("MISSING  node class own: role of its nodes"), "{shown}");
+        assert!(shown.contains("account 123456789012"), "{shown}");
+        make_role(&world.moto.account()).await;
+        let shown = world.expect(5, &["preflight"]).await;
+        assert!(shown.contains("eksctl create accessentry --principal-arn"), "{shown}");
+        let map = json!({
+            "metadata": { "name": "aws-auth" },
+            "data": { "mapRoles": "- rolearn: arn:aws:iam::123456789012:role/node\n  username: x\n" }
+        });
+        post(&world.client, "/api/v1/namespaces/kube-system/configmaps", &map).await;
+        let shown = world.expect(0, &["preflight"]).await;
+        assert!(shown.contains("by the map aws-auth"), "{shown}");
+        assert!(shown.contains("Everything is in place."), "{shown}");
+        // Nothing was launched by asking whether it may be.
+        let launches = world.aws.ledger().iter().filter(|row| {
+            row.call.is_effect() && row.call.form.get("DryRun").is_none_or(|dry| dry != "true")
+        }).count();
+        assert_eq!(launches, 0);
+    });
 }
 
 #[test]
@@ -282,7 +348,7 @@ fn a_plan_is_applied_over_the_wire_and_planning_again_finds_nothing() {
 }
 
 /// Returns the nodes that `kubectl get nodes` shows.
-fn nodes(world: &World) -> Vec<String> {
+pub(super) fn nodes(world: &World) -> Vec<String> {
     let kubectl = Path::new(&std::env::var_os("KUBEBUILDER_ASSETS").expect("set")).join("kubectl");
     let asked = Command::new(kubectl)
         .args(["get", "nodes", "--no-headers", "--kubeconfig"])

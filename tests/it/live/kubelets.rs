@@ -32,6 +32,8 @@ pub(super) struct Kubelets {
     /// Labels that members of each group register with: their templates are not ours.
     group_labels: BTreeMap<String, BTreeMap<String, String>>,
     joined: BTreeSet<String>,
+    /// Whether machines that are launched now ever come up.
+    pub(super) boots: bool,
 }
 
 impl Kubelets {
@@ -39,7 +41,7 @@ impl Kubelets {
         let catalog = Catalog::load(&"us-east-1".into(), &[]).expect("the embedded catalogue");
         let cluster = cluster.to_owned();
         let (group_labels, joined) = (BTreeMap::new(), BTreeSet::new());
-        Self { ec2, client, cluster, catalog, group_labels, joined }
+        Self { ec2, client, cluster, catalog, group_labels, joined, boots: true }
     }
 
     /// Says what members of a group register with.
@@ -64,7 +66,14 @@ impl Kubelets {
         let machines = found.reservations.unwrap_or_default().into_iter();
         for machine in machines.flat_map(|r| r.instances.unwrap_or_default()) {
             let id = machine.instance_id().expect("an id").to_owned();
-            if self.joined.insert(id) {
+            let ours = |key: &str, value: Option<&str>| {
+                let mut tags = machine.tags().iter().filter(|tag| tag.key() == Some(key));
+                tags.any(|tag| value.is_none() || tag.value() == value)
+            };
+            if !ours(MEMBER, None) && !ours("fleetwright.dev/cluster", Some(&self.cluster)) {
+                continue;
+            }
+            if self.joined.insert(id) && self.boots {
                 self.join(&machine).await;
             }
         }

@@ -83,7 +83,7 @@ fn install() -> Result<PathBuf, String> {
         "install",
         "--quiet",
         "--disable-pip-version-check",
-        &format!("moto[server,ec2,autoscaling,eks,ssm]=={VERSION}"),
+        &format!("moto[server,ec2,autoscaling,eks,ssm,iam]=={VERSION}"),
     ]))?;
     std::fs::write(&done, "").map_err(|error| error.to_string())?;
     Ok(server)

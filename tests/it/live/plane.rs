@@ -104,6 +104,26 @@ impl Plane {
         Some(plane)
     }
 
+    /// Returns where `kubectl proxy` serves the API without encryption, as `admin`.
+    pub(super) fn plain_url(&mut self) -> String {
+        use std::io::{BufRead as _, BufReader};
+        let assets = PathBuf::from(std::env::var_os(ASSETS).expect("checked when it started"));
+        let mut process = Command::new(assets.join("kubectl"))
+            .args(["proxy", "--port=0", "--kubeconfig"])
+            .arg(&self.kubeconfig)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("kubectl");
+        let mut line = String::new();
+        let said = process.stdout.take().expect("piped");
+        BufReader::new(said).read_line(&mut line).expect("it says where it serves");
+        self.processes.push(process);
+        let (_, address) = line.trim().rsplit_once(' ').expect("an address");
+        format!("http://{address}")
+    }
+
     /// Returns the configuration of `user`: `admin`, who may do anything, or `apply`, who may do what
     /// `deploy/kubernetes/rbac.yaml` says.
     pub(super) async fn config(&self, user: &str) -> Config {

@@ -1,0 +1,64 @@
+//! `preflight`: whether everything is in place that planning and applying live need.
+
+use std::fmt::Write as _;
+
+use super::error::CliError;
+use super::repository::Repository;
+use super::settings::SourceSettings;
+use super::{Console, Exit, live, planning};
+use crate::port::{Requirement, RequirementState};
+use crate::render::escape;
+
+pub(super) fn run(source: &SourceSettings, console: &mut Console) -> Result<Exit, CliError> {
+    let repository = Repository::read(&planning::read(source)?);
+    let requirements = live::preflight(&repository)?;
+    console.print(&text(&requirements))?;
+    let met = |r: &Requirement| matches!(r.state, RequirementState::Met { .. });
+    Ok(if requirements.iter().all(met) { Exit::Done } else { Exit::NotApproved })
+}
+
+/// Returns a line for each requirement, with what to do below those that are missing.
+fn text(requirements: &[Requirement]) -> String {
+    let longest = requirements.iter().map(|r| r.what.chars().count()).max().unwrap_or(0);
+    let mut out = String::new();
+    let mut missing = 0_usize;
+    for Requirement { what, state } in requirements {
+        let (mark, detail, remedy) = match state {
+            RequirementState::Met { detail } => ("ok     ", detail, None),
+            RequirementState::Missing { why, remedy } => ("MISSING", why, Some(remedy)),
+            RequirementState::Unknown { why } => ("unknown", why, None),
+        };
+        missing += usize::from(mark != "ok     ");
+        let (what, detail) = (escape(what), escape(detail));
+        let _ = writeln!(out, "{mark}  {what:longest$}  {detail}");
+        if let Some(remedy) = remedy {
+            let _ = writeln!(out, "         {:longest$}  -> {}", "", escape(remedy));
+        }
+    }
+    let _ = match missing {
+        0 => writeln!(out, "\nEverything is in place."),
+        n => writeln!(out, "\n{n} of {} are not in place.", requirements.len()),
+    };
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_missing_is_named_with_what_to_do() {
+        let unknown = RequirementState::Unknown { why: "no cluster".to_owned() };
+        let requirements = [
+            Requirement::of("identity", Ok("account 1".to_owned()), "log in"),
+            Requirement::of("subnets", Err("none".to_owned()), "tag them"),
+            Requirement { what: "image".to_owned(), state: unknown },
+        ];
+        assert_eq!(
+            text(&requirements),
+            "ok       identity  account 1\n\
+             MISSING  subnets   none\n                   -> tag them\n\
+             unknown  image     no cluster\n\n2 of 3 are not in place.\n"
+        );
+    }
+}
