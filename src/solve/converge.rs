@@ -30,10 +30,6 @@ const PASSES_MAX: usize = 8;
 /// Pods times nodes up to which an answer is taken as carried out and improved.
 const PASS_WORK_MAX: u64 = 20_000;
 
-/// The same where nodes stand that the answer moves pods off: what the next plan would move again
-/// is better moved once.
-const MOVED_WORK_MAX: u64 = 3_000_000;
-
 /// What every pass works on.
 pub(super) struct Passes<'a> {
     pub input: &'a Input<'a>,
@@ -221,8 +217,7 @@ impl Passes<'_> {
         let pods = self.demand.groups.iter().map(|group| u64::from(group.counts.planned));
         let kept = settled.layout.kept.iter().filter(|kept| **kept).count();
         let nodes = u64::try_from(kept + settled.offers.len()).unwrap_or(u64::MAX);
-        let most = if self.standing.is_empty() { PASS_WORK_MAX } else { MOVED_WORK_MAX };
-        pods.fold(0, u64::saturating_add).saturating_mul(nodes) > most
+        pods.fold(0, u64::saturating_add).saturating_mul(nodes) > PASS_WORK_MAX
     }
 
     /// Returns the groups with their pods running where `settled` has them.
