@@ -201,3 +201,70 @@ fn buffers_take_their_pods_from_a_template_or_a_workload() {
     let both = lines(&read_text(&both));
     assert!(both[0].contains("needs one of"), "{both:?}");
 }
+
+#[test]
+fn what_scalers_refer_to_is_not_chosen_from_two_definitions() {
+    let map = |data: &str| {
+        format!(
+            "apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: m, namespace: web}}\ndata:\n  \
+             linear: '{{\"coresPerReplica\": {data}}}'\n"
+        )
+    };
+    let template = |name: &str| {
+        format!(
+            "apiVersion: v1\nkind: PodTemplate\nmetadata: {{name: t}}\ntemplate: {{spec: \
+             {{containers: [{{name: {name}}}]}}}}\n"
+        )
+    };
+    let buffer = |replicas: &str| {
+        let template = template("a");
+        format!(
+            "apiVersion: autoscaling.x-k8s.io/v1beta1\nkind: CapacityBuffer\nmetadata: {{name: \
+             b}}\nspec: {{podTemplateRef: {{name: t}}, replicas: {replicas}}}\n---\n{template}"
+        )
+    };
+    for (one, other) in
+        [(map("1"), map("2")), (template("a"), template("b")), (buffer("1"), buffer("2"))]
+    {
+        assert_eq!(lines(&read_text(&format!("{one}---\n{one}"))), [""; 0], "{one}");
+        let found = lines(&read_text(&format!("{one}---\n{other}")));
+        assert!(found.len() == 1 && found[0].contains("is defined differently at"), "{found:?}");
+    }
+}
+
+#[test]
+fn a_custom_strategy_is_read_and_periods_are_those_that_kubernetes_holds() {
+    let job = |rest: &str| {
+        format!(
+            "apiVersion: keda.sh/v1alpha1\nkind: ScaledJob\nmetadata: {{name: j}}\nspec:\n  \
+             jobTargetRef: {{template: {{spec: {{containers: [{{name: c}}]}}}}}}\n  triggers: \
+             [{{type: kafka, metadata: {{}}}}]\n  scalingStrategy: {{{rest}}}\n"
+        )
+    };
+    let read = |rest: &str| {
+        let desired = clean(&job(rest));
+        let Some(Scale::ScaledJob(scaling)) = desired.workloads.values().next().map(|w| &w.scale)
+        else {
+            panic!("{rest}")
+        };
+        scaling.strategy
+    };
+    let share = "customScalingRunningJobPercentage: '0.5'";
+    for (rest, expected) in [
+        (String::new(), JobStrategy::Default),
+        ("strategy: custom".to_owned(), JobStrategy::Default),
+        (
+            format!("strategy: custom, {share}, customScalingQueueLengthDeduction: 3"),
+            JobStrategy::Custom { deduction: 3, running_milli: 500 },
+        ),
+        (format!("strategy: accurate, {share}"), JobStrategy::Accurate),
+    ] {
+        assert_eq!(read(&rest), expected, "{rest}");
+    }
+    let wrong = job("strategy: custom, customScalingRunningJobPercentage: half");
+    assert!(lines(&read_text(&wrong))[0].contains("is `half`, which is no share"));
+    let object = "apiVersion: keda.sh/v1alpha1\nkind: ScaledObject\nmetadata: {name: s}\nspec:\n  \
+                  scaleTargetRef: {name: api}\n  triggers: [{type: kafka, metadata: {}}]\n  \
+                  cooldownPeriod: 9223372036854775807\n";
+    assert!(lines(&read_text(object))[0].contains("cooldownPeriod"));
+}
