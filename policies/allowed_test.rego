@@ -17,6 +17,19 @@ test_allows_listed_families_and_any_where_none_is_listed if {
 	count(deny_family) == 0 with input as launch("p5.48xlarge") with data.fleetwright.families as []
 }
 
+test_denies_a_family_that_may_stand_in if {
+	stands_in := {"resource_changes": [], "capacity": {"alternatives": [{"address": "a", "offerings": [{"instance_type": "m5.large"}, {"instance_type": "p5.48xlarge"}]}]}}
+	found := deny_family with input as stands_in with data.fleetwright.families as ["m5"]
+	found == {{"msg": "a may launch p5.48xlarge instead; allowed families are m5", "address": "a"}}
+	count(deny_family) == 0 with input as stands_in with data.fleetwright.families as ["m5", "p5"]
+}
+
+test_denies_where_the_lists_are_missing if {
+	count(deny_unset) == 2 with data.fleetwright as {}
+	count(deny_unset) == 1 with data.fleetwright as {"families": [], "regions": "eu-west-1"}
+	count(deny_unset) == 0 with data.fleetwright as {"families": [], "regions": []}
+}
+
 test_denies_a_region_that_is_not_listed if {
 	count(deny_region) == 1 with input as in_region("us-east-1") with data.fleetwright.regions as ["eu-west-1"]
 	count(deny_region) == 0 with input as in_region("eu-west-1") with data.fleetwright.regions as ["eu-west-1"]

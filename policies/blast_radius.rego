@@ -3,6 +3,12 @@ package guardrails.blast_radius
 
 import rego.v1
 
+deny_unset contains msg if {
+	some limit in ["nodes_added_max", "nodes_removed_max", "nodes_removed_percent_max"]
+	not is_number(data.fleetwright[limit])
+	msg := sprintf("data.fleetwright.%s is not set to a number", [limit])
+}
+
 deny_added contains msg if {
 	limit := data.fleetwright.nodes_added_max
 	added := input.summary.nodes.launch

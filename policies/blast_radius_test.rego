@@ -21,3 +21,8 @@ test_allows_a_few if {
 	count(deny_removed) == 0 with input as nodes(10, 5, 2) with data.fleetwright as limits
 	count(deny_share) == 0 with input as nodes(3, 0, 2) with data.fleetwright as limits
 }
+
+test_denies_where_a_limit_is_missing if {
+	count(deny_unset) == 3 with data.fleetwright as {}
+	count(deny_unset) == 0 with data.fleetwright as limits
+}

@@ -3,6 +3,12 @@ package guardrails.budget
 
 import rego.v1
 
+deny_unset contains msg if {
+	some limit in ["hourly_max", "monthly_increase_max"]
+	not is_number(data.fleetwright[limit])
+	msg := sprintf("data.fleetwright.%s is not set to a number", [limit])
+}
+
 deny_hourly contains msg if {
 	limit := data.fleetwright.hourly_max
 	price := to_number(input.capacity.cost.hourly_after)

@@ -19,3 +19,8 @@ test_allows_what_is_within if {
 	count(deny_hourly) == 0 with input as cost("10.000000", "-900.000000") with data.fleetwright as limits
 	count(deny_increase) == 0 with input as cost("10.000000", "-900.000000") with data.fleetwright as limits
 }
+
+test_denies_where_a_limit_is_missing if {
+	count(deny_unset) == 2 with data.fleetwright as {}
+	count(deny_unset) == 0 with data.fleetwright as limits
+}

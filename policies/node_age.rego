@@ -3,7 +3,13 @@ package guardrails.node_age
 
 import rego.v1
 
-# Moments are compared as text: both are in UTC and of one form.
+deny_unset contains msg if {
+	some limit in ["node_age_hours_max"]
+	not is_number(data.fleetwright[limit])
+	msg := sprintf("data.fleetwright.%s is not set to a number", [limit])
+}
+
+# Hours are counted from the text of both moments, which are in UTC and of one form.
 warn_old contains {"msg": msg, "address": row.address} if {
 	limit := data.fleetwright.node_age_hours_max
 	some row in input.resource_changes

@@ -17,3 +17,8 @@ test_is_silent_for_young_nodes if {
 	count(warn_old) == 0 with input as node("2026-08-31T09:30:00Z") with data.fleetwright.node_age_hours_max as 720
 	count(warn_old) == 0 with input as node("2026-02-28T10:00:00Z") with data.fleetwright.node_age_hours_max as 9000
 }
+
+test_denies_where_a_limit_is_missing if {
+	count(deny_unset) == 1 with data.fleetwright as {}
+	count(deny_unset) == 0 with data.fleetwright as {"node_age_hours_max": 720}
+}

@@ -7,6 +7,12 @@ after := [row.change.after | some row in input.resource_changes; row.change.afte
 
 spot := [state | some state in after; state.capacity_type == "spot"]
 
+deny_unset contains msg if {
+	some limit in ["spot_percent_max"]
+	not is_number(data.fleetwright[limit])
+	msg := sprintf("data.fleetwright.%s is not set to a number", [limit])
+}
+
 deny_share contains msg if {
 	limit := data.fleetwright.spot_percent_max
 	count(after) > 0

@@ -167,6 +167,18 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
         Some(self.look().await).filter(Observed::is_complete)
     }
 
+    /// Looks at the world until all of it can be read, a bounded number of times.
+    async fn look_again(&mut self) -> Option<Observed> {
+        for _ in 1..self.settings.bounds.tries {
+            if let Some(observed) = self.look_whole().await {
+                return Some(observed);
+            }
+            self.say(None, Step::Unreadable);
+            self.pause().await;
+        }
+        self.look_whole().await
+    }
+
     async fn pause(&self) {
         self.ports.clock.sleep(self.settings.bounds.poll).await;
     }

@@ -31,7 +31,7 @@ use crate::manifest::{Desired, Problem, Severity};
 use crate::plan::wire::{
     Action, Base, Diagnostic, DisruptionBudgetRow, Plan, ResourceChange, ResourceKind,
 };
-use crate::plan::{Facts, Parts, Source, check, diff, digest, plan_id};
+use crate::plan::{Facts, Parts, check, diff, seal};
 use crate::solve::{Input, Settings, Solution, Unplaced, measure, solve};
 
 /// Rounds in which a limited plan is made again with more nodes left untouched.
@@ -365,7 +365,7 @@ fn finish(inputs: &Inputs, demand: &Demand, mut plan: Plan) -> Plan {
     plan.capacity.modes = modes;
     plan.capacity.diagnostics.extend(found);
     plan.capacity.diagnostics.sort();
-    identify(&mut plan);
+    seal(&mut plan);
     let facts = Facts {
         desired: inputs.desired,
         demand,
@@ -386,7 +386,7 @@ fn finish(inputs: &Inputs, demand: &Demand, mut plan: Plan) -> Plan {
                 "this is a defect of fleetwright; please report it with the plan".to_owned(),
             ),
         }));
-        identify(&mut plan);
+        seal(&mut plan);
     }
     plan
 }
@@ -410,10 +410,4 @@ fn oversized(demand: &Demand, solution: &Solution) -> Vec<Problem> {
         })
     };
     solution.target.unplaced.iter().filter_map(error).collect()
-}
-
-fn identify(plan: &mut Plan) {
-    plan.capacity.digest = digest(plan);
-    let base = &plan.capacity.base;
-    plan.capacity.plan_id = plan_id(&plan.capacity.digest, Source::of(base), base.world.taken_at);
 }

@@ -25,6 +25,8 @@ const PAGE: usize = 100;
 const PAGES_MAX: usize = 20;
 /// Most bytes of an answer: a page of the longest comments, several bytes a character.
 const ANSWER_BYTES_MAX: u64 = 64 << 20;
+/// Who writes with the token of a workflow.
+const WORKFLOW: &str = "github-actions[bot]";
 /// Longest piece of an answer that an error repeats, in characters.
 const SHOWN_MAX: usize = 200;
 
@@ -73,10 +75,26 @@ impl GitHub {
         format!("{}/repos/{}/{path}", self.api, self.repository)
     }
 
+    /// Makes a request that may be made twice.
     fn ask(&self, method: &str, path: &str, body: Option<&Value>) -> Result<String, ForgeError> {
+        self.ask_unless(method, &self.url(path), body, &|| Ok(false))
+    }
+
+    /// Makes a request, again while it fails for a reason that may pass, unless it turns out to be
+    /// `done`: an answer that was lost says nothing about what was asked for.
+    fn ask_unless(
+        &self,
+        method: &str,
+        url: &str,
+        body: Option<&Value>,
+        done: &dyn Fn() -> Result<bool, ForgeError>,
+    ) -> Result<String, ForgeError> {
         let mut why = String::new();
         for attempt in 0..TRIES {
-            let answer = match self.send(method, path, body) {
+            if attempt > 0 && done()? {
+                return Ok(String::new());
+            }
+            let answer = match self.send(method, url, body) {
                 Ok(response) => read(response, attempt),
                 // The text of the error names the host at most; headers are not in it.
                 Err(error) => Answer::Again(backoff(attempt), error.to_string()),
@@ -98,10 +116,9 @@ impl GitHub {
     fn send(
         &self,
         method: &str,
-        path: &str,
+        url: &str,
         body: Option<&Value>,
     ) -> Result<Response<Body>, ureq::Error> {
-        let url = self.url(path);
         let bearer = format!("Bearer {}", self.token);
         let headers = [
             ("accept", "application/vnd.github+json"),
@@ -111,10 +128,10 @@ impl GitHub {
         ];
         let text = body.map(Value::to_string).unwrap_or_default();
         match method {
-            "GET" => with(self.agent.get(&url), &headers).call(),
-            "DELETE" => with(self.agent.delete(&url), &headers).call(),
-            "PATCH" => with(self.agent.patch(&url), &headers).send(&text),
-            _ => with(self.agent.post(&url), &headers).send(&text),
+            "GET" => with(self.agent.get(url), &headers).call(),
+            "DELETE" => with(self.agent.delete(url), &headers).call(),
+            "PATCH" => with(self.agent.patch(url), &headers).send(&text),
+            _ => with(self.agent.post(url), &headers).send(&text),
         }
     }
 }
@@ -149,7 +166,8 @@ fn read(mut response: Response<Body>, attempt: u32) -> Answer {
             let wait = retry_after.map_or_else(|| backoff(attempt + 2), Duration::from_secs);
             Answer::Again(wait, said())
         }
-        401 | 403 => Answer::Failed(ForgeError::Refused(said())),
+        401 => Answer::Failed(ForgeError::Unknown(said())),
+        403 => Answer::Failed(ForgeError::Refused(said())),
         404 | 410 => Answer::Failed(ForgeError::NotFound(said())),
         500..=599 => Answer::Again(backoff(attempt), said()),
         _ => Answer::Failed(ForgeError::Unprocessable(said())),
@@ -165,6 +183,19 @@ fn said(status: u16, text: &str) -> String {
 }
 
 impl Forge for GitHub {
+    fn author(&self) -> Result<String, ForgeError> {
+        match self.ask_unless("GET", &format!("{}/user", self.api), None, &|| Ok(false)) {
+            // The token of a workflow is that of an app, which is no user.
+            Err(ForgeError::Refused(_)) => Ok(WORKFLOW.to_owned()),
+            Err(error) => Err(error),
+            Ok(text) => {
+                let user: Option<Value> = serde_json::from_str(&text).ok();
+                let login = user.and_then(|user| Some(user.get("login")?.as_str()?.to_owned()));
+                login.ok_or_else(|| ForgeError::Unavailable("it does not say who we are".into()))
+            }
+        }
+    }
+
     fn comments(&self, pull: u64) -> Result<Vec<ForgeComment>, ForgeError> {
         let mut all = Vec::new();
         for page in 1..=PAGES_MAX {
@@ -175,7 +206,9 @@ impl Forge for GitHub {
             let count = rows.len();
             all.extend(rows.iter().filter_map(|row| {
                 let body = row.get("body")?.as_str()?.to_owned();
-                Some(ForgeComment { id: row.get("id")?.as_u64()?, body })
+                let author = row.pointer("/user/login").and_then(Value::as_str);
+                let author = author.unwrap_or_default().to_owned();
+                Some(ForgeComment { id: row.get("id")?.as_u64()?, author, body })
             }));
             if count < PAGE {
                 break;
@@ -185,8 +218,9 @@ impl Forge for GitHub {
     }
 
     fn create(&self, pull: u64, body: &str) -> Result<(), ForgeError> {
-        let path = format!("issues/{pull}/comments");
-        self.ask("POST", &path, Some(&json!({ "body": body }))).map(drop)
+        let url = self.url(&format!("issues/{pull}/comments"));
+        let is_there = || Ok(self.comments(pull)?.iter().any(|found| found.body == body));
+        self.ask_unless("POST", &url, Some(&json!({ "body": body })), &is_there).map(drop)
     }
 
     fn update(&self, id: u64, body: &str) -> Result<(), ForgeError> {
@@ -286,19 +320,41 @@ mod tests {
         let limited = ("403 Forbidden\r\nretry-after: 3", "{}".to_owned());
         let exhausted = ("429 Too Many Requests\r\nx-ratelimit-remaining: 0", "{}".to_owned());
         let broken = ("502 Bad Gateway", "<html>".to_owned());
-        let (github, told) =
-            stand_in(vec![limited, exhausted, broken, ("201 Created", "{}".into())]);
-        assert_eq!(github.create(7, "text"), Ok(()));
+        let (github, told) = stand_in(vec![limited, exhausted, broken, ("200 OK", "{}".into())]);
+        assert_eq!(github.update(7, "text"), Ok(()));
         let asked: Vec<String> = told.iter().collect();
         assert_eq!(asked.len(), 4);
         assert!(asked[3].ends_with("{\"body\":\"text\"}"), "{}", asked[3]);
     }
 
     #[test]
+    fn a_comment_whose_answer_was_lost_is_looked_for_before_it_is_written_again() {
+        let broken = || ("502 Bad Gateway", "<html>".to_owned());
+        let there = ok(&json!([{ "id": 9, "body": "text" }]).to_string());
+        let (github, told) = stand_in(vec![broken(), there]);
+        assert_eq!(github.create(7, "text"), Ok(()));
+        let verbs: Vec<String> = told.iter().map(|asked| asked[..4].to_owned()).collect();
+        assert_eq!(verbs, ["POST", "GET "]);
+        let made = ("201 Created", "{}".to_owned());
+        let (github, told) = stand_in(vec![broken(), ok("[]"), made]);
+        assert_eq!(github.create(7, "text"), Ok(()));
+        assert_eq!(told.iter().count(), 3, "it was not there, so it is written");
+    }
+
+    #[test]
+    fn who_we_are_is_the_user_of_the_token_or_the_workflow() {
+        let (github, told) = stand_in(vec![ok("{\"login\": \"robot\"}")]);
+        assert_eq!(github.author(), Ok("robot".to_owned()));
+        assert!(told.recv().expect("asked").starts_with("GET /user "));
+        let (github, _) = stand_in(vec![("403 Forbidden", "{}".to_owned())]);
+        assert_eq!(github.author(), Ok("github-actions[bot]".to_owned()));
+    }
+
+    #[test]
     fn what_does_not_pass_ends_after_a_bounded_number_of_tries() {
         let broken = || ("503 Service Unavailable", "{\"message\": \"down\"}".to_owned());
         let (github, _) = stand_in(vec![broken(), broken(), broken(), broken()]);
-        let error = github.create(7, "x").expect_err("down");
+        let error = github.update(7, "x").expect_err("down");
         assert_eq!(error, ForgeError::Unavailable("4 tries: 503 down".into()));
         // Nobody listens any more.
         assert!(matches!(github.create(7, "x"), Err(ForgeError::Unavailable(_))));
@@ -308,7 +364,7 @@ mod tests {
     fn a_refusal_is_told_apart_and_no_error_has_the_token() {
         for (head, body, expected) in [
             ("403 Forbidden", "Resource not accessible by integration", "refuses: 403"),
-            ("401 Unauthorized", "Bad credentials", "refuses: 401"),
+            ("401 Unauthorized", "Bad credentials", "does not know the token: 401"),
             ("404 Not Found", "Not Found", "no such thing: 404"),
             ("422 Unprocessable Entity", "body is too long", "does not accept it: 422 body"),
         ] {

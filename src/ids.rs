@@ -4,11 +4,21 @@
 //! a node's is meant; they promise nothing about the characters inside, so whoever prints one for a
 //! person escapes it.
 
-use std::fmt;
+use std::fmt::{self, Write as _};
 use std::sync::Arc;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+
+/// Returns bytes as lower-case hex digits, as digests and ids of plans are written.
+#[must_use]
+pub fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
+        // Writing to a `String` cannot fail.
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
 
 /// Defines a newtype over shared text with the conversions that ids need.
 macro_rules! define_id {

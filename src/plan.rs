@@ -15,6 +15,7 @@ mod drift;
 #[cfg(test)]
 mod fixture;
 pub mod forecast;
+mod identity;
 mod saved;
 mod schema;
 pub mod wire;
@@ -28,8 +29,9 @@ pub use breakdown::breakdown;
 pub use check::{Facts, Violation, check};
 pub use compare::{Difference, DifferenceRow, Side, compare, difference};
 pub use diff::{Parts, diff};
-pub use digest::{Source, change_id, client_token, digest, plan_id};
+pub use digest::{digest, is_whole};
 pub use drift::{drift, has_drift};
+pub use identity::{Source, change_id, client_token, plan_id, seal, totals};
 pub use saved::{PLAN_BYTES_MAX, ReadPlanError, ReadPlanErrorKind, read_plan};
 pub use schema::plan_schema;
 pub use wire::Plan;

@@ -22,7 +22,8 @@ use crate::ids::Origin;
 use crate::plan::Plan;
 use crate::plan::wire::{Check, Finding};
 use engine::Engine;
-pub use read::{Package, PolicyFile};
+use read::Package;
+pub use read::PolicyFile;
 pub use tests_of::{TestOutcome, TestResult, run_tests};
 
 /// How much a run of policies may take.
@@ -46,7 +47,7 @@ impl Default for Limits {
 pub struct Bundle {
     /// Rego files.
     pub files: Vec<PolicyFile>,
-    /// JSON documents, merged at the root of `data`.
+    /// JSON documents, merged at the root of `data`; of the same key, the later one counts.
     pub data: Vec<PolicyFile>,
 }
 
@@ -74,10 +75,13 @@ pub fn evaluate(plan: &Plan, bundle: &Bundle, limits: Limits) -> Vec<Check> {
     let input = Plan { checks: Vec::new(), ..plan.clone() }.to_json();
     let mut checks = match Engine::load(bundle, limits) {
         Err(broken) => broken,
-        Ok(mut engine) => match engine.set_input(&input) {
-            Err(reason) => vec![broken_check("policies", &reason)],
-            Ok(()) => judge(&mut engine, &read::packages(&bundle.files)),
-        },
+        Ok(mut engine) => {
+            let packages = std::mem::take(&mut engine.packages);
+            match engine.set_input(&input) {
+                Err(reason) => vec![broken_check("policies", &reason)],
+                Ok(()) => judge(&mut engine, &packages),
+            }
+        }
     };
     checks.sort_by(|a, b| a.name.cmp(&b.name));
     checks

@@ -244,6 +244,8 @@ pub trait Clock {
 pub struct ForgeComment {
     /// Its number.
     pub id: u64,
+    /// Who wrote it.
+    pub author: String,
     /// Its text.
     pub body: String,
 }
@@ -271,6 +273,9 @@ pub struct CommitStatus {
 /// Why a forge did not do what it was asked for.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum ForgeError {
+    /// The token is none, or no longer one.
+    #[error("the forge does not know the token: {0}")]
+    Unknown(String),
     /// The token may not do that.
     #[error("the forge refuses: {0}")]
     Refused(String),
@@ -287,10 +292,15 @@ pub enum ForgeError {
 
 /// Where changes are reviewed.
 pub trait Forge {
-    /// Returns the comments of a pull request, the oldest first.
+    /// Returns who writes what is written here.
     ///
     /// # Errors
     /// When the forge refuses or cannot be reached; so for all others.
+    fn author(&self) -> Result<String, ForgeError>;
+    /// Returns the comments of a pull request, the oldest first.
+    ///
+    /// # Errors
+    /// As above.
     fn comments(&self, pull: u64) -> Result<Vec<ForgeComment>, ForgeError>;
     /// Adds a comment.
     ///

@@ -13,6 +13,7 @@ use serde_json::json;
 
 use crate::apply::{Outcome, Receipt, Verdict};
 use crate::plan::Plan;
+use crate::plan::canonical::sha256;
 use crate::plan::wire::Summary;
 use crate::port::{CommitState, CommitStatus, Forge, ForgeError};
 use crate::render::{MarkdownStyle, code, markdown, prose};
@@ -24,14 +25,17 @@ pub const COMMENT_CHARS_MAX: usize = 60_000;
 /// Most characters where a forge says that a comment is too long.
 const COMMENT_CHARS_SHORT: usize = 20_000;
 
+/// Longest name in a comment's first line, in characters.
+const NAME_MAX: usize = 100;
+
 /// What a comment's first line begins with.
 const MARK: &str = "<!-- fleetwright v1 ";
 
 /// Longest description of a commit status that GitHub takes, in characters.
-const DESCRIPTION_MAX: usize = 140;
+pub const DESCRIPTION_MAX: usize = 140;
 
 /// What a comment is about, as its first line says to machines.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Header {
     /// Cluster.
     pub cluster: String,
@@ -43,7 +47,7 @@ pub struct Header {
     pub head: String,
     /// When the plan may no longer be applied.
     pub expires: String,
-    /// `planned`, `applied`, `partly` or `interrupted`.
+    /// `planned`, `applied`, `partly`, `interrupted` or `failed`.
     pub state: String,
 }
 
@@ -57,10 +61,10 @@ impl Header {
             Some(Verdict::Interrupted) => "interrupted",
         };
         Self {
-            cluster: capacity.base.world.cluster.name.clone(),
+            cluster: bounded(&capacity.base.world.cluster.name),
             digest: capacity.digest.to_string(),
             plan_id: capacity.plan_id.to_string(),
-            head: capacity.base.commit.clone().unwrap_or_default(),
+            head: bounded(capacity.base.commit.as_deref().unwrap_or_default()),
             expires: capacity.expires_at.to_string(),
             state: state.to_owned(),
         }
@@ -87,6 +91,15 @@ impl Header {
         let json = body.lines().next()?.strip_prefix(MARK)?.strip_suffix(" -->")?;
         serde_json::from_str(json).ok()
     }
+}
+
+/// Returns a name as the first line has it: of one that is very long, its beginning and a hash.
+fn bounded(name: &str) -> String {
+    if length(name) <= NAME_MAX {
+        return name.to_owned();
+    }
+    let hash = sha256(name).unwrap_or_default();
+    name.chars().take(NAME_MAX).chain("…".chars()).chain(hash.chars().take(16)).collect()
 }
 
 /// A thing that must hold before the plan is applied.
@@ -122,9 +135,10 @@ pub fn requirements(plan: &Plan, approved: bool) -> Vec<Requirement> {
 #[must_use]
 pub fn comment(plan: &Plan, receipt: Option<&Receipt>, approved: bool, chars_max: usize) -> String {
     let head = Header::of(plan, receipt).line();
-    let body = receipt.map(receipt_of).unwrap_or_default();
+    let body = receipt.map(|receipt| receipt_of(receipt, chars_max / 3)).unwrap_or_default();
     let foot = if receipt.is_none() { next_step(plan, approved) } else { String::new() };
-    let room = chars_max - length(&head) - length(&body) - length(&foot) - 2;
+    let taken = length(&head) + length(&body) + length(&foot) + 2;
+    let room = chars_max.saturating_sub(taken);
     let plan = markdown(plan, MarkdownStyle { chars_max: room });
     // The plan's last line stays the last one: tools look for it there.
     format!("{head}{body}{foot}{plan}")
@@ -143,7 +157,10 @@ fn next_step(plan: &Plan, approved: bool) -> String {
     let marks: Vec<String> =
         all.iter().map(|r| format!("{} {}", r.name, if r.met { "✓" } else { "✗" })).collect();
     let next = all.iter().find(|r| !r.met).map_or_else(
-        || format!("Merging applies exactly `{}`.", plan.capacity.digest),
+        || {
+            "After the merge it is planned again, and that plan is applied once it is approved."
+                .into()
+        },
         |missing| format!("Next: {}.", missing.next),
     );
     format!("**Requirements**: {} — {next}\n\n", marks.join(" · "))
@@ -152,7 +169,8 @@ fn next_step(plan: &Plan, approved: bool) -> String {
 /// Most outcomes that a receipt lists; settled ones are only counted.
 const OUTCOMES_MAX: usize = 50;
 
-fn receipt_of(receipt: &Receipt) -> String {
+/// Returns what was done, in about `room` characters: what does not fit is counted.
+fn receipt_of(receipt: &Receipt, room: usize) -> String {
     let Receipt { outcomes, started_at, finished_at, verdict, .. } = receipt;
     let title = match verdict {
         Verdict::Applied => "✅ Applied",
@@ -165,8 +183,9 @@ fn receipt_of(receipt: &Receipt) -> String {
         "### {title}\n\n{settled} of {} changes done, in {took} s, until {finished_at}.\n\n",
         outcomes.len()
     );
-    let left = outcomes.iter().filter(|change| !change.outcome.is_settled());
-    for change in left.take(OUTCOMES_MAX) {
+    let left: Vec<_> = outcomes.iter().filter(|change| !change.outcome.is_settled()).collect();
+    let mut shown = 0;
+    for change in left.iter().take(OUTCOMES_MAX) {
         let why = match &change.outcome {
             Outcome::Done | Outcome::AlreadyDone => continue,
             Outcome::Dropped { why }
@@ -175,7 +194,15 @@ fn receipt_of(receipt: &Receipt) -> String {
             | Outcome::Failed { why } => why,
         };
         let address = code(change.address.as_str(), 80);
-        text.push_str(&["* ❌ ", &address, ": ", &prose(why, 300), "\n"].concat());
+        let line = ["* ❌ ", &address, ": ", &prose(why, 300), "\n"].concat();
+        if length(&text) + length(&line) > room {
+            break;
+        }
+        text.push_str(&line);
+        shown += 1;
+    }
+    if let Some(more) = left.len().checked_sub(shown).filter(|more| *more > 0) {
+        text.push_str(&["* and ", &more.to_string(), " more, in the receipt's file\n"].concat());
     }
     text.push('\n');
     text
@@ -231,8 +258,11 @@ fn keep_with(forge: &dyn Forge, pull: u64, body: &str) -> Result<Posted, ForgeEr
     let header = Header::read(body);
     let cluster = header.as_ref().map(|header| header.cluster.as_str());
     let comments = forge.comments(pull)?;
+    // Anybody may write our first line; what others wrote is theirs.
+    let author = forge.author()?;
     let mut ours = comments.iter().filter(|found| {
-        Header::read(&found.body).is_some_and(|h| Some(h.cluster.as_str()) == cluster)
+        let of = Header::read(&found.body).map(|header| header.cluster);
+        found.author == author && of.is_some_and(|of| of.is_empty() || Some(of.as_str()) == cluster)
     });
     let mut posted = None;
     for found in ours.by_ref() {
@@ -260,6 +290,45 @@ fn keep_with(forge: &dyn Forge, pull: u64, body: &str) -> Result<Posted, ForgeEr
         }
     }
     Ok(posted)
+}
+
+/// Says in every comment of ours that what it shows is out of date, or in a new one where there is
+/// none: `why` is what failed.
+///
+/// # Errors
+/// When the forge refuses, or cannot be reached.
+pub fn fail(forge: &dyn Forge, pull: u64, why: &str) -> Result<Posted, ForgeError> {
+    let author = forge.author()?;
+    let comments = forge.comments(pull)?;
+    let ours = comments.iter().filter(|found| found.author == author);
+    let mut posted = None;
+    for (found, header) in ours.filter_map(|found| Some((found, Header::read(&found.body)?))) {
+        let text = failure(&Header { state: FAILED.to_owned(), ..header }, why);
+        if found.body == text {
+            posted = posted.or(Some(Posted::Unchanged));
+        } else {
+            forge.update(found.id, &text)?;
+            posted = Some(Posted::Updated);
+        }
+    }
+    if let Some(posted) = posted {
+        return Ok(posted);
+    }
+    // Of which cluster is not known: the next plan takes this one over.
+    let header = Header { state: FAILED.to_owned(), ..Header::default() };
+    forge.create(pull, &failure(&header, why)).map(|()| Posted::Created)
+}
+
+const FAILED: &str = "failed";
+
+fn failure(header: &Header, why: &str) -> String {
+    let head: String = header.head.chars().take(10).collect();
+    let shown = if head.is_empty() {
+        String::new()
+    } else {
+        format!("What stood here was of commit {}, and is out of date.\n", code(&head, 20))
+    };
+    format!("{}### ❌ {}\n\n{shown}The log of the job says more.\n", header.line(), prose(why, 300))
 }
 
 #[cfg(test)]

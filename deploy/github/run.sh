@@ -1,35 +1,61 @@
 #!/usr/bin/env bash
 # What the action does, as one script, so that it runs on a laptop and in tests as it does in CI.
 # Every input comes as an environment variable; none is ever part of a command's text.
+#
+# Plan and receipt lie outside of the checkout: a file of their names that somebody commits is no plan.
 set -euo pipefail
 
-plan=${FLEETWRIGHT_PLAN:-plan.json}
+results=${FLEETWRIGHT_RESULTS:-${RUNNER_TEMP:?}/fleetwright}
+mkdir -p "$results"
+plan=$results/plan.json
+receipt=$results/receipt.json
 path=${FLEETWRIGHT_PATH:-.}
 planning=()
 [ -z "${FLEETWRIGHT_WORLD:-}" ] || planning+=(--world "$FLEETWRIGHT_WORLD")
 
-case "${FLEETWRIGHT_COMMAND:?plan, apply, comment or drift}" in
+# Appends an option for each line of a list.
+options=()
+each() {
+  local option=$1 line
+  while IFS= read -r line; do
+    [ -z "$line" ] || options+=("$option" "$line")
+  done <<<"$2"
+}
+
+case "${FLEETWRIGHT_COMMAND:?plan, apply, comment, failed or drift}" in
 plan)
+  rm -f "$plan" "$receipt"
   [ -z "${FLEETWRIGHT_BASE:-}" ] || planning+=(--compare "$FLEETWRIGHT_BASE")
+  each --policy "${FLEETWRIGHT_POLICIES:-}"
+  each --policy-data "${FLEETWRIGHT_POLICY_DATA:-}"
   ended=0
-  fleetwright plan "$path" "${planning[@]}" --out "$plan" --format github || ended=$?
+  fleetwright plan "$path" "${planning[@]}" "${options[@]}" --out "$plan" --format github || ended=$?
   # The summary and the outputs are written whether or not a policy denies; no token is needed.
   [ ! -s "$plan" ] || GITHUB_TOKEN='' fleetwright comment --plan "$plan"
   exit "$ended"
   ;;
 apply)
   : "${FLEETWRIGHT_APPROVED_DIGEST:?the digest that was approved}"
-  guard=()
-  [ -z "${FLEETWRIGHT_BASE:-}" ] || guard+=(--guard-ref "$FLEETWRIGHT_BASE")
-  fleetwright apply "$plan" "${guard[@]}" --approved-digest "$FLEETWRIGHT_APPROVED_DIGEST" \
-    --receipt receipt.json
+  rm -f "$receipt"
+  [ -z "${FLEETWRIGHT_BASE:-}" ] || options+=(--guard-ref "$FLEETWRIGHT_BASE")
+  each --policy "${FLEETWRIGHT_POLICIES:-}"
+  each --policy-data "${FLEETWRIGHT_POLICY_DATA:-}"
+  each --approval "${FLEETWRIGHT_APPROVALS:-}"
+  fleetwright apply "$plan" "${options[@]}" --approved-digest "$FLEETWRIGHT_APPROVED_DIGEST" \
+    --receipt "$receipt"
   ;;
-comment)
-  about=()
-  [ ! -s receipt.json ] || about+=(--receipt receipt.json)
-  [ -z "${FLEETWRIGHT_PULL:-}" ] || about+=(--pull "$FLEETWRIGHT_PULL")
-  [ -z "${GITHUB_SHA:-}" ] || about+=(--status "$GITHUB_SHA")
-  fleetwright comment --plan "$plan" "${about[@]}"
+comment | failed)
+  [ -z "${FLEETWRIGHT_PULL:-}" ] || options+=(--pull "$FLEETWRIGHT_PULL")
+  # Of a pull request GITHUB_SHA is a merge that nobody sees: its head is what is looked at.
+  head=${FLEETWRIGHT_HEAD:-${GITHUB_SHA:-}}
+  [ -z "$head" ] || options+=(--status "$head")
+  if [ "$FLEETWRIGHT_COMMAND" = failed ]; then
+    fleetwright comment --failed "${FLEETWRIGHT_REASON:?what failed}" "${options[@]}"
+    exit
+  fi
+  [ ! -s "$receipt" ] || options+=(--receipt "$receipt")
+  each --approval "${FLEETWRIGHT_APPROVALS:-}"
+  fleetwright comment --plan "$plan" "${options[@]}"
   ;;
 drift)
   fleetwright drift "$path" "${planning[@]}" --detailed-exitcode

@@ -179,6 +179,7 @@ fn capacity(observed: &Observed, waves: Vec<Wave>) -> Capacity {
             demand: DemandMode::Live,
             preconditions: vec![shrunk],
             guard: None,
+            judged_by: Vec::new(),
         },
         expires_at: observed.taken_at + SignedDuration::from_hours(24),
         waves,

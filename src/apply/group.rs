@@ -15,7 +15,8 @@ use crate::port::{Clock, Cloud, Cluster, PortError};
 pub(super) struct Others<'p> {
     address: &'p Address,
     group: &'p GroupName,
-    members: BTreeSet<InstanceId>,
+    /// `None` where they could not be read.
+    members: Option<BTreeSet<InstanceId>>,
 }
 
 /// Returns the members of a group that run or are about to.
@@ -103,20 +104,15 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
         works: Vec<&'w LaunchWork<'p>>,
         success: &Outcome,
     ) -> Vec<Booting<'w, 'p>> {
-        let deadline = self.deadline(self.settings.bounds.ready);
-        let mut found: Vec<InstanceId> = Vec::new();
-        while found.len() < works.len() && self.now() < deadline {
-            if let Some(observed) = self.look_whole().await {
-                let new = members(&observed, group.name).filter(|i| !group.known.contains(&i.id));
-                let mut new: Vec<&Instance> = new.collect();
-                new.sort_by_key(|instance| (instance.launched_at, instance.id.clone()));
-                found = new.into_iter().map(|instance| instance.id.clone()).collect();
-            }
-            if found.len() >= works.len() || self.settings.is_interrupted() {
-                break;
-            }
-            self.pause().await;
+        let found = self.new_members(group, works.len()).await;
+        if found.len() > works.len() {
+            // More than were approved: somebody else raises the group, and must be found.
+            let (there, planned) = (found.len(), works.len());
+            let why =
+                format!("group {} got {there} members, and {planned} are planned", group.name);
+            self.finish(group.address, WaveStep::Launch, None, Outcome::Failed { why });
         }
+        let interrupted = self.settings.is_interrupted();
         let mut booting = Vec::new();
         let mut found = found.into_iter();
         for work in works {
@@ -126,12 +122,35 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
                 let success = success.clone();
                 booting.push(Booting { work, instance, success, deadline });
             } else {
-                let bound = self.settings.bounds.ready;
-                let why = format!("group {} made no such member within {bound:#}", group.name);
+                let why = if interrupted {
+                    format!("interrupted while group {} was making the member", group.name)
+                } else {
+                    let bound = self.settings.bounds.ready;
+                    format!("group {} made no such member within {bound:#}", group.name)
+                };
                 self.finish(work.address, WaveStep::Launch, None, Outcome::GivenUp { why });
             }
         }
         booting
+    }
+
+    /// Waits for `wanted` members that the plan does not know; returns those that came, oldest first.
+    async fn new_members(&mut self, group: &GroupWork<'_>, wanted: usize) -> Vec<InstanceId> {
+        let deadline = self.deadline(self.settings.bounds.ready);
+        loop {
+            let mut found = Vec::new();
+            if let Some(observed) = self.look_whole().await {
+                let new = members(&observed, group.name).filter(|i| !group.known.contains(&i.id));
+                let mut new: Vec<&Instance> = new.collect();
+                new.sort_by_key(|instance| (instance.launched_at, instance.id.clone()));
+                found.extend(new.into_iter().map(|instance| instance.id.clone()));
+            }
+            let is_over = self.settings.is_interrupted() || self.now() >= deadline;
+            if found.len() >= wanted || is_over {
+                return found;
+            }
+            self.pause().await;
+        }
     }
 
     /// Returns the members that are to stay of each group that loses some.
@@ -141,11 +160,14 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
         if groups.is_empty() {
             return Vec::new();
         }
-        let Some(observed) = self.look_whole().await else { return Vec::new() };
+        let observed = self.look_again().await;
         let goes: BTreeSet<&InstanceId> = retires.iter().map(|work| work.instance).collect();
         let others = |(group, address): (&'p GroupName, &'p Address)| {
-            let stay = members(&observed, group).filter(|member| !goes.contains(&member.id));
-            Others { address, group, members: stay.map(|member| member.id.clone()).collect() }
+            let members = observed.as_ref().map(|observed| {
+                let stay = members(observed, group).filter(|member| !goes.contains(&member.id));
+                stay.map(|member| member.id.clone()).collect()
+            });
+            Others { address, group, members }
         };
         groups.into_iter().map(others).collect()
     }
@@ -156,9 +178,15 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
         if others.is_empty() {
             return;
         }
-        let Some(observed) = self.look_whole().await else { return };
+        let observed = self.look_again().await;
         for Others { address, group, members: stay } in others {
-            let there: BTreeSet<&InstanceId> = members(&observed, group).map(|i| &i.id).collect();
+            let (Some(stay), Some(observed)) = (stay, &observed) else {
+                let why =
+                    format!("whether group {group} lost others is not known: it was not read");
+                self.finish(address, WaveStep::Retire, None, Outcome::GivenUp { why });
+                continue;
+            };
+            let there: BTreeSet<&InstanceId> = members(observed, group).map(|i| &i.id).collect();
             let gone: Vec<&str> =
                 stay.iter().filter(|id| !there.contains(id)).map(InstanceId::as_str).collect();
             if !gone.is_empty() {

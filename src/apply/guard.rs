@@ -10,8 +10,8 @@ use super::ApplySettings;
 use super::work::{LaunchWork, Reader, RetireWork, WaveWork};
 use crate::fleet::{ClusterIdentity, Completeness, Group, Instance, InstanceState, Observed, tag};
 use crate::ids::{Address, ChangeId, Digest, GroupName, InstanceId, PoolName, Uid};
-use crate::plan::Plan;
 use crate::plan::wire::{Check, Condition, Precondition};
+use crate::plan::{Plan, is_whole};
 
 /// Why a plan was not applied; nothing was written.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -93,6 +93,11 @@ pub(super) fn check_plan<'p>(
     if *planned != settings.cluster {
         let (planned, here) = (Box::new(planned.clone()), Box::new(settings.cluster.clone()));
         return Err(ApplyError::OtherCluster { planned, here });
+    }
+    if !is_whole(plan) {
+        let version = &plan.format_version;
+        let why = format!("its digest, of format {version}, does not hold all that is done");
+        return Err(ApplyError::Unreadable(vec![why]));
     }
     let mut waves = Reader::waves(plan).map_err(ApplyError::Unreadable)?;
     let found = &plan.capacity.digest;

@@ -35,15 +35,7 @@ enum Verdict {
 impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
     /// Launches every instance of the wave that is not there yet, and waits until all are Ready.
     pub(super) async fn launch_wave(&mut self, launches: &[LaunchWork<'_>]) {
-        let mut observed = self.look_whole().await;
-        for _ in 1..self.settings.bounds.tries {
-            if observed.is_some() {
-                break;
-            }
-            self.say(None, Step::Unreadable);
-            self.pause().await;
-            observed = self.look_whole().await;
-        }
+        let observed = self.look_again().await;
         let mut booting = Vec::new();
         for work in launches.iter().filter(|work| work.group.is_none()) {
             if let Some(begun) = self.begin(work, observed.as_ref()).await {

@@ -813,6 +813,7 @@ fn plan_over(story: &Story, world: &World) -> Plan {
             demand: DemandMode::Live,
             preconditions: Vec::new(),
             guard: None,
+            judged_by: Vec::new(),
         },
         at: observed.taken_at,
         demand: DemandMode::Live,

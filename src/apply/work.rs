@@ -177,12 +177,12 @@ impl<'p> Reader<'p> {
         })
     }
 
-    /// Returns the row of the group that a state is a member of.
+    /// Returns the row of the group that a state is a member of, by its address: rows that change
+    /// nothing by themselves are not in the digest, and their names could be anything.
     fn group_row(&self, state: &NodeState) -> Option<&'p ResourceChange> {
         let pool = state.pool.as_ref()?;
-        let rows = self.plan.resource_changes.iter();
-        let mut groups = rows.filter(|row| row.kind == ResourceKind::AutoscalingGroup);
-        groups.find(|row| row.name == pool.as_str())
+        let address = format!("{}.{pool}", ResourceKind::AutoscalingGroup.as_str());
+        self.rows.get(&Address::from(address)).copied()
     }
 
     fn group_of(
@@ -191,10 +191,7 @@ impl<'p> Reader<'p> {
         row: &ResourceChange,
     ) -> Result<Option<GroupWork<'p>>, String> {
         let Some(group) = self.group_row(node) else { return Ok(None) };
-        let size = |state: &'p Option<NodeState>| state.as_ref()?.group.as_ref();
-        let before = size(&group.change.before);
-        let name = before.and_then(|size| size.name.as_ref());
-        let (Some(before), Some(name)) = (before, name) else {
+        let Some((name, from)) = self.size_of(group)? else {
             return Err(format!(
                 "`{}` is to be a member of group {}, which the world of the plan does not tell of",
                 row.address, group.name
@@ -213,10 +210,34 @@ impl<'p> Reader<'p> {
         Ok(Some(GroupWork {
             address: &group.address,
             name,
-            from: before.desired,
-            to: before.desired.saturating_add(more),
+            from,
+            to: from.saturating_add(more),
             known: known.collect(),
         }))
+    }
+
+    /// Returns which group a row is of, and the size that its changes count from: what its
+    /// precondition says, which the row only repeats. `None` where the world told of no group.
+    ///
+    /// # Errors
+    /// When precondition and row do not say the same.
+    fn size_of(&self, group: &'p ResourceChange) -> Result<Option<(&'p GroupName, u32)>, String> {
+        let conditions = self.plan.capacity.base.preconditions.iter();
+        let mut conditions = conditions.filter(|it| it.address == group.address).filter_map(|it| {
+            match &it.condition {
+                Condition::GroupIs { group, desired } => Some((group, *desired)),
+                Condition::InstanceIs { .. }
+                | Condition::KeyUnused { .. }
+                | Condition::ReplicasAtMost { .. } => None,
+            }
+        });
+        let said = group.change.before.as_ref().and_then(|state| state.group.as_ref());
+        let said = said.and_then(|size| Some((size.name.as_ref()?, size.desired)));
+        let held = conditions.next();
+        if held == said && conditions.next().is_none() {
+            return Ok(held);
+        }
+        Err(format!("`{}` does not say of its group what its precondition says", group.address))
     }
 
     fn offerings(&self, node: &NodeState, row: &ResourceChange) -> Result<Vec<Offering>, String> {
@@ -241,6 +262,7 @@ impl<'p> Reader<'p> {
         let lacks = |what: &str| format!("`{}` has no {what} to retire", row.address);
         let node = row.change.before.as_ref().ok_or_else(|| lacks("`before`"))?;
         let group = self.group_row(node);
+        let size = group.map(|row| self.size_of(row)).transpose()?.flatten();
         let own = self.plan.capacity.base.preconditions.iter();
         let own = own.filter(|precondition| precondition.address == row.address);
         let at_most = own.filter_map(|precondition| match &precondition.condition {
@@ -255,8 +277,7 @@ impl<'p> Reader<'p> {
             node,
             group: self.groups.get(&row.address).copied(),
             of_group: group.map(|row| &row.address),
-            member_of: group
-                .and_then(|row| row.change.before.as_ref()?.group.as_ref()?.name.as_ref()),
+            member_of: size.map(|(name, _)| name),
             at_most: at_most.collect(),
         })
     }

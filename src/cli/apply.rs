@@ -1,6 +1,6 @@
 //! `apply`: carry a plan out, once it is approved.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use super::error::CliError;
 use super::policy::Judge;
@@ -10,8 +10,7 @@ use super::world::WorldChoice;
 use super::{Console, Exit, approval, embedded, files, plan, planning};
 use crate::engine::Scope;
 use crate::manifest::GuardSettings;
-use crate::plan::{Plan, difference, verify_approvals};
-use crate::policy;
+use crate::plan::{Plan, difference, is_whole, verify_approvals};
 use crate::render::{Verbosity, difference_text, is_errored_by_rules};
 use crate::sim::World;
 
@@ -35,14 +34,16 @@ pub(super) fn carry_out(
 ) -> Result<Exit, CliError> {
     let world = world_of(plan, settings)?;
     hold_to_digest(plan, settings)?;
+    if let Err(refusal) = refuse_unapplyable(plan) {
+        plan::show(plan, View::Text(Verbosity::Full), console)?;
+        return Err(refusal);
+    }
     let (plan, guard) = &guarded(plan, settings)?;
     plan::show(plan, View::Text(Verbosity::Full), console)?;
+    refuse_unapplyable(plan)?;
     if planning::has_changes(plan) {
-        refuse_unapplyable(plan)?;
         hold_to_window(guard, &world, plan, console)?;
         approve(plan, guard, settings, console)?;
-    } else if plan.errored {
-        return Err(has_errors(plan));
     } else if !matches!(world, WorldChoice::Sim(_)) {
         // An embedded world also plays the tools that deliver workloads, which may have to do
         // something where nodes have not.
@@ -76,23 +77,9 @@ pub(super) fn carry_out(
 /// Judges a saved plan again, by the policies that guard now: what a file says of its own checks is
 /// not part of what was approved. Returns the settings that guard it, too.
 fn guarded(plan: &Plan, settings: &ApplySettings) -> Result<(Plan, GuardSettings), CliError> {
-    let path = PathBuf::from(&plan.capacity.base.path);
-    let source = SourceSettings { path, revision: None };
-    let Ok(read) = planning::read(&source) else {
-        // The tree is not here; then nothing of it can guard, unless somebody asked for it.
-        return if settings.guard == GuardChoice::default() {
-            Ok((plan.clone(), GuardSettings::default()))
-        } else {
-            planning::read(&source).map(|_| (plan.clone(), GuardSettings::default()))
-        };
-    };
-    let judge = Judge::read(&source, &read, &settings.guard)?;
+    let judge = Judge::of_apply(plan, &settings.guard)?;
     let mut judged = plan.clone();
     judge.judge(&mut judged);
-    // A plan that was denied when it was made stays denied.
-    if policy::is_denied(plan) {
-        judged.checks.clone_from(&plan.checks);
-    }
     Ok((judged, judge.fleet.guard))
 }
 
@@ -105,7 +92,7 @@ fn hold_to_window(
 ) -> Result<(), CliError> {
     // An embedded world has a time of its own.
     let now = match world {
-        WorldChoice::Sim(_) => plan.timestamp,
+        WorldChoice::Sim(directory) => embedded::now(directory, plan)?,
         WorldChoice::Empty | WorldChoice::Live | WorldChoice::File(_) => console.now(),
     };
     if guard.is_open(now) {
@@ -141,14 +128,23 @@ fn hold_to_digest(plan: &Plan, settings: &ApplySettings) -> Result<(), CliError>
     }
 }
 
-fn refuse_unapplyable(plan: &Plan) -> Result<(), CliError> {
+/// Refuses what may not be applied whoever approves it.
+pub(super) fn refuse_unapplyable(plan: &Plan) -> Result<(), CliError> {
+    if !is_whole(plan) {
+        let version = &plan.format_version;
+        return Err(CliError::text(format!(
+            "the plan has format {version}, whose digest does not hold all that is done"
+        ))
+        .kind(Exit::UnreadablePlan)
+        .hint("plan again, and have the new plan approved"));
+    }
     if plan.errored {
         return Err(has_errors(plan));
     }
     if planning::is_denied(plan) {
         return Err(CliError::text("the plan is denied by policy").kind(Exit::Denied));
     }
-    if !plan.applyable {
+    if !plan.applyable && planning::has_changes(plan) {
         let world = &plan.capacity.base.world.name;
         return Err(CliError::text(format!("a plan over world `{world}` cannot be applied"))
             .kind(Exit::NotApproved)
@@ -348,9 +344,31 @@ mod tests {
     }
 
     #[test]
+    fn what_guards_must_be_there_or_nothing_is_applied() {
+        // The files and the commit of the fixture are nowhere.
+        let ran = carried_out(&sealed(fixture::plan()), &settings());
+        assert_eq!(ran.exit, Exit::Failed, "{}", ran.err);
+        assert!(ran.err.contains("cannot read what guards the plan"), "{}", ran.err);
+    }
+
+    #[test]
+    fn a_denied_plan_is_denied_even_where_it_changes_nothing() {
+        let deny = Check { name: "p".into(), status: "fail".into(), ..Check::default() };
+        let plan = Plan { checks: vec![deny], applyable: false, ..fixture::nothing() };
+        assert_eq!(carried_out(&plan, &settings()).exit, Exit::Denied);
+    }
+
+    #[test]
     fn where_nothing_changes_nothing_is_asked() {
+        let tree = tempfile::tempdir().expect("a directory");
+        std::fs::write(tree.path().join("a.yaml"), "a: 1").expect("written");
+        let source = SourceSettings { path: tree.path().to_owned(), revision: None };
         let mut plan = fixture::nothing();
-        plan.capacity.base.world.name = "file:prod.json".into();
+        let base = &mut plan.capacity.base;
+        base.world.name = "file:prod.json".into();
+        base.path = tree.path().display().to_string();
+        base.tree = planning::read(&source).expect("read").base.tree;
+        (base.commit, base.guard) = (None, None);
         let ran = carried_out(&plan, &settings());
         assert_eq!((ran.exit, ran.err.as_str()), (Exit::Done, ""));
         assert!(ran.out.ends_with("matches the configuration.\n"));

@@ -4,14 +4,21 @@ use std::path::Path;
 
 use super::error::CliError;
 use super::settings::ApproveSettings;
-use super::{Console, Exit, files};
+use super::{Console, Exit, apply, files};
 use crate::plan::{Approval, ApprovalError, Approvals, approve, canonical};
+use crate::render::text;
 
 /// Most bytes of a key, and of a file of approvals.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
 pub(super) fn run(settings: &ApproveSettings, console: &mut Console) -> Result<Exit, CliError> {
+    if settings.by.trim().is_empty() {
+        return Err(CliError::text("`--by` is empty").hint("name whoever approves"));
+    }
     let plan = files::saved_plan(&settings.plan, console)?;
+    // Nobody approves what they have not seen, or what cannot be applied anyway.
+    console.say_raw(&text(&plan, &console.message_style()));
+    apply::refuse_unapplyable(&plan)?;
     let key = settings.key.as_deref().map(text_of).transpose()?;
     let approval =
         approve(&plan, &settings.by, console.now(), key.as_deref()).map_err(|error| {
@@ -63,8 +70,8 @@ pub(super) fn refused(error: ApprovalError) -> CliError {
         ApprovalError::OtherPlan { .. } => {
             (Exit::Stale, "review this plan and have it approved; an approval covers no other")
         }
-        ApprovalError::PrivateKey | ApprovalError::PublicKey(_) => {
-            (Exit::Failed, "write it as `openssl pkey -in key.pem -pubout` prints it")
+        ApprovalError::PrivateKey => {
+            (Exit::Failed, "make one: openssl genpkey -algorithm ed25519 -out key.pem")
         }
     };
     CliError::new(error).kind(kind).hint(hint)

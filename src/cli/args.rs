@@ -129,14 +129,17 @@ pub(super) struct PlanningArgs {
 /// What a plan is judged by.
 #[derive(Debug, Args)]
 pub(super) struct GuardArgs {
-    /// Judge by the Rego below this directory (repeatable), beside spec.policies of fleetwright.yaml
+    /// Judge by the Rego below this directory (repeatable), beside spec.policies of fleetwright.yaml;
+    /// read from disk as it is, whatever --guard-ref says
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub(super) policy: Vec<PathBuf>,
-    /// Data for policies, as JSON (repeatable)
+    /// Data for policies, as JSON (repeatable), read from disk; replaces what files before it say of
+    /// the same keys
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(super) policy_data: Vec<PathBuf>,
     /// Read spec.policies and spec.apply from this commit, not from the files that are planned: in a
-    /// pull request its base [default: the commit of --compare]
+    /// pull request its base [default: the commit of --compare; in apply what guarded the plan when it
+    /// was made, else the commit that was planned]
     #[arg(long, value_name = "REV")]
     pub(super) guard_ref: Option<String>,
 }
@@ -278,13 +281,17 @@ GITHUB_API_URL, GITHUB_STEP_SUMMARY, GITHUB_OUTPUT, as GitHub sets them.")]
 pub(super) struct CommentArgs {
     /// A plan that `plan --out` saved
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
-    pub(super) plan: PathBuf,
+    #[arg(required_unless_present = "failed")]
+    pub(super) plan: Option<PathBuf>,
     /// What `apply --receipt` wrote: then the comment is the receipt
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(super) receipt: Option<PathBuf>,
     /// Approvals that `fleetwright approve` wrote (repeatable)
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(super) approval: Vec<PathBuf>,
+    /// Instead of a plan, say what failed: what the comment shows is out of date then
+    #[arg(long, value_name = "WHY", conflicts_with_all = ["plan", "receipt", "approval", "dry_run"])]
+    pub(super) failed: Option<String>,
     /// Repository [default: that of the workflow]
     #[arg(long, value_name = "OWNER/NAME")]
     pub(super) repository: Option<String>,

@@ -3,19 +3,22 @@
 use std::env;
 use std::fs::OpenOptions;
 use std::io::Write as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
 use super::error::CliError;
-use super::settings::CommentSettings;
+use super::policy::guard_of;
+use super::settings::{About, CommentSettings};
 use super::{Console, Exit, approval, files};
 use crate::apply::Receipt;
 use crate::github::GitHub;
 use crate::plan::{Plan, verify_approvals};
-use crate::port::{Forge as _, ForgeError};
+use crate::port::{CommitState, CommitStatus, Forge, ForgeError};
 use crate::render::{MarkdownStyle, markdown};
-use crate::review::{COMMENT_CHARS_MAX, Posted, comment, keep, outputs, status};
+use crate::review::{
+    COMMENT_CHARS_MAX, DESCRIPTION_MAX, Posted, comment, fail, keep, outputs, status,
+};
 
 /// Most bytes of an event, and of a receipt.
 const FILE_BYTES_MAX: u64 = 32 << 20;
@@ -24,16 +27,59 @@ const SUMMARY_CHARS_MAX: usize = 250_000;
 const API: &str = "https://api.github.com";
 
 pub(super) fn run(settings: &CommentSettings, console: &mut Console) -> Result<Exit, CliError> {
-    let plan = files::saved_plan(&settings.plan, console)?;
-    let receipt = settings.receipt.as_deref().map(receipt).transpose()?;
-    let approvals = approval::gather(&settings.approvals)?;
-    let approved = verify_approvals(&plan, &approvals, &[], 1).is_ok();
-    let body = |most: usize| comment(&plan, receipt.as_ref(), approved, most);
-    if settings.dry_run {
-        console.print(&body(COMMENT_CHARS_MAX))?;
-        return Ok(Exit::Done);
+    if let Some(commit) = settings.status.as_ref().filter(|commit| !is_commit(commit)) {
+        return Err(CliError::text(format!("`{commit}` is not a commit"))
+            .hint("name it by its 40 hex digits, as `git rev-parse HEAD` does"));
     }
-    write_job_files(&plan)?;
+    match &settings.about {
+        About::Plan { plan, receipt, approvals } => {
+            let plan = files::saved_plan(plan, console)?;
+            let receipt = receipt.as_deref().map(|path| receipt_of(path, &plan)).transpose()?;
+            let approved = is_approved(&plan, approvals, console)?;
+            let body = |most: usize| comment(&plan, receipt.as_ref(), approved, most);
+            if settings.dry_run {
+                console.print(&body(COMMENT_CHARS_MAX))?;
+                return Ok(Exit::Done);
+            }
+            write_job_files(&plan)?;
+            let status = status(&plan, receipt.as_ref());
+            post(settings, &status, &|forge, pull| keep(forge, pull, &body), console)
+        }
+        About::Failure(why) => {
+            let description = why.chars().filter(|c| !c.is_control()).take(DESCRIPTION_MAX);
+            let status = CommitStatus {
+                context: "fleetwright/plan".to_owned(),
+                state: CommitState::Failure,
+                description: description.collect(),
+            };
+            post(settings, &status, &|forge, pull| fail(forge, pull, why), console)
+        }
+    }
+}
+
+/// Returns whether whoever must has approved: where keys count, by those of what guards the plan.
+fn is_approved(plan: &Plan, files: &[PathBuf], console: &mut Console) -> Result<bool, CliError> {
+    if files.is_empty() {
+        return Ok(false);
+    }
+    let approvals = approval::gather(files)?;
+    match guard_of(plan) {
+        Ok(guard) => Ok(verify_approvals(plan, &approvals, &guard.keys, guard.approvals).is_ok()),
+        Err(error) => {
+            console.say("The approvals count as none here, where whose count is not known:");
+            error.write(console);
+            Ok(false)
+        }
+    }
+}
+
+/// Sets the status and writes the comment.
+fn post(
+    settings: &CommentSettings,
+    status: &CommitStatus,
+    write: &dyn Fn(&dyn Forge, u64) -> Result<Posted, ForgeError>,
+    console: &mut Console,
+) -> Result<Exit, CliError> {
     let Some(token) = variable("GITHUB_TOKEN") else {
         console.say("GITHUB_TOKEN is not set: no comment was written.");
         return Ok(Exit::Done);
@@ -50,9 +96,9 @@ pub(super) fn run(settings: &CommentSettings, console: &mut Console) -> Result<E
     let api = variable("GITHUB_API_URL").unwrap_or_else(|| API.to_owned());
     let github = GitHub::new(&api, &repository, token);
     if let Some(commit) = &settings.status {
-        tolerate(github.set_status(commit, &status(&plan, receipt.as_ref())), console)?;
+        tolerate(github.set_status(commit, status), console)?;
     }
-    let posted = keep(&github, pull, &body);
+    let posted = write(&github, pull);
     let said = match &posted {
         Ok(Posted::Created) => "The comment was written.",
         Ok(Posted::Updated) => "The comment was brought up to date.",
@@ -122,11 +168,24 @@ fn is_repository(name: &str) -> bool {
     name.split_once('/').is_some_and(|(owner, name)| plain(owner) && plain(name))
 }
 
-fn receipt(path: &Path) -> Result<Receipt, CliError> {
+/// The name becomes part of an address, and anything but a commit would be another one.
+fn is_commit(name: &str) -> bool {
+    (7..=64).contains(&name.len()) && name.chars().all(|c| c.is_ascii_hexdigit())
+}
+
+/// Reads the receipt of `plan`.
+fn receipt_of(path: &Path, plan: &Plan) -> Result<Receipt, CliError> {
     let bytes = files::read(path, FILE_BYTES_MAX)?;
-    serde_json::from_slice(&bytes).map_err(|error| {
+    let receipt: Receipt = serde_json::from_slice(&bytes).map_err(|error| {
         CliError::new(error)
             .context(format!("cannot read receipt `{}`", path.display()))
             .hint("name a file that `fleetwright apply --receipt FILE` wrote")
-    })
+    })?;
+    let capacity = &plan.capacity;
+    if (&receipt.plan_id, &receipt.digest) == (&capacity.plan_id, &capacity.digest) {
+        return Ok(receipt);
+    }
+    let (path, of, own) = (path.display(), &receipt.plan_id, &capacity.plan_id);
+    Err(CliError::text(format!("receipt `{path}` is of plan {of}, not of {own}"))
+        .hint("name the receipt of the apply of this very plan"))
 }

@@ -45,6 +45,17 @@ pub(super) fn observe(
     Ok(open(directory, &genesis(&repository.fleet, at), &desired)?.observed())
 }
 
+/// Returns what time it is in the embedded world of `directory`; where there is none yet, when it
+/// will be made.
+pub(super) fn now(directory: &Path, plan: &Plan) -> Result<Timestamp, CliError> {
+    let world = &plan.capacity.base.world;
+    if !World::is_kept_in(directory) {
+        return Ok(world.taken_at);
+    }
+    let genesis = Genesis { cluster: world.cluster.clone(), now: world.taken_at, seed: SEED };
+    Ok(open(directory, &genesis, &Rc::new(Desired::default()))?.observed().taken_at)
+}
+
 /// Carries an approved plan out, with progress on stderr and the receipt on stdout.
 pub(super) fn carry_out(
     plan: &Plan,
@@ -69,15 +80,19 @@ pub(super) fn carry_out(
         bounds: Bounds::default(),
     };
     verify(plan, &settings, world.observed().taken_at).map_err(refused)?;
+    // What cannot be written later must be known before anything is done.
+    receipt_file.map(files::writable).transpose()?;
     let mut delivered = delivery(&desired, &world.observed());
     delivered.groups = groups(&desired, &catalog);
     world.deliver(&delivered).map_err(CliError::new)?;
     let receipt = run(plan, &world, &settings, console)?;
+    // What was done is told before the world comes to rest: that may fail too.
+    let end = conclude(&receipt, receipt_file, console)?;
     world.settle(SETTLE_MAX).map_err(CliError::new)?;
     // Autoscalers look again: some of them follow the nodes that have just come or gone.
     world.deliver(&delivery(&desired, &world.observed())).map_err(CliError::new)?;
     world.settle(SETTLE_MAX).map_err(CliError::new)?;
-    conclude(&receipt, receipt_file, console)
+    Ok(end)
 }
 
 /// Says what was done, and keeps it where the caller wants it.
@@ -88,7 +103,11 @@ pub(super) fn conclude(
 ) -> Result<Exit, CliError> {
     if let Some(path) = file {
         let json = crate::plan::canonical::pretty(receipt).map_err(CliError::new)?;
-        files::write(path, &json)?;
+        // Nor is it lost where it cannot be kept.
+        files::write(path, &json).or_else(|error| {
+            console.print(&progress::receipt(receipt))?;
+            Err(error)
+        })?;
     }
     console.print(&progress::receipt(receipt))?;
     Ok(exit(receipt))

@@ -43,6 +43,21 @@ pub(super) fn saved_plan(path: &Path, console: &mut Console) -> Result<Plan, Cli
     read_plan(&bytes).map_err(|error| CliError::from(error).context(context()))
 }
 
+/// Returns an error where a file could not be written; what is there stays as it is.
+pub(super) fn writable(path: &Path) -> Result<(), CliError> {
+    let failed = |error: io::Error| {
+        CliError::new(error).context(format!("cannot write `{}`", path.display()))
+    };
+    if path.is_dir() {
+        return Err(failed(io::ErrorKind::IsADirectory.into()));
+    }
+    if path.exists() {
+        return std::fs::OpenOptions::new().append(true).open(path).map(drop).map_err(failed);
+    }
+    let beside = beside(path);
+    File::create_new(&beside).and_then(|_| std::fs::remove_file(&beside)).map_err(failed)
+}
+
 /// Writes a file whole or not at all: whoever reads it meanwhile sees the old one or the new one.
 pub(super) fn write(path: &Path, text: &str) -> Result<(), CliError> {
     let failed = |error: io::Error| {
@@ -81,7 +96,12 @@ mod tests {
         write(&path, "new").expect("written");
         assert_eq!(read(&path, 3).expect("read"), b"new");
         assert_eq!(std::fs::read_dir(directory.path()).expect("listed").count(), 1);
-        assert!(write(&directory.path().join("none/plan.json"), "x").is_err());
+        for no in ["none/plan.json", "."] {
+            assert!(write(&directory.path().join(no), "x").is_err(), "{no}");
+            assert!(writable(&directory.path().join(no)).is_err(), "{no}");
+        }
+        assert!(writable(&path).is_ok() && writable(&directory.path().join("new")).is_ok());
+        assert_eq!(std::fs::read_dir(directory.path()).expect("listed").count(), 1);
         assert!(read(&path, 2).is_err(), "more than the limit is an error, not a part");
         assert!(read(directory.path(), 2).is_err());
     }

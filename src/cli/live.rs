@@ -11,7 +11,7 @@ use jiff::{SignedDuration, Timestamp};
 use super::error::CliError;
 use super::progress;
 use super::repository::Repository;
-use super::{Console, Exit, embedded, settings};
+use super::{Console, Exit, embedded, files, settings};
 use crate::apply::{ApplySettings, Bounds, Event, Fenced, Ports, Receipt, apply, verify};
 use crate::aws::{Aws, AwsError, Machines, NodeRole, Preflight};
 use crate::catalog::Catalog;
@@ -114,6 +114,8 @@ pub(super) fn carry_out(
     let fleet = &repository.fleet;
     let catalog = Catalog::load(&fleet.region, &fleet.zones)?;
     let interrupted = embedded::interrupt_flag()?;
+    // What cannot be written later must be known before anything is done.
+    asked.receipt.as_deref().map(files::writable).transpose()?;
     let receipt = block_on(async {
         let Live { kubernetes, aws, identity } = Live::connect(&repository).await?;
         let settings = ApplySettings {

@@ -15,7 +15,7 @@ use crate::demand::DemandMode;
 use crate::engine::{self, Inputs};
 use crate::fleet::Observed;
 use crate::git::{CloneCache, Remote, TreeRead, read_revision, read_tree};
-use crate::plan::wire::{Base, BaseWorld, Comparison};
+use crate::plan::wire::{Action, Base, BaseWorld, Comparison, ResourceChange};
 use crate::plan::{Plan, breakdown, compare};
 use crate::policy;
 
@@ -48,8 +48,7 @@ pub(super) fn plan(settings: &PlanningSettings, console: &Console) -> Result<Pla
     if let Some(revision) = &settings.compare {
         plan.capacity.comparison = Some(ground.compare(settings, revision, &plan)?);
     }
-    plan.capacity.base.guard.clone_from(&judge.guard);
-    judge.judge(&mut plan);
+    judge.record(&mut plan);
     tracing::info!(plan_id = %plan.capacity.plan_id, rows = plan.resource_changes.len(), "planned");
     Ok(plan)
 }
@@ -144,13 +143,14 @@ pub(super) fn base_of(
         demand,
         preconditions: Vec::new(),
         guard: None,
+        judged_by: Vec::new(),
     }
 }
 
 /// Returns whether the plan would change anything.
 pub(super) fn has_changes(plan: &Plan) -> bool {
-    let summary = plan.summary;
-    summary.add > 0 || summary.change > 0 || summary.destroy > 0
+    let changes = |row: &ResourceChange| row.change.actions != [Action::NoOp];
+    plan.resource_changes.iter().any(changes) || !plan.capacity.waves.is_empty()
 }
 
 /// Returns how a plan ends a command that does not apply it: errors, then policies, then changes.

@@ -4,12 +4,13 @@ use std::collections::BTreeSet;
 
 use sha2::{Digest, Sha256};
 
+use super::error::CliError;
 use super::signers::unsigned;
 use crate::catalog::ZoneSetting;
 use crate::demand::DemandMode;
 use crate::fleet::ClusterIdentity;
 use crate::git::{TreeBase, TreeRead};
-use crate::ids::{Origin, Region};
+use crate::ids::{Origin, Region, hex};
 use crate::manifest::{
     Autoscaled, Commitment, Desired, Fleet, GuardSettings, Home, Problem, Renderings, Severity,
     Unresolved, is_read, read_fleet,
@@ -127,18 +128,30 @@ fn base_with(tree: &TreeRead, renderings: &Renderings) -> (TreeBase, Vec<Rendere
         for row in &rows {
             hash.update(&row.inputs);
         }
-        base.tree = hash
-            .finalize()
-            .iter()
-            .fold("sha256:".to_owned(), |hex, byte| format!("{hex}{byte:02x}"));
+        base.tree = format!("sha256:{}", hex(&hash.finalize()));
     }
     (base, rows)
 }
 
 impl FleetSettings {
-    /// Reads `fleetwright.yaml` of a tree alone.
+    /// Reads `fleetwright.yaml` of a tree alone, as far as it can be read.
     pub(super) fn read(tree: &TreeRead) -> Self {
         Self::of(read_fleet(&tree.tree).0)
+    }
+
+    /// Reads `fleetwright.yaml` of a tree that guards others: what cannot be read guards nothing, so
+    /// any error in it is one.
+    pub(super) fn guarding(tree: &TreeRead) -> Result<Self, CliError> {
+        let (fleet, problems) = read_fleet(&tree.tree);
+        let errors = problems.iter().filter(|problem| problem.severity == Severity::Error);
+        let errors: Vec<String> = errors
+            .map(|Problem { origin, object, message, .. }| format!("{origin}: {object}: {message}"))
+            .collect();
+        if errors.is_empty() {
+            return Ok(Self::of(fleet));
+        }
+        Err(CliError::text(format!("the settings that guard have errors: {}", errors.join("; ")))
+            .hint("mend them there, or name another commit with --guard-ref"))
     }
 
     fn of(fleet: Fleet) -> Self {

@@ -115,14 +115,25 @@ pub(super) struct ApproveSettings {
 #[cfg(feature = "live")]
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct CommentSettings {
-    pub(super) plan: PathBuf,
-    pub(super) receipt: Option<PathBuf>,
-    pub(super) approvals: Vec<PathBuf>,
+    pub(super) about: About,
     pub(super) repository: Option<String>,
     pub(super) pull: Option<u64>,
     /// The commit whose status is set.
     pub(super) status: Option<String>,
     pub(super) dry_run: bool,
+}
+
+/// What a comment is about.
+#[cfg(feature = "live")]
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum About {
+    Plan {
+        plan: PathBuf,
+        receipt: Option<PathBuf>,
+        approvals: Vec<PathBuf>,
+    },
+    /// What failed, so that there is no plan, or none that was applied.
+    Failure(String),
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -315,9 +326,22 @@ pub(super) fn meaning(typed: Typed) -> Result<(Common, Task), CliError> {
 
 #[cfg(feature = "live")]
 fn comment(args: super::args::CommentArgs) -> CommentSettings {
-    let super::args::CommentArgs { plan, receipt, approval, repository, pull, status, dry_run } =
-        args;
-    CommentSettings { plan, receipt, approvals: approval, repository, pull, status, dry_run }
+    let super::args::CommentArgs {
+        plan,
+        receipt,
+        approval: approvals,
+        failed,
+        repository,
+        pull,
+        status,
+        dry_run,
+    } = args;
+    let about = match (plan, failed) {
+        (Some(plan), _) => About::Plan { plan, receipt, approvals },
+        // The arguments want one of both.
+        (None, why) => About::Failure(why.unwrap_or_default()),
+    };
+    CommentSettings { about, repository, pull, status, dry_run }
 }
 
 fn plan(args: PlanArgs) -> Result<PlanSettings, CliError> {

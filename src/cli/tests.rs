@@ -12,7 +12,7 @@ use crate::demand::DemandMode;
 use crate::engine::Scope;
 use crate::manifest::{Problem, Severity};
 use crate::plan::wire::Check;
-use crate::plan::{Plan, Source, digest, plan_id};
+use crate::plan::{Plan, seal};
 use crate::render::{Tally, Verbosity, fixture};
 use crate::telemetry::Loudness;
 
@@ -90,9 +90,7 @@ fn shown(error: &CliError) -> String {
 
 /// Returns the fixture with the digest and identity of its own contents.
 pub(super) fn sealed(mut plan: Plan) -> Plan {
-    plan.capacity.digest = digest(&plan);
-    let base = &plan.capacity.base;
-    plan.capacity.plan_id = plan_id(&plan.capacity.digest, Source::of(base), base.world.taken_at);
+    seal(&mut plan);
     plan
 }
 

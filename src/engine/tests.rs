@@ -26,6 +26,7 @@ fn base(observed: &Observed, name: &str) -> Base {
         demand: DemandMode::Live,
         preconditions: Vec::new(),
         guard: None,
+        judged_by: Vec::new(),
     }
 }
 

@@ -7,6 +7,7 @@ use sha2::{Digest, Sha256};
 use super::output::is_output;
 use super::shelf::{Place, Shelf};
 use super::{GitErrorKind, TreeBase, TreeRead, skipped};
+use crate::ids::hex;
 use crate::manifest::{Skipped, Tree, TreeFile};
 
 /// How much is read at most: a repository is input of strangers, and memory is finite.
@@ -186,5 +187,5 @@ fn digest(files: &[TreeFile]) -> String {
             Err(_) => part(b'x', b""),
         }
     }
-    hash.finalize().iter().fold("sha256:".to_owned(), |hex, byte| format!("{hex}{byte:02x}"))
+    format!("sha256:{}", hex(&hash.finalize()))
 }

@@ -15,7 +15,9 @@ use std::time::Duration;
 use sha2::{Digest, Sha256};
 use tempfile::TempDir;
 
-use super::{GitError, GitErrorKind, Limits, TreeRead, revision, without_credentials};
+use super::{
+    GitError, GitErrorKind, Limits, NamedFile, TreeRead, read_named, revision, without_credentials,
+};
 use crate::program::{self, Bounds};
 
 /// What may be fetched from.
@@ -99,6 +101,23 @@ impl Remote {
         read.map_err(|error| fail(error.kind))
     }
 
+    /// Returns the files below `directory` of what [`Remote::read`] has fetched as `revision`, whose
+    /// names end in one of `ends`.
+    ///
+    /// # Errors
+    /// When it was not fetched, or as [`read_named`].
+    pub fn read_named(
+        &self,
+        directory: &str,
+        revision: Option<&str>,
+        ends: &[&str],
+        cache: &CloneCache,
+    ) -> Result<Vec<NamedFile>, GitError> {
+        let below = self.clone_in(cache).join(&self.directory).join(directory);
+        let found = read_named(&below, None, Some(&reference(revision.unwrap_or("HEAD"))), ends);
+        found.map_err(|error| GitError { path: format!("{}//{directory}", self.shown()), ..error })
+    }
+
     /// Returns where its clone lies. Who fetches does not matter: credentials are no part of the
     /// name.
     fn clone_in(&self, cache: &CloneCache) -> PathBuf {
@@ -128,7 +147,7 @@ impl Remote {
             git(&["init", "--quiet", "--bare", "--", &clone.display().to_string()])
                 .map_err(GitErrorKind::Fetch)?;
         }
-        let reference = format!("refs/fleetwright/{}", &hex(revision)[..16]);
+        let reference = reference(revision);
         let clone = format!("--git-dir={}", clone.display());
         let refspec = format!("+{revision}:{reference}");
         let depth = format!("--depth={depth}");
@@ -235,6 +254,11 @@ fn redacted(said: &str, url: &str) -> String {
 
 fn cut(said: &str) -> String {
     said.chars().take(SAID_MAX).collect()
+}
+
+/// Returns the name that a revision has in a clone.
+fn reference(revision: &str) -> String {
+    format!("refs/fleetwright/{}", &hex(revision)[..16])
 }
 
 fn hex(text: &str) -> String {

@@ -4,17 +4,15 @@
 //! Invariant: an approval holds for one digest and one plan id, so that it covers neither another
 //! plan nor a later equal one.
 
-use std::fmt::Write as _;
-
-use ed25519_dalek::pkcs8::{DecodePrivateKey, DecodePublicKey};
-use ed25519_dalek::{Signature, Signer, SigningKey, Verifier, VerifyingKey};
+use ed25519_dalek::pkcs8::DecodePrivateKey;
+use ed25519_dalek::{Signature, Signer, SigningKey, VerifyingKey};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use super::canonical;
 use super::wire::Plan;
-use crate::ids::{Digest, PlanId};
+use crate::ids::{Digest, PlanId, hex};
 use crate::manifest::TrustedKey;
 
 /// Names what is signed, so that a signature of something else is never one of an approval.
@@ -49,9 +47,6 @@ pub enum ApprovalError {
     /// The text is no private key.
     #[error("the key is no Ed25519 private key in PEM (PKCS #8)")]
     PrivateKey,
-    /// A key that counts is no public key.
-    #[error("the key of `{0}` in spec.apply.keys is no Ed25519 public key")]
-    PublicKey(String),
     /// Too few of the keys have signed.
     #[error("{found} of {needed} approvals: {}", .why.join("; "))]
     Missing {
@@ -104,9 +99,9 @@ pub fn approve(
     Ok(approval)
 }
 
-/// Returns whether enough of `keys` have approved `plan`: each counts once.
+/// Returns whether enough of `keys` have approved `plan`: each counts once, under however many names.
 ///
-/// Without keys, one approval of this very plan is enough.
+/// Without keys, one approval of this very plan is enough, and more than one cannot be had.
 ///
 /// # Errors
 /// When there are too few, or one is of another plan where nobody's signature is asked for.
@@ -118,19 +113,22 @@ pub fn verify_approvals(
 ) -> Result<(), ApprovalError> {
     let mut why = Vec::new();
     let mut found = 0;
-    let parsed: Vec<VerifyingKey> = keys.iter().map(public_key).collect::<Result<_, _>>()?;
     let current = |approval: &&Approval| approval.is_of(plan);
     for stale in approvals.iter().filter(|approval| !approval.is_of(plan)) {
         why.push(format!("that of {} is of plan {}", stale.by, stale.plan_id));
     }
-    for (key, trusted) in parsed.iter().zip(keys) {
+    let mut counted: Vec<&VerifyingKey> = Vec::new();
+    for TrustedKey { name, key } in keys {
         let signed = approvals.iter().filter(current).any(|approval| approval.is_signed_by(key));
-        found += u32::from(signed);
         if !signed {
-            why.push(format!("none that {} signed", trusted.name));
+            why.push(format!("none that {name} signed"));
+        } else if !counted.contains(&key) {
+            counted.push(key);
+            found += 1;
         }
     }
-    if keys.is_empty() {
+    // Nobody can tell who wrote what is not signed, so it never counts as several.
+    if keys.is_empty() && needed <= 1 {
         let other = approvals.iter().find(|approval| !approval.is_of(plan));
         return match (approvals.iter().find(current), other) {
             (Some(_), _) => Ok(()),
@@ -143,17 +141,6 @@ pub fn verify_approvals(
         };
     }
     if found >= needed { Ok(()) } else { Err(ApprovalError::Missing { found, needed, why }) }
-}
-
-fn public_key(trusted: &TrustedKey) -> Result<VerifyingKey, ApprovalError> {
-    let text = trusted.key.trim();
-    let pem = if text.starts_with("-----") {
-        text.to_owned()
-    } else {
-        format!("-----BEGIN PUBLIC KEY-----\n{text}\n-----END PUBLIC KEY-----\n")
-    };
-    VerifyingKey::from_public_key_pem(&pem)
-        .map_err(|_| ApprovalError::PublicKey(trusted.name.clone()))
 }
 
 impl Approval {
@@ -172,17 +159,8 @@ impl Approval {
     fn is_signed_by(&self, key: &VerifyingKey) -> bool {
         let signature = self.signature.as_deref().and_then(unhex);
         let signature = signature.and_then(|bytes| Signature::from_slice(&bytes).ok());
-        signature.is_some_and(|s| key.verify(self.message().as_bytes(), &s).is_ok())
+        signature.is_some_and(|s| key.verify_strict(self.message().as_bytes(), &s).is_ok())
     }
-}
-
-fn hex(bytes: &[u8]) -> String {
-    let mut text = String::with_capacity(bytes.len() * 2);
-    for byte in bytes {
-        // Writing to a string cannot fail.
-        let _ = write!(text, "{byte:02x}");
-    }
-    text
 }
 
 fn unhex(text: &str) -> Option<Vec<u8>> {
@@ -194,6 +172,8 @@ fn unhex(text: &str) -> Option<Vec<u8>> {
 
 #[cfg(test)]
 mod tests {
+    use ed25519_dalek::pkcs8::DecodePublicKey as _;
+
     use super::*;
     use crate::plan::fixture::{plan, sealed};
 
@@ -203,8 +183,11 @@ mod tests {
     const OTHER: &str = "MCowBQYDK2VwAyEAdcUVHfwf8dViuJgpuFDWzMzvk65AlKF+KazP3EWUcIQ=";
 
     fn keys(keys: &[(&str, &str)]) -> Vec<TrustedKey> {
-        let key =
-            |(name, key): &(&str, &str)| TrustedKey { name: (*name).into(), key: (*key).into() };
+        let key = |(name, key): &(&str, &str)| {
+            let pem = format!("-----BEGIN PUBLIC KEY-----\n{key}\n-----END PUBLIC KEY-----\n");
+            let key = VerifyingKey::from_public_key_pem(&pem).expect("a key");
+            TrustedKey { name: (*name).into(), key }
+        };
         keys.iter().map(key).collect()
     }
 
@@ -254,8 +237,15 @@ mod tests {
         let error = verify_approvals(&plan, &[other], &[], 0).expect_err("another");
         assert!(matches!(error, ApprovalError::OtherPlan { .. }));
         assert!(approve(&plan, "a", now(), Some("no key")).is_err());
-        let broken = keys(&[("eve", "AAAA")]);
-        let error = verify_approvals(&plan, &[], &broken, 1).expect_err("no key");
-        assert!(error.to_string().contains("`eve`"));
+    }
+
+    #[test]
+    fn one_key_under_two_names_counts_once_and_what_nobody_signed_never_counts_as_two() {
+        let plan = plan();
+        let good = approve(&plan, "alice", now(), Some(KEY)).expect("a key");
+        let twice = keys(&[("alice", PUBLIC), ("alice again", PUBLIC)]);
+        assert!(verify_approvals(&plan, std::slice::from_ref(&good), &twice, 2).is_err());
+        let by = |by: &str| approve(&plan, by, now(), None).expect("no key");
+        assert!(verify_approvals(&plan, &[by("a"), by("b")], &[], 2).is_err());
     }
 }

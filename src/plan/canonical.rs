@@ -19,8 +19,10 @@ mod tree;
 use std::fmt::Write as _;
 
 use serde::Serialize;
+use sha2::{Digest as _, Sha256};
 use thiserror::Error;
 
+use crate::ids::hex;
 use tree::Json;
 
 /// Spaces for each level of the spelling that files use.
@@ -59,6 +61,14 @@ pub fn compact<T: Serialize + ?Sized>(value: &T) -> Result<String, CanonicalErro
     Ok(out)
 }
 
+/// Returns the SHA-256 of [`compact`], as 64 hex digits.
+///
+/// # Errors
+/// As [`compact`].
+pub fn sha256<T: Serialize + ?Sized>(value: &T) -> Result<String, CanonicalError> {
+    Ok(hex(&Sha256::digest(compact(value)?.as_bytes())))
+}
+
 /// Returns `value` as canonical JSON with two spaces for each level and a final line feed.
 ///
 /// People read it in terminals: what would be obeyed there is written as an escape, which reads back
@@ -70,19 +80,24 @@ pub fn pretty<T: Serialize + ?Sized>(value: &T) -> Result<String, CanonicalError
     let mut out = String::new();
     write_pretty(&Json::of(value)?, 0, &mut out);
     out.push('\n');
-    Ok(if out.contains(is_obeyed) { escaped(&out) } else { out })
+    Ok(shown(&out))
 }
 
-/// Returns whether a terminal obeys `c` instead of showing it: late controls, and changes of the
-/// direction of writing. Early controls have their escapes in JSON itself.
+/// Returns whether a terminal obeys `c` instead of showing it: late controls, changes of the direction
+/// of writing, separators of lines and paragraphs. Early controls have their escapes in JSON itself.
 fn is_obeyed(c: char) -> bool {
     matches!(c,
-        '\u{7f}'..='\u{9f}' | '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}'
+        '\u{7f}'..='\u{9f}' | '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}'
         | '\u{2066}'..='\u{2069}')
 }
 
-/// Returns JSON with escapes for what terminals obey, which stands nowhere but in texts.
-fn escaped(json: &str) -> String {
+/// Returns JSON with escapes for what terminals obey, which stands nowhere but in texts: it reads back
+/// as the same value.
+#[must_use]
+pub fn shown(json: &str) -> String {
+    if !json.contains(is_obeyed) {
+        return json.to_owned();
+    }
     let mut out = String::with_capacity(json.len());
     for c in json.chars() {
         if is_obeyed(c) {

@@ -1,64 +1,45 @@
-//! What a plan decides, as one hash; and the identities that follow from it.
-//!
-//! The chain is: [`digest`] (what is approved) → [`plan_id`] (that, over one commit and one world:
-//! what is applied at most once) → [`change_id`] (one row of it, a tag of what it launches) →
-//! [`client_token`] (one attempt, at most one instance). Each is a SHA-256 over canonical JSON.
+//! What a plan decides, as one hash: what is approved.
 //!
 //! The digest knows decisions and refuses everything else: commit, time, price, version, reasons,
 //! diagnostics, demand mode and rows that change nothing leave it as it is, so that a squash, a new
-//! price list or a new release does not void an approval. Invariant: every struct of the wire form
-//! that holds a decision is taken apart here without `..`, so that a new field does not compile
-//! until someone has said whether it is one.
+//! price list or a new release does not void an approval. Invariants: whatever `apply` reads of a row
+//! is in the digest, so that nothing can be done under it that nobody approved; every struct of the
+//! wire form that holds a decision is taken apart here without `..`, so that a new field does not
+//! compile until someone has said whether it is one.
 //!
 //! A field that a later minor version adds to the projection is left out where it is absent: the
 //! digests of older plans stay what they were.
 
-use std::fmt::Write as _;
+use std::collections::BTreeMap;
 
-use jiff::Timestamp;
 use serde::Serialize;
-use sha2::{Digest as _, Sha256};
 
-use super::canonical;
+use super::identity::hash;
 use super::wire::{
-    Action, AlternativesRow, Base, BaseWorld, Capacity, Change, Condition, GroupSize, NodeState,
-    Plan, Precondition, ResourceChange, ResourceKind, Wave, WaveStep,
+    Action, AlternativesRow, Amount, Base, BaseWorld, Capacity, Change, Condition, ExplainRow,
+    GroupSize, NodeState, Plan, Precondition, ResourceChange, ResourceKind, Wave, WaveStep,
 };
 use crate::catalog::CapacityType;
 use crate::fleet::ClusterIdentity;
 use crate::ids::{
-    Address, ChangeId, Digest, InstanceId, InstanceTypeName, Labels, PlanId, PoolName,
-    ReservationId, Uid, ZoneId, ZoneName,
+    Address, Digest, InstanceId, InstanceTypeName, LabelKey, Labels, PoolName, ReservationId, Uid,
+    ZoneId, ZoneName,
 };
 use crate::pod::Taint;
 use crate::solve::Alternative;
 
 /// Names what is hashed, so that no hash of one kind is ever one of another.
 const DIGEST_OF: &str = "fleetwright.dev/decisions/1";
-const PLAN_ID_OF: &str = "fleetwright.dev/plan/1";
-const CHANGE_ID_OF: &str = "fleetwright.dev/change/1";
-const CLIENT_TOKEN_OF: &str = "fleetwright.dev/attempt/1";
+const WHOLE_DIGEST_OF: &str = "fleetwright.dev/decisions/2";
 
-/// What the files of a plan came from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Source<'a> {
-    /// A commit, with nothing changed beside it.
-    Commit(&'a str),
-    /// A tree, by the hash of its paths and contents: no commit says what was read.
-    Tree(&'a str),
-}
+/// Versions of the format whose digests left out a part of what `apply` reads of a row.
+const PARTIAL: [&str; 2] = ["1.0", "1.1"];
 
-impl<'a> Source<'a> {
-    /// Returns the commit of `base`, or its tree where there is no commit or where the work tree
-    /// differs from it.
-    #[must_use]
-    pub fn of(base: &'a Base) -> Self {
-        match &base.commit {
-            Some(commit) if !base.dirty => Self::Commit(commit),
-            Some(_) | None => Self::Tree(&base.tree),
-        }
-    }
+/// Returns whether digest and identity of `plan` hold everything that `apply` obeys: those of the
+/// formats 1.0 and 1.1 do not, so such plans can be read and shown, and no longer applied.
+#[must_use]
+pub fn is_whole(plan: &Plan) -> bool {
+    !PARTIAL.contains(&plan.format_version.as_str())
 }
 
 /// Returns the digest of what `plan` decides: `sha256:` and 64 hex digits.
@@ -67,61 +48,6 @@ impl<'a> Source<'a> {
 #[must_use]
 pub fn digest(plan: &Plan) -> Digest {
     format!("sha256:{}", hash(&Decisions::of(plan))).into()
-}
-
-/// Returns the identity of one plan over one world, 64 hex digits: what is applied at most once.
-///
-/// The same decisions made from another commit, or over a world observed at another time, are
-/// another plan, because they may be carried out once more.
-#[must_use]
-pub fn plan_id(digest: &Digest, source: Source<'_>, taken_at: Timestamp) -> PlanId {
-    #[derive(Serialize)]
-    struct Parts<'a> {
-        of: &'static str,
-        digest: &'a Digest,
-        source: Source<'a>,
-        taken_at: Timestamp,
-    }
-    hash(&Parts { of: PLAN_ID_OF, digest, source, taken_at }).into()
-}
-
-/// Returns the identity of the change at `address`, 64 hex digits; instances carry it as a tag.
-#[must_use]
-pub fn change_id(plan_id: &PlanId, address: &Address) -> ChangeId {
-    #[derive(Serialize)]
-    struct Parts<'a> {
-        of: &'static str,
-        plan_id: &'a PlanId,
-        address: &'a Address,
-    }
-    hash(&Parts { of: CHANGE_ID_OF, plan_id, address }).into()
-}
-
-/// Returns the client token of the `attempt`-th launch of a change: 64 ASCII characters, the most
-/// that EC2 accepts.
-///
-/// The same token never launches a second instance; the attempt rises only after a terminal
-/// outcome was seen.
-#[must_use]
-pub fn client_token(change_id: &ChangeId, attempt: u32) -> String {
-    #[derive(Serialize)]
-    struct Parts<'a> {
-        of: &'static str,
-        change_id: &'a ChangeId,
-        attempt: u32,
-    }
-    hash(&Parts { of: CLIENT_TOKEN_OF, change_id, attempt })
-}
-
-/// Returns the SHA-256 of the canonical JSON of `value`, as 64 hex digits.
-fn hash<T: Serialize>(value: &T) -> String {
-    let text = canonical::compact(value).expect("what is hashed holds neither floats nor bytes");
-    let mut hex = String::with_capacity(64);
-    for byte in Sha256::digest(text.as_bytes()) {
-        // Writing to a `String` cannot fail.
-        let _ = write!(hex, "{byte:02x}");
-    }
-    hex
 }
 
 /// The decisions of a plan, and nothing else.
@@ -142,9 +68,23 @@ struct Row<'a> {
     address: &'a Address,
     #[serde(rename = "type")]
     kind: ResourceKind,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    name: Option<&'a str>,
+    /// Becomes a tag, by which a launch is found again.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    index: Option<&'a str>,
+    /// Decides whether a failed launch keeps a node from going.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    batch: Option<&'a str>,
     actions: &'a [Action],
     before: Option<Before<'a>>,
     after: Option<After<'a>>,
+}
+
+/// What stands beside a row and decides something about it.
+#[derive(Clone, Copy)]
+struct Beside<'a> {
+    batch: Option<&'a str>,
 }
 
 /// What identifies the node that changes.
@@ -156,6 +96,8 @@ struct Before<'a> {
     instance_type: &'a Option<InstanceTypeName>,
     zone: &'a Option<ZoneName>,
     capacity_type: Option<CapacityType>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    group: Option<&'a GroupSize>,
 }
 
 /// What is decided about the node that comes.
@@ -175,6 +117,12 @@ struct After<'a> {
     spec_digest: &'a Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     group: &'a Option<GroupSize>,
+    /// What the node is to offer: the rehearsal counts on it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    offers: Option<[&'a Amount; 2]>,
+    /// Keys of labels that become tags.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    open_labels: Option<Vec<&'a LabelKey>>,
 }
 
 /// A wave; the order of its addresses decides nothing.
@@ -204,7 +152,7 @@ impl<'a> Decisions<'a> {
             format_version: _,
             tool_version: _,
             timestamp: _,
-            // Both follow from how the plan came about; apply refuses on its own account.
+            // The identity holds both: they say whether, not what.
             applyable: _,
             errored: _,
             complete,
@@ -230,7 +178,7 @@ impl<'a> Decisions<'a> {
             daemons: _,
             cost: _,
             alternatives,
-            explain: _,
+            explain,
             diagnostics: _,
             // What another revision would do decides nothing about this one.
             comparison: _,
@@ -246,12 +194,20 @@ impl<'a> Decisions<'a> {
             world,
             demand: _,
             preconditions,
+            // The identity holds both.
             guard: _,
+            judged_by: _,
         } = base;
         let BaseWorld { name: _, cluster, taken_at: _, sources: _ } = world;
-        let rows = resource_changes.iter().filter_map(Row::of).collect();
+        let whole = is_whole(plan);
+        let batches: BTreeMap<&Address, &str> = explain.iter().filter_map(batch).collect();
+        let row = |row: &'a ResourceChange| {
+            let batch = batches.get(&row.address).copied();
+            Row::of(row, whole.then_some(Beside { batch }))
+        };
+        let rows = resource_changes.iter().filter_map(row).collect();
         Self {
-            of: DIGEST_OF,
+            of: if whole { WHOLE_DIGEST_OF } else { DIGEST_OF },
             cluster,
             complete: *complete,
             rows: sorted(rows, |row: &Row<'_>| row.address),
@@ -265,24 +221,46 @@ impl<'a> Decisions<'a> {
     }
 }
 
+/// Returns the rows that replace each other, by what they have in common.
+fn batch(row: &ExplainRow) -> Option<(&Address, &str)> {
+    let ExplainRow {
+        address,
+        group,
+        reason: _,
+        retire_reason: _,
+        hourly_before: _,
+        hourly_after: _,
+        pods: _,
+        pods_before: _,
+        daemons: _,
+        rejected: _,
+        overlays: _,
+        relaxed: _,
+    } = row;
+    Some((address, group.as_deref()?))
+}
+
 impl<'a> Row<'a> {
-    fn of(row: &'a ResourceChange) -> Option<Self> {
-        // Name and index repeat the address; a judge holds them to it.
-        let ResourceChange { address, kind, name: _, index: _, change, action_reason: _ } = row;
+    /// Projects a row that changes something; `whole` is absent in the formats that left a part out.
+    fn of(row: &'a ResourceChange, whole: Option<Beside<'a>>) -> Option<Self> {
+        let ResourceChange { address, kind, name, index, change, action_reason: _ } = row;
         let Change { actions, before, after, after_unknown: _ } = change;
         let changes = actions.as_slice() != [Action::NoOp];
         changes.then(|| Self {
             address,
             kind: *kind,
+            name: whole.map(|_| name.as_str()),
+            index: whole.and(index.as_deref()),
+            batch: whole.and_then(|beside| beside.batch),
             actions,
-            before: before.as_ref().map(Before::of),
-            after: after.as_ref().map(After::of),
+            before: before.as_ref().map(|state| Before::of(state, whole.is_some())),
+            after: after.as_ref().map(|state| After::of(state, whole.is_some())),
         })
     }
 }
 
 impl<'a> Before<'a> {
-    fn of(state: &'a NodeState) -> Self {
+    fn of(state: &'a NodeState, whole: bool) -> Self {
         let NodeState {
             pool,
             instance_type,
@@ -306,15 +284,15 @@ impl<'a> Before<'a> {
             node_uid,
             // Follows from the instance.
             launched_at: _,
-            // Its precondition says it already.
-            group: _,
+            group,
         } = state;
-        Self { instance_id, node_uid, pool, instance_type, zone, capacity_type: *capacity_type }
+        let (capacity_type, group) = (*capacity_type, group.as_ref().filter(|_| whole));
+        Self { instance_id, node_uid, pool, instance_type, zone, capacity_type, group }
     }
 }
 
 impl<'a> After<'a> {
-    fn of(state: &'a NodeState) -> Self {
+    fn of(state: &'a NodeState, whole: bool) -> Self {
         let NodeState {
             pool,
             instance_type,
@@ -325,12 +303,10 @@ impl<'a> After<'a> {
             labels,
             taints,
             startup_taints,
-            // Both follow from type, pool and class.
-            capacity: _,
-            allocatable: _,
+            capacity,
+            allocatable,
             reservation,
-            // Follows from the labels and the pool.
-            open_labels: _,
+            open_labels,
             spec_digest,
             // What is updated in place is identified by the state before.
             instance_id: _,
@@ -352,6 +328,8 @@ impl<'a> After<'a> {
             reservation,
             spec_digest,
             group,
+            offers: whole.then_some([capacity, allocatable]),
+            open_labels: whole.then(|| in_order(open_labels)),
         }
     }
 }

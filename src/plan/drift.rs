@@ -5,10 +5,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::seal;
 use super::wire::{
     Decider, DemandRow, Diagnostic, LaunchReason, Plan, Reason, RetireReason, Summary, workload_key,
 };
-use super::{Source, digest, plan_id};
 use crate::ids::Address;
 
 /// Returns `plan` as a report of drift: `resource_drift` holds the rows that moved, nothing changes,
@@ -43,10 +43,7 @@ pub fn drift(plan: &Plan) -> Plan {
     capacity.alternatives.clear();
     capacity.diagnostics.extend(moved);
     capacity.diagnostics.sort();
-    report.capacity.digest = digest(&report);
-    let base = &report.capacity.base;
-    let id = plan_id(&report.capacity.digest, Source::of(base), base.world.taken_at);
-    report.capacity.plan_id = id;
+    seal(&mut report);
     report
 }
 

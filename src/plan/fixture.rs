@@ -10,7 +10,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 
 use super::check::Facts;
-use super::digest::{Source, digest, plan_id};
+use super::identity::seal;
 use super::wire::{
     Action, AlternativesRow, Amount, Base, BaseWorld, Capacity, Change, Condition, Cost, DaemonRow,
     DemandRow, ExplainRow, FORMAT_VERSION, NodeState, NodeTotals, Placement, PlacementRow, Plan,
@@ -524,6 +524,7 @@ fn base() -> Base {
         demand: DemandMode::Live,
         preconditions: preconditions(),
         guard: None,
+        judged_by: Vec::new(),
     }
 }
 
@@ -644,9 +645,7 @@ fn capacity() -> Capacity {
 
 /// Returns `plan` with the digest and identity of its contents.
 pub(super) fn sealed(mut plan: Plan) -> Plan {
-    plan.capacity.digest = digest(&plan);
-    let Capacity { digest, base, .. } = &plan.capacity;
-    plan.capacity.plan_id = plan_id(digest, Source::of(base), base.world.taken_at);
+    seal(&mut plan);
     plan
 }
 

@@ -10,7 +10,8 @@ use serde_json::error::Category;
 use thiserror::Error;
 
 use super::canonical;
-use super::digest::{Source, digest, plan_id};
+use super::digest::digest;
+use super::identity::{plan_id, totals};
 use super::wire::{FORMAT_VERSION, Plan};
 
 /// Most bytes of a plan: ten times what a fleet of 5,000 nodes takes.
@@ -80,10 +81,10 @@ pub enum ReadPlanError {
         /// Whether the version's minor part is above ours.
         newer: bool,
     },
-    /// The identity is not that of digest, commit and world.
+    /// The identity is not that of digest, commit, world and what else it holds.
     #[error(
-        "the plan was altered: it states plan_id {stated}, its digest, commit and world give \
-         {computed}"
+        "the plan was altered: it states plan_id {stated}, its digest, flags, expiry, commit, world \
+         and policies give {computed}"
     )]
     ForeignId {
         /// The identity stated.
@@ -91,6 +92,9 @@ pub enum ReadPlanError {
         /// The identity that follows.
         computed: String,
     },
+    /// A part that follows from other parts does not.
+    #[error("the plan was altered: {0}")]
+    Contradiction(String),
 }
 
 impl ReadPlanError {
@@ -105,7 +109,9 @@ impl ReadPlanError {
             Self::BadVersion { .. }
             | Self::NewerMajor { .. }
             | Self::BadForm { newer: true, .. } => ReadPlanErrorKind::OtherVersion,
-            Self::Altered { .. } | Self::ForeignId { .. } => ReadPlanErrorKind::Altered,
+            Self::Altered { .. } | Self::ForeignId { .. } | Self::Contradiction(_) => {
+                ReadPlanErrorKind::Altered
+            }
         }
     }
 
@@ -127,7 +133,9 @@ impl ReadPlanError {
                 "the plan is of a newer minor version, which may decide more than this release \
                  knows: use the release that made it, or plan again"
             }
-            Self::Altered { newer: false, .. } | Self::ForeignId { .. } => {
+            Self::Altered { newer: false, .. }
+            | Self::ForeignId { .. }
+            | Self::Contradiction(_) => {
                 "do not apply it; plan again and have the new plan approved"
             }
         }
@@ -207,13 +215,29 @@ fn hold_to_identity(plan: &Plan, newer: bool) -> Result<(), ReadPlanError> {
         let stated = capacity.digest.to_string();
         return Err(ReadPlanError::Altered { stated, computed: computed.to_string(), newer });
     }
-    let base = &capacity.base;
-    let computed = plan_id(&computed, Source::of(base), base.world.taken_at);
+    let computed = plan_id(plan, &computed);
     if capacity.plan_id != computed {
         let stated = capacity.plan_id.to_string();
         return Err(ReadPlanError::ForeignId { stated, computed: computed.to_string() });
     }
-    Ok(())
+    contradiction(plan).map_or(Ok(()), |what| Err(ReadPlanError::Contradiction(what)))
+}
+
+/// Returns where a plan says one thing and what it follows from another.
+fn contradiction(plan: &Plan) -> Option<String> {
+    let holds = totals(plan);
+    if plan.summary != holds {
+        let shown = |summary| canonical::compact(summary).unwrap_or_default();
+        let (stated, holds) = (shown(&plan.summary), shown(&holds));
+        return Some(format!("it states the totals {stated}, its rows come to {holds}"));
+    }
+    let denies = |status: &str| matches!(status, "fail" | "error");
+    let objection = plan.checks.iter().find(|check| denies(&check.status));
+    match objection {
+        _ if !plan.applyable => None,
+        Some(check) => Some(format!("`applyable` is true, and {} denies it", check.name)),
+        None => plan.errored.then(|| "`applyable` is true, and so is `errored`".to_owned()),
+    }
 }
 
 impl Plan {
@@ -238,8 +262,11 @@ fn write(plan: &Plan) -> String {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
     use crate::plan::fixture::{plan, sealed};
+    use crate::plan::wire::{Check, JudgedBy, Summary};
 
     fn altered(change: impl FnOnce(&mut Value)) -> Result<Plan, ReadPlanError> {
         let mut value: Value = serde_json::from_str(&plan().to_json()).unwrap();
@@ -315,6 +342,51 @@ mod tests {
         let error = error.unwrap_err();
         assert_eq!(error.kind(), ReadPlanErrorKind::Altered);
         assert!(error.hint().starts_with("do not apply it"), "{}", error.hint());
+    }
+
+    #[test]
+    fn what_says_whether_and_when_and_by_whom_it_is_judged_cannot_be_edited() {
+        let mut denied = plan();
+        let check = Check { name: "p".into(), status: "fail".into(), ..Check::default() };
+        denied.checks.push(check);
+        denied.applyable = false;
+        let file = JudgedBy { path: "p.rego".into(), sha256: "0".repeat(64) };
+        denied.capacity.base.judged_by.push(file);
+        let denied = sealed(denied).to_json();
+        assert!(Plan::from_json(&denied).is_ok());
+        for change in [
+            |value: &mut Value| value["summary"] = json!(Summary::default()),
+            |value: &mut Value| value["summary"]["destroy"] = 0.into(),
+            |value: &mut Value| value["errored"] = true.into(),
+            |value: &mut Value| value["applyable"] = true.into(),
+            |value: &mut Value| {
+                value["applyable"] = true.into();
+                value["checks"] = json!([]);
+            },
+            |value: &mut Value| value["checks"] = json!([]),
+            |value: &mut Value| value["capacity"]["expires_at"] = "2099-01-01T00:00:00Z".into(),
+            |value: &mut Value| value["capacity"]["base"]["judged_by"] = json!([]),
+            |value: &mut Value| value["capacity"]["base"]["path"] = "/tmp/elsewhere".into(),
+        ] {
+            let mut value: Value = serde_json::from_str(&denied).unwrap();
+            change(&mut value);
+            let error = read_plan(value.to_string().as_bytes()).unwrap_err();
+            assert_eq!(error.kind(), ReadPlanErrorKind::Altered, "{error}");
+        }
+    }
+
+    #[test]
+    fn a_plan_that_contradicts_itself_is_altered_even_under_its_own_identity() {
+        let check = Check { name: "p".into(), status: "error".into(), ..Check::default() };
+        let denied = sealed(Plan { checks: vec![check], ..plan() });
+        let errored = sealed(Plan { errored: true, ..plan() });
+        let small = sealed(Plan { summary: Summary::default(), ..plan() });
+        for (plan, says) in
+            [(denied, "p denies it"), (errored, "so is `errored`"), (small, "totals")]
+        {
+            let error = Plan::from_json(&plan.to_json()).unwrap_err();
+            assert!(error.to_string().contains(says), "{error}");
+        }
     }
 
     #[test]

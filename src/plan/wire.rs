@@ -16,8 +16,8 @@ mod pods;
 mod row;
 
 pub use base::{
-    Base, BaseWorld, ComparedWorkload, Comparison, Condition, Guard, Precondition, RenderedRow,
-    Wave, WaveStep,
+    Base, BaseWorld, ComparedWorkload, Comparison, Condition, Guard, JudgedBy, Precondition,
+    RenderedRow, Wave, WaveStep,
 };
 pub use cost::{
     CommitmentRow, Committed, Cost, CostBreakdown, CostRange, CostRow, FargateBill, FargateCost,
@@ -46,7 +46,12 @@ use crate::ids::{Address, Digest, Origin, PlanId};
 /// 1.1 added: `capacity.comparison`, `capacity.base.guard`, `capacity.cost.breakdown`,
 /// `capacity.disruption_budgets`, `launched_at` of nodes, `group` of states, the reason `resize`, the condition `group-is`,
 /// `capacity.explain[].pods_before`, and `severity`, `findings` and `exceptions` of checks.
-pub const FORMAT_VERSION: &str = "1.1";
+///
+/// 1.2 added `capacity.base.judged_by`. Its digest holds everything that `apply` reads of a row, and
+/// its identity everything that says whether, when and where; plans of older formats are shown, and
+/// no longer applied.
+pub const FORMAT_VERSION: &str = "1.2";
+
 /// A plan.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Plan {

@@ -85,6 +85,63 @@ fn what_cannot_be_judged_denies() {
 }
 
 #[test]
+fn a_rule_is_run_however_it_is_written() {
+    for text in [
+        "package main\nimport rego.v1\ndeny  contains \"x\" if { true }\n",
+        "package main\nimport rego.v1\ndeny:=\"x\"\n",
+        "package main\nimport rego.v1\ndeny\n\tcontains \"x\" if { true }\n",
+        "package main\nimport rego.v1\n   deny contains \"x\" if { true }\n",
+        "package\tmain\nimport rego.v1\ndeny contains \"x\" if { true }\n",
+        "# package other\npackage main\nimport rego.v1\ndefault deny := \"x\"\n",
+        "package main\nimport rego.v1\ndeny[\"a\"] := \"x\" if { true }\n",
+        "package main\nimport rego.v1\ndeny.a contains \"x\" if { true }\n",
+        "package main; deny[\"x\"] { true }\n",
+    ] {
+        let mut denied = plan();
+        attach(&mut denied, judged(text));
+        assert!(is_denied(&denied), "{text}: {:?}", denied.checks);
+    }
+}
+
+#[test]
+fn a_file_that_nothing_runs_is_an_error_and_one_that_others_use_is_none() {
+    let rule =
+        "package main\nimport rego.v1\nimport data.lib\ndeny contains \"x\" if { lib.never }\n";
+    for idle in ["package main2\ndenies[msg] { msg := \"x\" }\n", "package empty\n"] {
+        let checks = evaluate(&plan(), &bundle(&[rule, idle]), Limits::default());
+        assert!(checks.iter().any(|c| c.status == "error" && c.name == "p1.rego"), "{checks:?}");
+    }
+    for used in ["package lib\nnever { false }\n", "package main\nhelps { true }\n"] {
+        let checks = evaluate(&plan(), &bundle(&[rule, used]), Limits::default());
+        assert_eq!((checks.len(), checks[0].status.as_str()), (1, "pass"), "{checks:?}");
+    }
+}
+
+#[test]
+fn a_policy_that_takes_too_much_memory_is_ended() {
+    let text = "package main\nimport rego.v1\ndeny contains msg if {\n  \
+                all := [s | some i in numbers.range(1, 2000000); s := sprintf(\"%d-%d\", [i, i])]\n  \
+                count(all) == 1\n  msg := \"x\"\n}\n";
+    // The limit is of the process, and tests beside this one set it too: so it has one of its own.
+    if std::env::var_os("FLEETWRIGHT_TEST_ALONE").is_none() {
+        let name = "policy::tests::a_policy_that_takes_too_much_memory_is_ended";
+        let program = std::env::current_exe().expect("this test");
+        let ran = std::process::Command::new(program)
+            .args(["--exact", name])
+            .env("FLEETWRIGHT_TEST_ALONE", "1")
+            .output();
+        let ran = ran.expect("it runs");
+        let said = String::from_utf8_lossy(&ran.stdout).into_owned();
+        assert!(ran.status.success() && said.contains("1 passed"), "{said}");
+        return;
+    }
+    let limits = Limits { memory: 64 << 20, ..Limits::default() };
+    let checks = evaluate(&nothing(), &bundle(&[text]), limits);
+    assert_eq!(checks[0].status, "error", "{checks:?}");
+    assert!(checks[0].problems[0].contains("memory"), "{checks:?}");
+}
+
+#[test]
 fn a_policy_that_does_not_end_is_ended() {
     let text = "package main\nimport rego.v1\ndeny contains msg if {\n  some a in numbers.range(1, 3000)\n  \
                 some b in numbers.range(1, 3000)\n  some c in numbers.range(1, 3000)\n  a + b + c == -1\n  msg := \"x\"\n}\n";
@@ -113,4 +170,17 @@ fn data_is_what_limits_are_read_from() {
     assert_eq!(with("{\"limits\": {\"nodes\": 2}}"), "fail");
     assert_eq!(with("{\"limits\": {\"nodes\": 200}}"), "pass");
     assert_eq!(with("{"), "error");
+    assert_eq!(with("[]"), "error");
+}
+
+#[test]
+fn of_data_what_comes_later_counts_key_by_key() {
+    let text = "package main\nimport rego.v1\ndeny contains \"x\" if { not \"b\" in data.f.labels }\ndeny contains \"y\" if { data.f.most < 3 }\n";
+    let file = |text: &str| PolicyFile { path: "d.json".to_owned(), text: text.to_owned() };
+    let data = vec![
+        file("{\"f\": {\"labels\": [\"a\"], \"most\": 5}}"),
+        file("{\"f\": {\"labels\": [\"b\"]}}"),
+    ];
+    let checks = evaluate(&plan(), &Bundle { data, ..bundle(&[text]) }, Limits::default());
+    assert_eq!(checks[0].status, "pass", "{checks:?}");
 }

@@ -4,7 +4,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::engine::Engine;
-use super::{Bundle, Limits, read};
+use super::{Bundle, Limits};
 
 /// How one test ended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -41,7 +41,7 @@ pub fn run_tests(bundle: &Bundle, limits: Limits) -> Result<Vec<TestResult>, Vec
     // A test brings its own input with `with`; without any, it would be undefined.
     engine.set_input("{}").map_err(|reason| vec![reason])?;
     let mut results = Vec::new();
-    for (package, found) in read::packages(&bundle.files) {
+    for (package, found) in engine.packages.clone() {
         for test in found.tests {
             let outcome = match engine.rule(&package, &test) {
                 Ok(Value::Bool(true)) => TestOutcome::Pass,

@@ -47,9 +47,10 @@ pub(crate) fn nothing() -> Plan {
         demand: DemandMode::Live,
         preconditions: Vec::new(),
         guard: None,
+        judged_by: Vec::new(),
     };
     Plan {
-        format_version: "1.0".into(),
+        format_version: crate::plan::wire::FORMAT_VERSION.into(),
         tool_version: "0.1.0".into(),
         timestamp: NOW.parse().expect("a time"),
         applyable: false,

@@ -9,8 +9,8 @@ use serde_json::{Value, json};
 use super::reason::rejection;
 use super::row::{Row, Symbol, rows};
 use super::{last_line, table};
-use crate::plan::Plan;
 use crate::plan::wire::{Check, Diagnostic, Summary, UnschedulableRow, workload_key};
+use crate::plan::{Plan, canonical};
 
 /// The version of the stream's messages.
 pub const STREAM_VERSION: &str = "1.0";
@@ -34,8 +34,8 @@ pub fn stream(plan: &Plan) -> String {
     for mut line in lines {
         line["@module"] = "fleetwright.ui".into();
         line["@timestamp"] = plan.timestamp.to_string().into();
-        // The writer escapes control characters; a line feed never stands in a line.
-        text.push_str(&line.to_string());
+        // A line feed never stands in a line, and nothing in it is obeyed by a terminal.
+        text.push_str(&canonical::shown(&line.to_string()));
         text.push('\n');
     }
     text
@@ -133,9 +133,12 @@ mod tests {
     #[test]
     fn a_line_is_one_object_whatever_names_hold() {
         let calm = lines(&plan()).len();
-        for name in ["\n{\"type\":\"x\"}", "\u{2028}", "a\"b", "\u{1b}[2J"] {
+        for name in
+            ["\n{\"type\":\"x\"}", "\u{2028}", "a\"b", "\u{1b}[2J", "\u{202e}x\u{9b}y\u{2066}"]
+        {
             assert_eq!(lines(&hostile(name)).len(), calm, "{name:?}");
-            assert!(!stream(&hostile(name)).contains('\u{1b}'));
+            let obeyed = ['\u{1b}', '\u{202e}', '\u{9b}', '\u{2066}'];
+            assert!(!stream(&hostile(name)).contains(obeyed), "{name:?}");
         }
     }
 }

@@ -4,6 +4,8 @@ use super::*;
 use crate::port::ForgeComment;
 use crate::render::fixture::{hostile, large, plan};
 
+const ME: &str = "github-actions[bot]";
+
 /// A forge in memory, which may refuse.
 #[derive(Default)]
 struct Board {
@@ -16,6 +18,7 @@ impl Board {
     fn with(bodies: &[&str]) -> Self {
         let comment = |(id, body): (usize, &&str)| ForgeComment {
             id: u64::try_from(id).expect("small"),
+            author: ME.to_owned(),
             body: (*body).to_owned(),
         };
         let comments = bodies.iter().enumerate().map(comment).collect();
@@ -34,13 +37,17 @@ impl Board {
 }
 
 impl Forge for Board {
+    fn author(&self) -> Result<String, ForgeError> {
+        Ok(ME.to_owned())
+    }
     fn comments(&self, _: u64) -> Result<Vec<ForgeComment>, ForgeError> {
         Ok(self.comments.borrow().clone())
     }
     fn create(&self, _: u64, body: &str) -> Result<(), ForgeError> {
         self.check(None, body)?;
         let id = 100;
-        self.comments.borrow_mut().push(ForgeComment { id, body: body.to_owned() });
+        let (author, body) = (ME.to_owned(), body.to_owned());
+        self.comments.borrow_mut().push(ForgeComment { id, author, body });
         Ok(())
     }
     fn update(&self, id: u64, body: &str) -> Result<(), ForgeError> {
@@ -73,7 +80,7 @@ fn the_comment_says_to_machines_and_people_what_it_is_about_and_what_is_next() {
     assert!(text.contains("approved ✗") && text.contains("Next: approve `sha256:"), "{text}");
     assert!(text.ends_with("Plan: 4 to add, 1 to change, 4 to destroy.\n"));
     let approved = comment(&plan(), None, true, COMMENT_CHARS_MAX);
-    assert!(approved.contains("Merging applies exactly `sha256:"), "{approved}");
+    assert!(approved.contains("approved ✓ — After the merge it is planned again"), "{approved}");
 }
 
 #[test]
@@ -150,6 +157,62 @@ fn after_an_apply_the_same_comment_is_the_receipt() {
     );
     assert_eq!(status(&plan, Some(&receipt)).state, CommitState::Failure);
     assert_eq!(status(&plan, None).context, "fleetwright/plan");
+}
+
+#[test]
+fn what_others_wrote_is_neither_taken_over_nor_removed() {
+    let own = body(COMMENT_CHARS_MAX);
+    let board = Board::with(&[&own.replace("planned", "old"), &own]);
+    for found in board.comments.borrow_mut().iter_mut() {
+        "mallory".clone_into(&mut found.author);
+    }
+    let before = board.comments.borrow().clone();
+    assert_eq!(keep(&board, 1, &body), Ok(Posted::Created));
+    assert_eq!(board.comments.borrow()[..2], before);
+    assert_eq!(fail(&board, 1, "planning failed"), Ok(Posted::Updated));
+    assert_eq!(board.comments.borrow()[..2], before);
+}
+
+#[test]
+fn a_failure_makes_what_stood_there_out_of_date_and_the_next_plan_takes_its_place() {
+    let board = Board::with(&[]);
+    assert_eq!(fail(&board, 1, "planning failed @team"), Ok(Posted::Created));
+    assert_eq!(fail(&board, 1, "planning failed @team"), Ok(Posted::Unchanged));
+    assert_eq!(keep(&board, 1, &body), Ok(Posted::Updated));
+    assert_eq!(fail(&board, 1, "apply was refused"), Ok(Posted::Updated));
+    let comments = board.comments.borrow();
+    let header = Header::read(&comments[0].body).expect("a header");
+    assert_eq!((header.cluster.as_str(), header.state.as_str()), ("prod-eu1", "failed"));
+    assert!(comments[0].body.contains("### ❌ apply was refused"), "{}", comments[0].body);
+    assert_eq!(comments.len(), 1);
+}
+
+#[test]
+fn a_receipt_of_many_long_failures_and_a_name_without_end_fit_all_the_same() {
+    let mut plan = plan();
+    plan.capacity.base.world.cluster.name = "-".repeat(200_000);
+    let failure = |n: usize| crate::apply::ChangeOutcome {
+        address: format!("ec2_instance.web[\"{n}\"]").into(),
+        step: crate::plan::wire::WaveStep::Launch,
+        instance_id: None,
+        outcome: Outcome::Failed { why: "@".repeat(300) },
+    };
+    let receipt = Receipt {
+        plan_id: plan.capacity.plan_id.clone(),
+        digest: plan.capacity.digest.clone(),
+        outcomes: (0..60).map(failure).collect(),
+        started_at: plan.timestamp,
+        finished_at: plan.timestamp,
+        verdict: Verdict::Partly,
+    };
+    for most in [COMMENT_CHARS_MAX, COMMENT_CHARS_SHORT] {
+        let text = comment(&plan, Some(&receipt), true, most);
+        assert!(length(&text) <= most, "{} of {most}", length(&text));
+        assert!(text.contains(" more, in the receipt's file"), "{text}");
+        let header = Header::read(&text).expect("a header");
+        let again = comment(&plan, None, true, most);
+        assert_eq!(Header::read(&again).expect("a header").cluster, header.cluster);
+    }
 }
 
 #[test]

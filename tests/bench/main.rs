@@ -294,6 +294,7 @@ fn run(
         demand: DemandMode::Live,
         preconditions: Vec::new(),
         guard: None,
+        judged_by: Vec::new(),
     };
     let plan = plan(&Inputs {
         desired: &desired,

@@ -19,6 +19,7 @@ fn step(place: &Place, variables: &[(&str, &str)]) -> Output {
         .current_dir(place.root())
         .env_clear()
         .env("PATH", format!("{own}:{path}"))
+        .env("RUNNER_TEMP", place.path("temp"))
         .env("GITHUB_OUTPUT", place.path("outputs"))
         .env("GITHUB_STEP_SUMMARY", place.path("summary.md"))
         .envs(variables.iter().copied())
@@ -36,6 +37,9 @@ fn output(place: &Place, key: &str) -> String {
 fn the_steps_of_the_workflows_plan_apply_and_find_no_drift() {
     let place = Place::example("eks-workshop");
     let world = ("FLEETWRIGHT_WORLD", "sim:world");
+    // Whatever somebody commits under these names is neither a plan nor a receipt.
+    place.write("plan.json", "{}");
+    place.write("receipt.json", "{}");
     let planned = step(&place, &[("FLEETWRIGHT_COMMAND", "plan"), world]);
     let said = String::from_utf8_lossy(&planned.stdout).into_owned();
     assert!(planned.status.success(), "{said}{}", String::from_utf8_lossy(&planned.stderr));
@@ -55,7 +59,7 @@ fn the_steps_of_the_workflows_plan_apply_and_find_no_drift() {
     let applied =
         step(&place, &[("FLEETWRIGHT_COMMAND", "apply"), ("FLEETWRIGHT_APPROVED_DIGEST", &digest)]);
     assert!(applied.status.success(), "{}", String::from_utf8_lossy(&applied.stderr));
-    assert!(place.read("receipt.json").contains("\"verdict\": \"applied\""));
+    assert!(place.read("temp/fleetwright/receipt.json").contains("\"verdict\": \"applied\""));
 
     let told = step(&place, &[("FLEETWRIGHT_COMMAND", "comment")]);
     assert!(told.status.success(), "{}", String::from_utf8_lossy(&told.stderr));
@@ -63,6 +67,158 @@ fn the_steps_of_the_workflows_plan_apply_and_find_no_drift() {
     let drift = step(&place, &[("FLEETWRIGHT_COMMAND", "drift"), world]);
     assert_eq!(drift.status.code(), Some(0), "{}", String::from_utf8_lossy(&drift.stdout));
     assert_eq!(step(&place, &[("FLEETWRIGHT_COMMAND", "x; rm -rf y")]).status.code(), Some(1));
+}
+
+#[test]
+fn a_plan_that_fails_leaves_none_of_before_behind() {
+    let place = Place::example("eks-workshop");
+    let world = ("FLEETWRIGHT_WORLD", "sim:world");
+    assert!(step(&place, &[("FLEETWRIGHT_COMMAND", "plan"), world]).status.success());
+    place.write("fleetwright.yaml", "not: a fleet");
+    let bad = [("FLEETWRIGHT_COMMAND", "plan"), ("FLEETWRIGHT_WORLD", "no-such-world")];
+    assert_eq!(step(&place, &bad).status.code(), Some(1));
+    assert!(!place.path("temp/fleetwright/plan.json").exists());
+    let failed = [("FLEETWRIGHT_COMMAND", "failed"), ("FLEETWRIGHT_REASON", "Planning failed")];
+    let told = step(&place, &failed);
+    assert!(told.status.success(), "{}", String::from_utf8_lossy(&told.stderr));
+}
+
+#[test]
+fn policies_and_approvals_reach_the_program_one_a_line() {
+    let place = Place::example("eks-workshop");
+    place.write("guard/main.rego", "package main\nwarn[msg] { not data.a.b; msg := \"unset\" }\n");
+    place.write("data.json", "{\"a\": {\"b\": true}}");
+    let policies = [
+        ("FLEETWRIGHT_POLICIES", "guard\n"),
+        ("FLEETWRIGHT_POLICY_DATA", "data.json\n"),
+        ("FLEETWRIGHT_WORLD", "sim:world"),
+    ];
+    let planned = step(&place, &[&[("FLEETWRIGHT_COMMAND", "plan")][..], &policies].concat());
+    assert!(planned.status.success(), "{}", String::from_utf8_lossy(&planned.stderr));
+    assert!(!String::from_utf8_lossy(&planned.stdout).contains("unset"));
+    let digest = output(&place, "digest");
+    let apply = [("FLEETWRIGHT_COMMAND", "apply"), ("FLEETWRIGHT_APPROVED_DIGEST", &digest)];
+    let refused = step(&place, &apply);
+    assert_eq!(refused.status.code(), Some(5), "it is not judged by what judged it");
+    let missing = [&apply[..], &policies, &[("FLEETWRIGHT_APPROVALS", "none.json")]].concat();
+    assert_eq!(step(&place, &missing).status.code(), Some(1), "no such file of approvals");
+    let applied = step(&place, &[&apply[..], &policies].concat());
+    assert!(applied.status.success(), "{}", String::from_utf8_lossy(&applied.stderr));
+}
+
+/// Runs `script` with `program` in place of a program on the path.
+fn with_stand_in(place: &Place, script: &str, name: &str, program: &str) -> Output {
+    place.write(&format!("bin/{name}"), program);
+    let bin = place.path("bin");
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(bin.join(name), mode).expect("executable");
+    Command::new("bash")
+        .args(["-euo", "pipefail", "-c", script])
+        .env_clear()
+        .env("PATH", format!("{}:/usr/bin:/bin", bin.display()))
+        .env("GITHUB_REPOSITORY", "acme/fleet")
+        .output()
+        .expect("bash runs")
+}
+
+#[test]
+fn an_environment_without_reviewers_stops_the_apply() {
+    let text = workflow("apply");
+    let after = text.split_once("environments/capacity").expect("a check").0;
+    let begin = after.rfind("run: |\n").expect("a script") + "run: |\n".len();
+    let script: Vec<&str> =
+        text[begin..].lines().take_while(|line| line.starts_with("          ")).collect();
+    let place = Place::empty();
+    for (answer, code) in
+        [("echo 2", 0), ("echo 0", 1), ("echo", 1), ("echo 'Not Found'", 1), ("echo 2; exit 1", 1)]
+    {
+        let gh = format!("#!/bin/sh\n{answer}\n");
+        let ran = with_stand_in(&place, &script.join("\n"), "gh", &gh);
+        assert_eq!(ran.status.code(), Some(code), "{answer}");
+    }
+}
+
+#[test]
+fn a_program_that_is_not_the_one_that_was_built_is_not_taken() {
+    let place = Place::empty();
+    place.write("program/fleetwright", "#!/bin/sh\n");
+    let take = |sha256: &str| {
+        Command::new("bash")
+            .arg(deploy().join("take.sh"))
+            .env_clear()
+            .env("PATH", "/usr/bin:/bin")
+            .env("FLEETWRIGHT_PROGRAM", place.path("program/fleetwright"))
+            .env("FLEETWRIGHT_SHA256", sha256)
+            .env("RUNNER_TEMP", place.path("temp"))
+            .env("GITHUB_PATH", place.path("paths"))
+            .output()
+            .expect("bash runs")
+    };
+    assert_eq!(take(&"0".repeat(64)).status.code(), Some(1));
+    assert!(!take("").status.success());
+    assert!(!place.path("paths").exists());
+    let own = "a8076d3d28d21e02012b20eaf7dbf75409a6277134439025f282e368e3305abf";
+    assert!(take(own).status.success());
+    assert!(place.read("paths").trim_end().ends_with("/fleetwright-bin"));
+    assert!(place.path("temp/fleetwright-bin/fleetwright").exists());
+}
+
+fn workflow(name: &str) -> String {
+    let path = deploy().join(format!("workflows/{name}.yml"));
+    std::fs::read_to_string(path).expect("a workflow")
+}
+
+/// Returns each job with exactly what it may.
+fn permissions(text: &str) -> Vec<(String, Vec<String>)> {
+    let mut jobs: Vec<(String, Vec<String>)> = Vec::new();
+    let mut within = false;
+    for line in text.split_once("\njobs:\n").expect("jobs").1.lines() {
+        let indent = line.len() - line.trim_start().len();
+        if indent == 2 && line.ends_with(':') {
+            jobs.push((line.trim().trim_end_matches(':').to_owned(), Vec::new()));
+        }
+        let job = jobs.last_mut().expect("a job");
+        within = line == "    permissions:" || (within && indent == 6);
+        if line == "    permissions: {}" {
+            job.1.push("nothing".to_owned());
+        } else if within && indent == 6 {
+            job.1.push(line.trim().to_owned());
+        }
+    }
+    jobs
+}
+
+#[test]
+fn each_job_may_do_what_it_does_and_nothing_else() {
+    let (read, write) = ("contents: read", ["pull-requests: write", "statuses: write"]);
+    let build = ("build", vec!["nothing"]);
+    let comment = |more: &[&'static str]| ("comment", [more, &write[..]].concat());
+    for (name, expected) in [
+        ("plan", vec![build.clone(), ("plan", vec![read]), comment(&[])]),
+        (
+            "apply",
+            vec![
+                build.clone(),
+                ("plan", vec![read]),
+                ("protected", vec!["actions: read", read]),
+                ("apply", vec![read]),
+                comment(&[read]),
+            ],
+        ),
+        ("drift", vec![build, ("drift", vec![read])]),
+    ] {
+        let text = workflow(name);
+        let found = permissions(&text);
+        let found: Vec<(&str, Vec<&str>)> = found
+            .iter()
+            .map(|(job, may)| (job.as_str(), may.iter().map(String::as_str).collect()))
+            .collect();
+        assert_eq!(found, expected, "{name}");
+        assert!(!text.contains("id-token"), "{name}: nothing asks for an identity yet");
+        // What is compiled is compiled where nothing is granted.
+        let jobs = text.split_once("\njobs:\n").expect("jobs").1;
+        assert_eq!(jobs.matches("cargo ").count(), 1, "{name}");
+    }
 }
 
 #[test]

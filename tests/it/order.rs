@@ -123,6 +123,7 @@ impl World {
             demand: DemandMode::Live,
             preconditions: Vec::new(),
             guard: None,
+            judged_by: Vec::new(),
         };
         let plan = plan(&Inputs {
             desired: &desired,

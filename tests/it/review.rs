@@ -94,6 +94,211 @@ fn with_keys_nothing_but_their_signatures_approves() {
     assert!(shown.out.contains("### ✅ Applied"), "{}{}", shown.out, shown.err);
 }
 
+#[test]
+fn what_judged_a_plan_judges_it_again_or_it_is_not_applied() {
+    let place = Place::example("eks-workshop");
+    place.write("guard/main.rego", "package main\nwarn[msg] {\n  msg := \"look\"\n}\n");
+    let plan = ["plan", "--out", "plan.json", "--policy", "guard"];
+    let ran = place.run(&[&plan[..], &WORLD[..]].concat());
+    assert_eq!(ran.code, Some(0), "{}", ran.err);
+    let without = place.run(&["apply", "plan.json", "--auto-approve"]);
+    assert_eq!(without.code, Some(5), "{}", without.err);
+    assert!(without.err.contains("judged by `guard/main.rego`"), "{}", without.err);
+    place.write("other/main.rego", "package main\nwarn[msg] {\n  false\n  msg := \"\"\n}\n");
+    let other = place.run(&["apply", "plan.json", "--auto-approve", "--policy", "other"]);
+    assert_eq!(other.code, Some(5), "{}", other.err);
+    let with = place.run(&["apply", "plan.json", "--auto-approve", "--policy", "guard"]);
+    assert_eq!(with.code, Some(0), "{}", with.err);
+}
+
+#[test]
+fn a_denial_that_is_struck_out_of_the_file_is_found() {
+    let place = Place::example("eks-workshop");
+    place.write("guard/main.rego", "package main\ndeny[msg] {\n  msg := \"no\"\n}\n");
+    let plan = ["plan", "--out", "plan.json", "--policy", "guard"];
+    assert_eq!(place.run(&[&plan[..], &WORLD[..]].concat()).code, Some(6));
+    let denied = place.run(&["apply", "plan.json", "--auto-approve"]);
+    assert_eq!(denied.code, Some(6), "{}", denied.err);
+    let mut plan = parsed(&place.read("plan.json"));
+    plan["checks"] = serde_json::json!([]);
+    plan["applyable"] = true.into();
+    place.write("plan.json", &plan.to_string());
+    assert_eq!(place.run(&["apply", "plan.json", "--auto-approve"]).code, Some(9));
+}
+
+#[test]
+fn settings_that_guard_and_cannot_be_read_stop_everything() {
+    let place = Place::example("eks-workshop");
+    let fleet = place.read("fleetwright.yaml");
+    place.write("fleetwright.yaml", &format!("{fleet}  apply: {{ kays: [] }}\n"));
+    git(&place, &["init", "-q", "-b", "main"]);
+    git(&place, &["add", "-A"]);
+    git(&place, &["commit", "-q", "-m", "base"]);
+    place.write("fleetwright.yaml", &fleet);
+    let plan = ["plan", "--guard-ref", "main", "--out", "plan.json"];
+    let ran = place.run(&[&plan[..], &WORLD[..]].concat());
+    assert_eq!(ran.code, Some(1), "{}", ran.err);
+    assert!(ran.err.contains("fleetwright.yaml:") && ran.err.contains("kays"), "{}", ran.err);
+}
+
+#[test]
+fn a_plan_of_a_commit_is_guarded_by_that_commit_and_not_by_the_files_beside_it() {
+    let place = Place::example("eks-workshop");
+    let fleet = place.read("fleetwright.yaml");
+    let guard = format!("{fleet}  apply: {{ keys: [{{ name: alice, key: {ALICE_PUBLIC} }}] }}\n");
+    place.write("fleetwright.yaml", &guard);
+    git(&place, &["init", "-q", "-b", "main"]);
+    git(&place, &["add", "-A"]);
+    git(&place, &["commit", "-q", "-m", "base"]);
+    let ran = place.run(&[&["plan", "--out", "plan.json"], &WORLD[..]].concat());
+    assert_eq!(ran.code, Some(0), "{}", ran.err);
+    place.write("fleetwright.yaml", &fleet);
+    for command in [
+        &["apply", "plan.json", "--auto-approve"][..],
+        &[&["apply", ".", "--ref", "main", "--auto-approve"], &WORLD[..]].concat(),
+    ] {
+        let ran = place.run(command);
+        assert_eq!(ran.code, Some(5), "{command:?}: {}", ran.err);
+        assert!(ran.err.contains("none that alice signed"), "{}", ran.err);
+    }
+}
+
+#[test]
+fn the_guard_that_a_plan_records_is_the_one_that_guards_its_apply() {
+    let place = Place::example("eks-workshop");
+    let fleet = place.read("fleetwright.yaml");
+    let guard = format!("{fleet}  apply: {{ keys: [{{ name: alice, key: {ALICE_PUBLIC} }}] }}\n");
+    place.write("fleetwright.yaml", &guard);
+    git(&place, &["init", "-q", "-b", "main"]);
+    git(&place, &["add", "-A"]);
+    git(&place, &["commit", "-q", "-m", "base"]);
+    // The change takes the keys away.
+    place.write("fleetwright.yaml", &fleet);
+    git(&place, &["commit", "-q", "-a", "-m", "loosen"]);
+    let plan = ["plan", "--compare", "HEAD~1", "--out", "plan.json"];
+    let ran = place.run(&[&plan[..], &WORLD[..]].concat());
+    assert_eq!(ran.code, Some(0), "{}", ran.err);
+    let ran = place.run(&["apply", "plan.json", "--auto-approve"]);
+    assert_eq!(ran.code, Some(5), "{}", ran.err);
+}
+
+#[test]
+fn windows_are_those_of_the_worlds_clock_and_not_of_the_plans_own_time() {
+    let place = Place::example("eks-workshop");
+    let fleet = place.read("fleetwright.yaml");
+    let window = "  apply: { windows: [{ from: \"10:00\", to: \"10:01\" }] }\n";
+    place.write("fleetwright.yaml", &(fleet + window));
+    let arguments = [&["plan", "--out", "plan.json"], &WORLD[..]].concat();
+    assert_eq!(place.run(&arguments).code, Some(0));
+    let first = place.run(&["apply", "plan.json", "--auto-approve"]);
+    assert_eq!(first.code, Some(0), "{}", first.err);
+    let inflate = place.read("inflate.yaml");
+    place.write("inflate.yaml", &inflate.replace("replicas: 5", "replicas: 40"));
+    assert_eq!(place.run(&arguments).code, Some(0));
+    assert!(place.read("plan.json").contains("\"timestamp\": \"2026-09-01T10:00:00Z\""));
+    let late = place.run(&["apply", "plan.json", "--auto-approve"]);
+    assert_eq!(late.code, Some(8), "{}", late.err);
+}
+
+#[test]
+fn the_label_of_a_pull_request_lets_a_removal_pass_the_guard_rails_that_ship() {
+    let place = Place::example("quickstart");
+    let policies = policies();
+    let plan = ["plan", "--policy", &policies, "--format", "json"];
+    let without = place.run(&plan);
+    assert_eq!(without.code, Some(6), "{}", without.err);
+    assert!(without.out.contains("add the label capacity:remove"), "{}", without.out);
+    place.write("labels.json", "{\"fleetwright\": {\"labels\": [\"capacity:remove\"]}}");
+    let with = place.run(&[&plan[..], &["--policy-data", "labels.json"]].concat());
+    assert_eq!(with.code, Some(0), "{}{}", with.out, with.err);
+}
+
+#[test]
+fn guard_rails_without_their_limits_deny_and_so_does_a_directory_without_policies() {
+    let place = planned("eks-workshop");
+    for file in ["allowed", "blast_radius", "budget", "spot", "node_age"] {
+        let name = format!("{file}.rego");
+        let text = std::fs::read_to_string(Path::new(&policies()).join(&name)).expect("ships");
+        place.write(&format!("rails/{name}"), &text);
+    }
+    let ran = place.run(&[&["plan", "--policy", "rails"], &WORLD[..]].concat());
+    assert_eq!(ran.code, Some(6), "{}", ran.err);
+    for limit in ["families", "regions", "hourly_max", "nodes_removed_max", "spot_percent_max"] {
+        assert!(ran.out.contains(&format!("data.fleetwright.{limit} is not set")), "{}", ran.out);
+    }
+    place.write("none/data.json", "{}");
+    let none = place.run(&[&["plan", "--policy", "none"], &WORLD[..]].concat());
+    assert_eq!(none.code, Some(1), "{}", none.err);
+    assert!(none.err.contains("holds no policy"), "{}", none.err);
+}
+
+#[test]
+fn a_receipt_is_kept_or_nothing_is_done_and_belongs_to_its_plan() {
+    let place = planned("eks-workshop");
+    let apply = ["apply", "plan.json", "--auto-approve", "--receipt"];
+    let nowhere = place.run(&[&apply[..], &["none/receipt.json"]].concat());
+    assert_eq!(nowhere.code, Some(1), "{}", nowhere.err);
+    assert!(!nowhere.err.contains("launched"), "{}", nowhere.err);
+    let ran = place.run(&[&apply[..], &["receipt.json"]].concat());
+    assert_eq!(ran.code, Some(0), "{}", ran.err);
+    let comment = ["comment", "--receipt", "receipt.json", "--dry-run", "--plan"];
+    assert_eq!(place.run(&[&comment[..], &["plan.json"]].concat()).code, Some(0));
+    let inflate = place.read("inflate.yaml");
+    place.write("inflate.yaml", &inflate.replace("replicas: 5", "replicas: 40"));
+    let later = place.run(&["plan", "--world", "sim:world", "--out", "later.json"]);
+    assert_eq!(later.code, Some(0), "{}", later.err);
+    let other = place.run(&[&comment[..], &["later.json"]].concat());
+    assert_eq!(other.code, Some(1), "{}", other.out);
+    assert!(other.err.contains("is of plan"), "{}", other.err);
+    let escape = ["comment", "--plan", "plan.json", "--status", "../issues/1/labels?x="];
+    let escaped = place.run(&escape);
+    assert!(escaped.code == Some(1) && escaped.err.contains("is not a commit"), "{}", escaped.err);
+}
+
+#[test]
+fn who_approves_sees_the_plan_and_has_a_name() {
+    let place = planned("eks-workshop");
+    let approve =
+        |plan: &str, by: &str| place.run(&["approve", plan, "--by", by, "--out", "approvals.json"]);
+    assert_eq!(approve("plan.json", " ").code, Some(1));
+    let ran = approve("plan.json", "alice");
+    assert!(ran.code == Some(0) && ran.err.contains("\nPlan: "), "{}", ran.err);
+    let ran = place.run(&["plan", "--world", "empty", "--out", "empty.json"]);
+    assert_eq!(ran.code, Some(0), "{}", ran.err);
+    assert_eq!(approve("empty.json", "alice").code, Some(5), "it can never be applied");
+    let told = |approvals: &[&str]| {
+        let comment = ["comment", "--plan", "plan.json", "--dry-run"];
+        place.run(&[&comment[..], approvals].concat()).out
+    };
+    assert!(told(&[]).contains("approved ✗"));
+    assert!(told(&["--approval", "approvals.json"]).contains("approved ✓"));
+    // With keys, what nobody signed counts as none.
+    let fleet = place.read("fleetwright.yaml");
+    let guard = format!("{fleet}  apply: {{ keys: [{{ name: alice, key: {ALICE_PUBLIC} }}] }}\n");
+    place.write("fleetwright.yaml", &guard);
+    let arguments = [&["plan", "--out", "plan.json"], &WORLD[..]].concat();
+    assert_eq!(place.run(&arguments).code, Some(0));
+    assert_eq!(approve("plan.json", "alice").code, Some(0));
+    assert!(told(&["--approval", "approvals.json"]).contains("approved ✗"));
+}
+
+#[test]
+fn a_repository_that_is_named_by_its_url_has_its_policies_too() {
+    let place = Place::example("eks-workshop");
+    place.write("fleetwright.yaml", &(place.read("fleetwright.yaml") + "  policies: [guard]\n"));
+    place.write("guard/main.rego", "package main\nwarn[msg] {\n  msg := \"from afar\"\n}\n");
+    git(&place, &["init", "-q", "-b", "main"]);
+    git(&place, &["add", "-A"]);
+    git(&place, &["commit", "-q", "-m", "base"]);
+    let url = format!("file://{}", place.root().display());
+    let mut here = Place::empty();
+    let path = std::env::var("PATH").expect("a path");
+    here.variables.insert("PATH".to_owned(), path);
+    let ran = here.run(&["plan", &url, "--world", "empty", "--at", "2026-09-01T10:00:00Z"]);
+    assert_eq!(ran.code, Some(0), "{}", ran.err);
+    assert!(ran.out.contains("from afar"), "{}", ran.out);
+}
+
 fn parsed(text: &str) -> Value {
     serde_json::from_str(text).expect("JSON")
 }

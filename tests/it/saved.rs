@@ -27,10 +27,10 @@ const EXAMPLES: [(&str, &[&str]); 11] = [
 ];
 
 /// Plans of every version of the format there was; they are written once and never again.
-const FORMATS: [&str; 2] = ["format-1.0.json", "format-1.1.json"];
+const FORMATS: [&str; 3] = ["format-1.0.json", "format-1.1.json", "format-1.2.json"];
 
 /// The schema of each of them: that of an older version is never written again either.
-const SCHEMAS: [&str; 2] = ["plan-1.0.schema.json", "plan.schema.json"];
+const SCHEMAS: [&str; 3] = ["plan-1.0.schema.json", "plan-1.1.schema.json", "plan.schema.json"];
 
 fn plans(name: &str) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("plans").join(name);
@@ -156,7 +156,7 @@ fn has_everything(plan: &Value) {
 
 #[test]
 fn a_plan_of_a_newer_minor_version_is_read_and_of_a_newer_major_one_is_not() {
-    let mut plan = parsed(&plans(FORMATS[0]));
+    let mut plan = parsed(&plans(FORMATS[FORMATS.len() - 1]));
     plan["format_version"] = "1.7".into();
     plan["resource_changes"][0]["colour"] = "blue".into();
     plan["capacity"]["weather"] = json!({ "rain": [1, 2] });
@@ -178,7 +178,25 @@ type Edit = fn(&mut Value);
 
 #[test]
 fn a_plan_that_was_altered_is_neither_shown_nor_explained_nor_applied() {
-    let edits: [(&str, Edit); 4] = [
+    let edits: [(&str, Edit); 9] = [
+        ("totals", |plan| {
+            for count in ["add", "change", "destroy"] {
+                plan["summary"][count] = 0.into();
+            }
+        }),
+        ("errors", |plan| plan["errored"] = true.into()),
+        ("expiry", |plan| plan["capacity"]["expires_at"] = "2099-01-01T00:00:00Z".into()),
+        ("key", |plan| {
+            let rows = plan["resource_changes"].as_array_mut().expect("rows").iter_mut();
+            let mut rows = rows.filter(|row| row["change"]["before"].is_null());
+            rows.next().expect("a launch")["index"] = "77".into();
+        }),
+        ("allocatable", |plan| {
+            let rows = plan["resource_changes"].as_array_mut().expect("rows").iter_mut();
+            let mut rows = rows.filter(|row| row["change"]["before"].is_null());
+            let row = rows.next().expect("a launch");
+            row["change"]["after"]["allocatable"]["cpu_milli"] = 99_000.into();
+        }),
         ("digest", |plan| plan["capacity"]["digest"] = format!("sha256:{:064}", 0).into()),
         ("decision", |plan| {
             let rows = plan["resource_changes"].as_array_mut().expect("rows").iter_mut();
@@ -193,7 +211,7 @@ fn a_plan_that_was_altered_is_neither_shown_nor_explained_nor_applied() {
     ];
     for (name, edit) in edits {
         let place = Place::empty();
-        let mut plan = parsed(&plans(FORMATS[0]));
+        let mut plan = parsed(&plans(FORMATS[FORMATS.len() - 1]));
         edit(&mut plan);
         place.write("plan.json", &plan.to_string());
         for command in [
@@ -206,5 +224,22 @@ fn a_plan_that_was_altered_is_neither_shown_nor_explained_nor_applied() {
             assert!(ran.err.contains("was altered") && ran.err.contains("hint:"), "{}", ran.err);
         }
         assert!(!place.path("world").exists(), "{name}: nothing was made");
+    }
+}
+
+#[test]
+fn plans_of_formats_whose_digest_left_things_out_are_shown_and_neither_approved_nor_applied() {
+    for format in &FORMATS[..2] {
+        let place = Place::empty();
+        place.write("plan.json", &plans(format));
+        for command in [
+            &["apply", "plan.json", "--auto-approve"][..],
+            &["approve", "plan.json", "--by", "a", "--out", "a.json"],
+        ] {
+            let ran = place.run(command);
+            assert_eq!(ran.code, Some(9), "{format}: {}", ran.err);
+            assert!(ran.err.contains("does not hold all that is done"), "{}", ran.err);
+        }
+        assert!(!place.path("world").exists() && !place.path("a.json").exists());
     }
 }

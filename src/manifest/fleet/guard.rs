@@ -2,6 +2,8 @@
 
 use std::borrow::Cow;
 
+use ed25519_dalek::VerifyingKey;
+use ed25519_dalek::pkcs8::DecodePublicKey as _;
 use jiff::Timestamp;
 use jiff::civil::Weekday;
 use jiff::tz::TimeZone;
@@ -85,8 +87,8 @@ pub struct GuardSettings {
 pub struct TrustedKey {
     /// Whose it is.
     pub name: String,
-    /// Ed25519 public key: PEM, or the line of base64 within it.
-    pub key: String,
+    /// Ed25519 public key.
+    pub key: VerifyingKey,
 }
 
 /// A time of the week, in UTC.
@@ -179,7 +181,17 @@ fn reserved(map: &Map<'_>) -> Option<CommitmentKind> {
 /// Reads `spec.apply`.
 pub(super) fn read_guard(map: &Map<'_>, guard: &mut GuardSettings) {
     if let Some(keys) = map.get("keys") {
-        guard.keys = keys.items().filter_map(|item| trusted_key(&item)).collect();
+        for item in keys.items() {
+            let Some(found) = trusted_key(&item) else { continue };
+            // One key under two names would count as two people.
+            match guard.keys.iter().find(|known| known.key == found.key) {
+                Some(known) => item.error(
+                    format_args!("has the key of `{}`", shorten(&known.name)),
+                    "list each key once: it counts once".to_owned(),
+                ),
+                None => guard.keys.push(found),
+            }
+        }
     }
     guard.approvals = u32::from(!guard.keys.is_empty());
     if let Some(approvals) = map.get("approvals") {
@@ -200,9 +212,30 @@ pub(super) fn read_guard(map: &Map<'_>, guard: &mut GuardSettings) {
 fn trusted_key(field: &Field<'_>) -> Option<TrustedKey> {
     let map = field.map()?;
     let text = |f: Field<'_>| f.filled().map(Cow::into_owned);
-    let (name, key) = (map.need("name").and_then(text), map.need("key").and_then(text));
+    let name = map.need("name").and_then(text);
+    let key = map.need("key").and_then(|field| public_key(&field));
     map.finish(Severity::Error);
     Some(TrustedKey { name: name?, key: key? })
+}
+
+/// Reads an Ed25519 public key: PEM, or the line of base64 within it.
+fn public_key(field: &Field<'_>) -> Option<VerifyingKey> {
+    let text = field.filled()?;
+    let text = text.trim();
+    let pem = if text.starts_with("-----") {
+        text.to_owned()
+    } else {
+        format!("-----BEGIN PUBLIC KEY-----\n{text}\n-----END PUBLIC KEY-----\n")
+    };
+    // A weak key accepts signatures that nobody made.
+    let key = VerifyingKey::from_public_key_pem(&pem).ok().filter(|key| !key.is_weak());
+    if key.is_none() {
+        field.error(
+            "is no Ed25519 public key",
+            "write it as `openssl pkey -in key.pem -pubout` prints it".to_owned(),
+        );
+    }
+    key
 }
 
 const DAYS: [(&str, Weekday); 7] = [
@@ -243,10 +276,38 @@ fn clock(field: &Field<'_>) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::manifest::{Tree, TreeFile, read_fleet};
 
     fn window(days: &[Weekday], from: u32, to: u32) -> GuardSettings {
         let windows = vec![Window { days: days.to_vec(), from: from * 60, to: to * 60 }];
         GuardSettings { windows, ..GuardSettings::default() }
+    }
+
+    #[test]
+    fn a_key_that_is_none_or_stands_twice_is_an_error_at_its_line() {
+        const KEY: &str = "MCowBQYDK2VwAyEAK6r6k6xSO+Tf7GsjgOLiOP431kQtIjsjKV0hIVgox0c=";
+        // The point of order one, which verifies what nobody signed.
+        const WEAK: &str = "MCowBQYDK2VwAyEAAQAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=";
+        for (keys, says) in [
+            (vec![("a", "AAAA")], "no Ed25519 public key"),
+            (vec![("a", WEAK)], "no Ed25519 public key"),
+            (vec![("a", KEY), ("b", KEY)], "has the key of `a`"),
+        ] {
+            let rows: Vec<String> =
+                keys.iter().map(|(n, k)| format!("    - {{ name: {n}, key: {k} }}\n")).collect();
+            let text = format!(
+                "apiVersion: fleetwright.dev/v1\nkind: Fleet\nmetadata: {{ name: a }}\nspec:\n  \
+                 apply:\n    keys:\n{}",
+                rows.concat()
+            );
+            let content = Ok(text.into_bytes().into());
+            let file = TreeFile { path: "fleetwright.yaml".into(), content };
+            let (fleet, problems) = read_fleet(&Tree { files: vec![file] });
+            let line = 6 + u32::try_from(keys.len()).expect("few");
+            let found = problems.iter().find(|problem| problem.message.contains(says));
+            assert_eq!(found.map(|problem| problem.origin.line), Some(line), "{problems:?}");
+            assert!(fleet.guard.keys.len() < 2);
+        }
     }
 
     #[test]

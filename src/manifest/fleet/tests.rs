@@ -139,7 +139,7 @@ fn json(node: &Node<'_>) -> Json {
 const VALID: &[&str] = &[
     "",
     "  cost: {commitments: [{name: a, savingsPlan: {hourly: '1', discount: 20%}}]}\n",
-    "  apply: {approvals: 1, keys: [{name: a, key: b}], windows: [{from: '08:00', to: '17:30'}]}\n",
+    "  apply: {approvals: 1, windows: [{from: '08:00', to: '17:30'}],\n    keys: [{name: a, key: MCowBQYDK2VwAyEAK6r6k6xSO+Tf7GsjgOLiOP431kQtIjsjKV0hIVgox0c=}]}\n",
     "  cluster: {}\n",
     "  cluster:\n  sources:\n  demand:\n",
     "  cluster: {name: x, region: us-west-2, zones: [us-west-2a]}\n",
@@ -230,7 +230,7 @@ fn commitments_and_guards_are_read() {
     - { name: sp, savingsPlan: { hourly: '1.5', discount: 28% } }
     - { name: ri, reservedInstances: { instanceType: m5.large, count: 3, hourly: '0.06' } }
   apply:
-    keys: [{ name: alice, key: abc }]
+    keys: [{ name: alice, key: MCowBQYDK2VwAyEAK6r6k6xSO+Tf7GsjgOLiOP431kQtIjsjKV0hIVgox0c= }]
     windows: [{ days: [mon], from: '22:00', to: '04:30' }]
 ",
     ));

@@ -3,7 +3,8 @@
 use super::Verdict;
 use super::case::Case;
 use crate::manifest::Severity;
-use crate::plan::digest::{Source, digest, plan_id};
+use crate::plan::digest::digest;
+use crate::plan::identity::plan_id;
 use crate::plan::wire::FORMAT_VERSION;
 
 /// The world that has nothing in it because nobody looked.
@@ -21,9 +22,7 @@ fn identity(case: &Case<'_>, verdict: &mut Verdict) {
     verdict.equal("plan/version", "format_version", &case.plan.format_version, &version);
     let computed = digest(case.plan);
     verdict.equal("plan/digest", "digest", &capacity.digest, &computed);
-    let source = Source::of(&capacity.base);
-    let id = plan_id(&computed, source, capacity.base.world.taken_at);
-    verdict.equal("plan/id", "plan_id", &capacity.plan_id, &id);
+    verdict.equal("plan/id", "plan_id", &capacity.plan_id, &plan_id(case.plan, &computed));
 }
 
 fn base(case: &Case<'_>, verdict: &mut Verdict) {

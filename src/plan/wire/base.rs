@@ -65,6 +65,15 @@ pub struct Guard {
     pub changed: bool,
 }
 
+/// A file that judged a plan: a policy, or data of policies.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+pub struct JudgedBy {
+    /// Its path, as messages name it.
+    pub path: String,
+    /// SHA-256 of its text, 64 hex digits.
+    pub sha256: String,
+}
+
 /// What a plan was made from.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Base {
@@ -93,6 +102,9 @@ pub struct Base {
     /// Where guarding settings and policies were read, where that is another revision.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub guard: Option<Guard>,
+    /// What judged the plan; the same files judge it again before it is applied.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub judged_by: Vec<JudgedBy>,
 }
 
 /// A directory that a tool made manifests of.

@@ -9,15 +9,19 @@ use crate::render::page::{escape, shorten};
 ///
 /// Punctuation that means something to Markdown becomes an entity. Entities are turned back before
 /// GitHub looks for people and issues, so that `@` and `#` are kept apart from what follows by an
-/// empty comment, which is not shown.
+/// empty comment, which is not shown. So is the dot of what begins like the name of a web server.
 #[must_use]
 pub fn prose(text: &str, width: usize) -> String {
     let short = shorten(text, width);
     let mut safe = String::with_capacity(short.len() + 16);
     let escaped = escape(&short);
     let mut rest = escaped.chars().peekable();
+    let mut before = [' '; 3];
     while let Some(c) = rest.next() {
+        let is_www = before.iter().all(|c| c.eq_ignore_ascii_case(&'w'));
+        before = [before[1], before[2], c];
         match c {
+            '.' if is_www => safe.push_str("<!-- -->."),
             // Only before a slash does it begin the rest of an address.
             ':' if rest.peek() != Some(&'/') => safe.push(':'),
             '<' => safe.push_str("&lt;"),
@@ -77,6 +81,8 @@ mod tests {
             ("**b** | [x](y)", "&#42;&#42;b&#42;&#42; &#124; &#91;x&#93;(y)"),
             ("a\n```\nb", "a&#92;n&#96;&#96;&#96;&#92;nb"),
             ("https://x.y", "https&#58;//x.y"),
+            ("www.evil.example", "www<!-- -->.evil.example"),
+            ("see WWW.evil", "see WWW<!-- -->.evil"),
         ] {
             assert_eq!(prose(hostile, 80), shown);
         }

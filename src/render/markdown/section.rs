@@ -405,7 +405,8 @@ fn fit(lines: &[String], room: usize, more: &str) -> String {
     for (index, line) in lines.iter().enumerate() {
         let length = length(line) + 1;
         if length > left {
-            let _ = writeln!(text, "{more} and {} more lines", lines.len() - index);
+            let left = lines[index..].iter().filter(|line| !line.trim().is_empty()).count();
+            let _ = writeln!(text, "{more} and {left} more lines");
             return text;
         }
         left -= length;

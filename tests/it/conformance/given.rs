@@ -225,6 +225,7 @@ impl Given {
                 demand: self.mode,
                 preconditions: Vec::new(),
                 guard: None,
+                judged_by: Vec::new(),
             },
             at: self.world.taken_at,
             demand: self.mode,

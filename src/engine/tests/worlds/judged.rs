@@ -61,7 +61,7 @@ fn with_rules(lot: &mut Lot, name: &str, mut template: PodTemplate) -> PodTempla
 
 /// Returns what the judge finds in `plan`, with the identity that it has now.
 fn judged(story: &Story, demand: &Demand, plan: &mut Plan) -> Vec<Violation> {
-    super::super::super::identify(plan);
+    crate::plan::seal(plan);
     let Story { desired, observed, catalog, .. } = story;
     check(plan, &Facts { desired, demand, observed, catalog, allocation })
 }
