@@ -339,7 +339,7 @@ pub(super) fn same_tree(plan: &Plan) -> Result<Repository, CliError> {
 }
 
 /// Says why the files that are here now are not the plan's: of another cluster, or changed since.
-fn other_files(plan: &Plan, here: &FleetSettings) -> CliError {
+pub(super) fn other_files(plan: &Plan, here: &FleetSettings) -> CliError {
     let (path, planned) = (&plan.capacity.base.path, &plan.capacity.base.world.cluster.name);
     if here.cluster != *planned {
         let here = &here.cluster;

@@ -8,10 +8,9 @@ use std::process::Command;
 use sha2::{Digest as _, Sha256};
 
 use super::error::CliError;
-use super::planning;
 use super::repository::{FleetSettings, Repository};
 use super::settings::{GuardChoice, PolicyTestSettings, SourceSettings};
-use super::{Console, Exit, files};
+use super::{Console, Exit, embedded, files, planning};
 use crate::git::{CloneCache, Remote, TreeRead, read_named};
 use crate::ids::hex;
 #[cfg(feature = "live")]
@@ -109,14 +108,11 @@ fn guarding(
     let source = SourceSettings { path: PathBuf::from(&base.path), revision };
     let read = planning::read(&source)
         .map_err(|error| error.context("cannot read what guards the plan".to_owned()))?;
-    if source.revision.is_none() && Repository::read(&read).base.tree != base.tree {
-        let path = &base.path;
-        return Err(CliError::text(format!(
-            "the files in `{path}` are not those that were planned, so nothing there guards the \
-             plan"
-        ))
-        .kind(Exit::Stale)
-        .hint("plan again, or name what guards with --guard-ref"));
+    if source.revision.is_none() {
+        let here = Repository::read(&read);
+        if here.base.tree != base.tree {
+            return Err(embedded::other_files(plan, &here.fleet));
+        }
     }
     let fleet = FleetSettings::guarding(&read)?;
     Ok((source, fleet))

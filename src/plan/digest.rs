@@ -236,6 +236,8 @@ fn batch(row: &ExplainRow) -> Option<(&Address, &str)> {
         rejected: _,
         overlays: _,
         relaxed: _,
+        drift: _,
+        estimated: _,
     } = row;
     Some((address, group.as_deref()?))
 }

@@ -188,14 +188,15 @@ fn windows_are_those_of_the_worlds_clock_and_not_of_the_plans_own_time() {
     let fleet = place.read("fleetwright.yaml");
     let window = "  apply: { windows: [{ from: \"10:00\", to: \"10:01\" }] }\n";
     place.write("fleetwright.yaml", &(fleet + window));
-    let arguments = [&["plan", "--out", "plan.json"], &WORLD[..]].concat();
+    let arguments =
+        ["plan", "--out", "plan.json", "--world", "sim:world", "--at", "2026-09-01T10:00:40Z"];
     assert_eq!(place.run(&arguments).code, Some(0));
     let first = place.run(&["apply", "plan.json", "--auto-approve"]);
     assert_eq!(first.code, Some(0), "{}", first.err);
     let inflate = place.read("inflate.yaml");
     place.write("inflate.yaml", &inflate.replace("replicas: 5", "replicas: 40"));
     assert_eq!(place.run(&arguments).code, Some(0));
-    assert!(place.read("plan.json").contains("\"timestamp\": \"2026-09-01T10:00:00Z\""));
+    assert!(place.read("plan.json").contains("\"timestamp\": \"2026-09-01T10:00:40Z\""));
     let late = place.run(&["apply", "plan.json", "--auto-approve"]);
     assert_eq!(late.code, Some(8), "{}", late.err);
 }
