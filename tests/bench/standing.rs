@@ -103,6 +103,7 @@ impl Town {
             demand: DemandMode::Live,
             preconditions: Vec::new(),
             guard: None,
+            judged_by: Vec::new(),
         };
         let inputs = Inputs {
             desired,
