@@ -172,7 +172,7 @@ impl Read {
             }
             let replicas = match workload.scale {
                 Scale::Replicas(n) => n,
-                Scale::Job { pods, suspended: false } => pods,
+                Scale::Job { pods, suspended: false, .. } => pods,
                 Scale::Job { suspended: true, .. }
                 | Scale::PerNode
                 | Scale::CronJob { .. }

@@ -114,7 +114,7 @@ impl Scene {
             biased;
             () = self.api.death() => None,
             () = aws.death() => None,
-            receipt = apply(&self.plan, &ports, &settings, &mut report) => {
+            receipt = Box::pin(apply(&self.plan, &ports, &settings, &mut report)) => {
                 Some(receipt.unwrap_or_else(|error| panic!("{error}\n{}", said.join("\n"))))
             }
             () = self.world.kubelets.run() => unreachable!("kubelets never end by themselves"),
