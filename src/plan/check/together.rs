@@ -92,9 +92,20 @@ pub(super) fn ties<'a>(case: &Case<'_>, state: &'a EndState<'_>) -> Vec<BTreeSet
     }
     let mut census = Census::of(crowds, &case.facts.desired.namespaces);
     for crowd in crowds {
-        let terms = crowd.shape.affinity.required.iter().chain(&crowd.shape.anti_affinity.required);
-        let terms = terms.map(|term| (census.of_term(term, &crowd.shape), &term.topology_key));
-        let mut meant: Vec<(Option<usize>, &LabelKey)> = terms.collect();
+        // Of pods to be near to, one counts only where every term means it.
+        let near = &crowd.shape.affinity.required;
+        let mut company: Option<BTreeSet<usize>> = None;
+        for term in near {
+            let selection = census.of_term(term, &crowd.shape);
+            let members: BTreeSet<usize> = census.members(selection).iter().copied().collect();
+            company = Some(company.map_or(members.clone(), |all| &all & &members));
+        }
+        for member in company.into_iter().flatten() {
+            ties[member].extend(near.iter().map(|term| &term.topology_key));
+        }
+        let apart = crowd.shape.anti_affinity.required.iter();
+        let apart = apart.map(|term| (census.of_term(term, &crowd.shape), &term.topology_key));
+        let mut meant: Vec<(Option<usize>, &LabelKey)> = apart.collect();
         let rules = hard_spread(crowd);
         meant.extend(rules.map(|rule| (census.of_spread(rule, &crowd.shape), &rule.topology_key)));
         for (selection, key) in meant {
