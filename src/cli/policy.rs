@@ -173,16 +173,13 @@ fn add(bundle: &mut Bundle, source: &SourceSettings, directory: &str) -> Result<
     let SourceSettings { path, revision } = source;
     let ends = [".rego", ".json"];
     let remote = path.to_str().and_then(Remote::parse);
-    let found = match &remote {
-        Some(remote) => {
-            let cache = CloneCache::of_environment()?;
-            remote.read_named(directory, revision.as_deref(), &ends, &cache)
-        }
+    let found = if let Some(remote) = &remote {
+        let cache = CloneCache::of_environment()?;
+        remote.read_named(directory, revision.as_deref(), &ends, &cache)
+    } else {
         // What the settings name is below their own root; what the caller names is anywhere.
-        None => {
-            let root = Some(path.as_path()).filter(|_| !directory.is_empty());
-            read_named(&path.join(directory), root, revision.as_deref(), &ends)
-        }
+        let root = Some(path.as_path()).filter(|_| !directory.is_empty());
+        read_named(&path.join(directory), root, revision.as_deref(), &ends)
     };
     let found = found.map_err(|error| {
         CliError::new(error).context("cannot read the policies".to_owned()).hint(HINT)

@@ -145,7 +145,8 @@ pub(crate) fn carried_out(world: &Observed, plan: &Plan, desired: &Desired) -> O
 fn launch(world: &mut Observed, state: &NodeState, index: Option<&str>) -> NodeName {
     let taken = |n: &usize| world.instances.contains_key(format!("i-new-{n}").as_str());
     let first = world.instances.len();
-    let number = (first..).find(|n| !taken(n)).expect("one is free");
+    // Of one number more than there are machines, one is free.
+    let number = (0..=first).rev().find(|n| !taken(n)).expect("one is free");
     let pool = state.pool.as_ref().map(ToString::to_string).unwrap_or_default();
     let tags = [
         (tag::CLUSTER, world.cluster.name.clone()),
