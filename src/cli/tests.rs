@@ -11,7 +11,7 @@ use super::*;
 use crate::demand::DemandMode;
 use crate::engine::Scope;
 use crate::manifest::{Problem, Severity};
-use crate::plan::wire::Check;
+use crate::plan::wire::{Check, FORMAT_VERSION};
 use crate::plan::{Plan, seal};
 use crate::render::{Tally, Verbosity, fixture};
 use crate::telemetry::Loudness;
@@ -353,7 +353,7 @@ fn a_plan_that_cannot_be_read_ends_with_9_and_says_why() {
         (plan.to_json(), "was altered"),
         ("{}".to_owned(), "no `format_version`"),
         ("not json".to_owned(), "is not JSON"),
-        (good.replace("\"1.0\"", "\"2.0\""), "has format 2.0"),
+        (good.replace(&format!("\"{FORMAT_VERSION}\""), "\"2.0\""), "has format 2.0"),
     ] {
         let path = directory.path().join("p.json").display().to_string();
         std::fs::write(&path, content).expect("written");
