@@ -12,7 +12,7 @@ Examples:
   fleetwright explain web/api --plan p.json         why these pods are where they are
 
 Exit codes:
-  0 done, nothing to do · 1 error · 2 changes (plan --detailed-exitcode) · 3 stale · 4 locked
+  0 done, nothing to do · 1 error · 2 changes (--detailed-exitcode) · 3 stale · 4 locked
   5 approval missing · 6 denied by policy · 7 partly applied · 8 outside the window
   9 plan unreadable · 10 other cluster · 11 expired · 130 interrupted";
 

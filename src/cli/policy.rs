@@ -178,8 +178,10 @@ fn add(bundle: &mut Bundle, source: &SourceSettings, directory: &str) -> Result<
         remote.read_named(directory, revision.as_deref(), &ends, &cache)
     } else {
         // What the settings name is below their own root; what the caller names is anywhere.
-        let root = Some(path.as_path()).filter(|_| !directory.is_empty());
-        read_named(&path.join(directory), root, revision.as_deref(), &ends)
+        let below = !directory.is_empty();
+        let place = if below { path.join(directory) } else { path.clone() };
+        let root = Some(path.as_path()).filter(|_| below);
+        read_named(&place, root, revision.as_deref(), &ends)
     };
     let found = found.map_err(|error| {
         CliError::new(error).context("cannot read the policies".to_owned()).hint(HINT)
