@@ -37,8 +37,7 @@ const DECIDED: &[Edit] = &[
     ("name", |p| p.resource_changes[1].name.push('x')),
     ("index, which becomes a tag", |p| p.resource_changes[3].index = Some("7".to_owned())),
     ("batch, which keeps a node from going", |p| {
-        let address = p.resource_changes[1].address.clone();
-        let row = p.capacity.explain.iter_mut().find(|row| row.address == address).unwrap();
+        let row = p.capacity.explain.iter_mut().find(|row| row.address == address("1")).unwrap();
         row.group = Some("x".to_owned());
     }),
     ("kind", |p| p.resource_changes[1].kind = ResourceKind::KubernetesNode),
