@@ -60,7 +60,9 @@ where
         SdkError::DispatchFailure(failure) if failure.is_user() => {
             ("the request could not be made; are credentials and region set?".to_owned(), false)
         }
-        SdkError::DispatchFailure(_) => ("AWS cannot be reached".to_owned(), true),
+        SdkError::DispatchFailure(_) => {
+            (format!("AWS cannot be reached: {}", sources(error)), true)
+        }
         SdkError::ResponseError(_) => ("AWS gave half an answer".to_owned(), true),
         other @ (SdkError::ConstructionFailure(_) | _) => {
             (format!("the request could not be made: {}", sources(other)), false)
@@ -77,5 +79,6 @@ fn sources(error: &dyn std::error::Error) -> String {
         text = format!("{text}: {error}");
         below = error.source();
     }
-    text
+    // The chain of credentials writes a line for each provider; an error here is one line.
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
 }

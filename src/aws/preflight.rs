@@ -25,6 +25,8 @@ const WOULD_SUCCEED: &str = "DryRunOperation";
 /// Fewest free addresses of a zone; a node of a usual size takes about as many for its pods.
 const FREE_MIN: i32 = 16;
 
+const IDENTITY: &str = "set credentials and region as the AWS command line takes them; \
+                        `aws sts get-caller-identity` tries them";
 const POLICY: &str = "attach deploy/aws/apply.json to whoever applies";
 
 /// What was found about an account.
@@ -58,7 +60,13 @@ impl Aws {
     pub async fn preflight(&self, desired: &Desired) -> Preflight {
         let mut found = Preflight::default();
         let account = self.account().await.map(|account| format!("account {account}"));
-        found.add("AWS identity", account, "set credentials as the AWS command line takes them");
+        let is_known = account.is_ok();
+        found.add("AWS identity", account, IDENTITY);
+        if !is_known {
+            // Whatever else is asked fails for the same reason, and would blame something else.
+            found.skip("the rest of AWS", "it is not known who asks");
+            return found;
+        }
         found.add(
             "read groups",
             self.list_groups().await.map(|all| format!("{} of the cluster", all.groups.len())),

@@ -82,11 +82,7 @@ pub fn diff(parts: Parts) -> Plan {
     base.preconditions = rows.preconditions;
     let summary = totals::summary(&rows.changes, rows.blocked);
     let expiry = if summary.destructive { DESTRUCTIVE_EXPIRY } else { ADDITIVE_EXPIRY };
-    let leftover = unschedulable(demand, solution).into_iter();
-    let mut unschedulable = merged(leftover.chain(rows.left_out_pods));
-    unschedulable.extend(fargate::stuck(demand));
-    // Pods of one workload that a profile takes have a row of their own, after the others.
-    unschedulable.sort_by(|a, b| a.workload.cmp(&b.workload));
+    let unschedulable = without_place(demand, solution, rows.left_out_pods);
     let mut cost =
         totals::cost(&rows.explain, solution.target.lower_bound, &catalog.prices, rows.estimated);
     cost.fargate = fargate::cost(demand, rates);
@@ -164,6 +160,20 @@ fn unschedulable(demand: &Demand, solution: &Solution) -> Vec<UnschedulableRow> 
         }
     };
     solution.target.unplaced.iter().map(row).collect()
+}
+
+/// Returns the pods without a place, for whatever reason, by workload.
+fn without_place(
+    demand: &Demand,
+    solution: &Solution,
+    left_out: Vec<UnschedulableRow>,
+) -> Vec<UnschedulableRow> {
+    let leftover = unschedulable(demand, solution).into_iter();
+    let mut rows = merged(leftover.chain(left_out));
+    rows.extend(fargate::stuck(demand));
+    // Pods of one workload that a profile takes have a row of their own, after the others.
+    rows.sort_by(|a, b| a.workload.cmp(&b.workload));
+    rows
 }
 
 /// Returns one row for each workload, in order: pods of one may lack a place for several reasons.

@@ -200,12 +200,7 @@ impl<'a> Decisions<'a> {
         } = base;
         let BaseWorld { name: _, cluster, taken_at: _, sources: _ } = world;
         let whole = is_whole(plan);
-        let batches: BTreeMap<&Address, &str> = explain.iter().filter_map(batch).collect();
-        let row = |row: &'a ResourceChange| {
-            let batch = batches.get(&row.address).copied();
-            Row::of(row, whole.then_some(Beside { batch }))
-        };
-        let rows = resource_changes.iter().filter_map(row).collect();
+        let rows = rows(resource_changes, explain, whole);
         Self {
             of: if whole { WHOLE_DIGEST_OF } else { DIGEST_OF },
             cluster,
@@ -219,6 +214,16 @@ impl<'a> Decisions<'a> {
             preconditions: in_order(preconditions).into_iter().map(Expected::of).collect(),
         }
     }
+}
+
+/// Returns the rows that change something; `whole`: with the batch that each is of.
+fn rows<'a>(changes: &'a [ResourceChange], explain: &'a [ExplainRow], whole: bool) -> Vec<Row<'a>> {
+    let batches: BTreeMap<&Address, &str> = explain.iter().filter_map(batch).collect();
+    let row = |row: &'a ResourceChange| {
+        let batch = batches.get(&row.address).copied();
+        Row::of(row, whole.then_some(Beside { batch }))
+    };
+    changes.iter().filter_map(row).collect()
 }
 
 /// Returns the rows that replace each other, by what they have in common.
