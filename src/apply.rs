@@ -1,7 +1,8 @@
 //! Carries an approved plan out: launches, waits until Ready, drains, terminates.
 //!
 //! This module knows the wire form of a plan and the ports, and nothing of how the plan came to be.
-//! It decides nothing: it does a subset of what was approved, or nothing. Invariants: nothing is
+//! It decides nothing: it does a subset of what was approved, or nothing; what of it is no longer
+//! needed, and what is missing, a [`Replan`] says. Invariants: nothing is
 //! written before every check has passed; each step looks first whether it is done, so that running
 //! the same plan again finishes what is left and launches nothing twice; new capacity is Ready
 //! before anything is drained; every wait has a bound, and every drain ends.
@@ -34,8 +35,8 @@ use crate::catalog::Catalog;
 use crate::fleet::{ClusterIdentity, Observed};
 use crate::ids::{Address, Digest, InstanceId};
 use crate::observe::observe;
-use crate::plan::Plan;
 use crate::plan::wire::WaveStep;
+use crate::plan::{Pinned, Plan};
 use crate::port::{Clock, Cloud, Cluster};
 use work::WaveWork;
 
@@ -57,8 +58,8 @@ pub struct ApplySettings<'a> {
     pub cluster: ClusterIdentity,
     /// The digest that was approved; `None` where approval was given in another way.
     pub approved: Option<Digest>,
-    /// Changes that are no longer needed, with the reason; they are left out.
-    pub dropped: BTreeMap<Address, String>,
+    /// Plans again over what is observed before the first write.
+    pub replan: &'a dyn Replan,
     /// Tells the labels of stand-in offerings; without it none is taken.
     pub catalog: Option<&'a Catalog>,
     /// Set where the run is to end soon: drains are undone, nothing new begins.
@@ -71,6 +72,12 @@ impl ApplySettings<'_> {
     fn is_interrupted(&self) -> bool {
         self.interrupted.is_some_and(|flag| flag.load(Ordering::Relaxed))
     }
+}
+
+/// Plans again before anything is written: apply itself knows of no planner.
+pub trait Replan: std::fmt::Debug {
+    /// Returns what planning again over `observed`, pinned to `plan`, makes of it.
+    fn replan(&self, plan: &Plan, observed: &Observed) -> Pinned;
 }
 
 /// How long each wait of an apply may take.
@@ -120,11 +127,13 @@ pub async fn apply<C: Cloud, K: Cluster, T: Clock>(
     let started_at = ports.clock.now();
     let waves = guard::check_plan(plan, settings, started_at)?;
     let groups = work::groups(plan);
-    let mut run = Run { plan, ports, settings, report, groups, outcomes: Vec::new() };
-    guard::check_world(plan, &waves, settings, &run.look().await)?;
-    run.say(None, Step::Checked);
+    let (outcomes, dropped) = (Vec::new(), BTreeMap::new());
+    let mut run = Run { plan, ports, settings, report, groups, dropped, outcomes };
+    run.dropped = guard::check_world(plan, &waves, settings, &run.look().await)?;
+    run.say(None, Step::Checked { dropped: run.dropped.len() });
     for wave in &waves {
-        run.say(None, Step::Wave { step: wave.step(), changes: wave.len() });
+        let changes = wave.addresses().filter(|address| !run.dropped.contains_key(*address));
+        run.say(None, Step::Wave { step: wave.step(), changes: changes.count() });
         match wave {
             WaveWork::Launch(launches) => run.launch_wave(launches).await,
             WaveWork::Retire(retires) => run.retire_wave(retires).await,
@@ -149,6 +158,8 @@ struct Run<'a, C, K, T> {
     report: &'a mut dyn FnMut(&Event),
     /// The group of rows that replace each other, by row.
     groups: BTreeMap<&'a Address, &'a str>,
+    /// Changes that are no longer needed, with the reason; they are left out.
+    dropped: BTreeMap<Address, String>,
     outcomes: Vec<ChangeOutcome>,
 }
 

@@ -25,6 +25,7 @@ mod files;
 mod forecast;
 #[cfg(feature = "cluster")]
 mod live;
+mod lock;
 mod observe;
 mod plan;
 mod planning;
@@ -32,6 +33,7 @@ mod policy;
 #[cfg(feature = "cluster")]
 mod preflight;
 mod progress;
+mod replan;
 mod repository;
 mod settings;
 mod show;

@@ -12,11 +12,13 @@
 
 mod forecast;
 mod modes;
+mod pinned;
 mod size;
 #[cfg(test)]
 mod tests;
 
 pub use forecast::forecast;
+pub use pinned::pinned;
 
 use std::collections::BTreeSet;
 

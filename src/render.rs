@@ -46,7 +46,10 @@ pub use html::html;
 pub use markdown::{MARKDOWN_CHARS_MAX, MarkdownStyle, code, markdown, prose};
 pub use page::{DEFAULT_WIDTH, TextStyle, Verbosity, escape};
 pub use problems::{Tally, problems_json, problems_text};
-pub use stream::{STREAM_VERSION, stream};
+pub use stream::{
+    Counts, Hook, Level, Line, Message, Operation, Planned, Problem, Resource, STREAM_VERSION,
+    stream, stream_schema,
+};
 
 use crate::plan::Plan;
 use page::Page;

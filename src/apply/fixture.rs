@@ -5,18 +5,17 @@ use std::collections::BTreeMap;
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::{ApplyError, ApplySettings, Bounds, Event, Ports, Receipt, apply};
+use super::{ApplyError, ApplySettings, Bounds, Event, Ports, Receipt, Replan, apply};
 use crate::catalog::{CapacityType, PriceSource};
 use crate::demand::DemandMode;
 use crate::fleet::{Instance, KEY_LABEL, Observed, Pod, tag};
 use crate::ids::{Address, GroupName, InstanceId, NodeName, Uid, WorkloadKind};
 use crate::observe::observe;
-use crate::plan::Plan;
-use crate::plan::change_id;
 use crate::plan::wire::{
     Action, Amount, Base, BaseWorld, Capacity, Change, Condition, Cost, FORMAT_VERSION, NodeState,
     Placement, PodTotals, Precondition, ResourceChange, ResourceKind, Summary, Wave, WaveStep,
 };
+use crate::plan::{Pinned, Plan, change_id};
 use crate::port::{
     Clock, Cloud, Cluster, ClusterObjects, EvictOutcome, Holdings, LaunchOutcome, LaunchRequest,
     PortError,
@@ -227,11 +226,35 @@ fn cost() -> Cost {
     }
 }
 
+/// Plans again what was approved.
+#[derive(Debug)]
+pub(super) struct AsApproved;
+
+impl Replan for AsApproved {
+    fn replan(&self, plan: &Plan, _: &Observed) -> Pinned {
+        Pinned { now: plan.clone(), dropped: BTreeMap::new(), missing: Vec::new() }
+    }
+}
+
+/// Plans again with another result.
+#[derive(Debug, Default)]
+pub(super) struct Otherwise {
+    pub(super) dropped: BTreeMap<Address, String>,
+    pub(super) missing: Vec<String>,
+}
+
+impl Replan for Otherwise {
+    fn replan(&self, plan: &Plan, _: &Observed) -> Pinned {
+        let Self { dropped, missing } = self;
+        Pinned { now: plan.clone(), dropped: dropped.clone(), missing: missing.clone() }
+    }
+}
+
 pub(super) fn settings() -> ApplySettings<'static> {
     ApplySettings {
         cluster: cluster(),
         approved: None,
-        dropped: BTreeMap::new(),
+        replan: &AsApproved,
         catalog: None,
         interrupted: None,
         bounds: Bounds::default(),

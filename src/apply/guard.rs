@@ -1,6 +1,6 @@
 //! Everything that must hold before the first write.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 use serde::Serialize;
@@ -11,7 +11,7 @@ use super::work::{LaunchWork, Reader, RetireWork, WaveWork};
 use crate::fleet::{ClusterIdentity, Completeness, Group, Instance, InstanceState, Observed, tag};
 use crate::ids::{Address, ChangeId, Digest, GroupName, InstanceId, PoolName, Uid};
 use crate::plan::wire::{Check, Condition, Precondition};
-use crate::plan::{Plan, is_whole};
+use crate::plan::{Pinned, Plan, is_whole};
 
 /// Why a plan was not applied; nothing was written.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -55,6 +55,9 @@ pub enum ApplyError {
     /// What the plan was made from no longer holds (exit code 3).
     #[error("the plan is stale: {}", lines(.0))]
     Stale(Vec<FailedCondition>),
+    /// More is needed now than was approved (exit code 3).
+    #[error("the plan is stale: more is needed now than was approved: {}", .0.join("; "))]
+    Outgrown(Vec<String>),
     /// The run was interrupted before its first write (exit code 130).
     #[error("interrupted before the first change")]
     Interrupted,
@@ -137,28 +140,35 @@ fn check_applyable(plan: &Plan) -> Result<(), ApplyError> {
     Err(ApplyError::NotApplyable(why.to_owned()))
 }
 
-/// Checks that the world is known, and that each condition of the plan holds in it or is of a
-/// change that is done.
+/// Checks that the world is known, that nothing more is needed in it than was approved, and that
+/// each condition of the plan holds in it or is of a change that is done. Returns the changes that
+/// are no longer needed, with the reason.
 pub(super) fn check_world(
     plan: &Plan,
     waves: &[WaveWork<'_>],
     settings: &ApplySettings<'_>,
     observed: &Observed,
-) -> Result<(), ApplyError> {
+) -> Result<BTreeMap<Address, String>, ApplyError> {
     let unknown: Vec<String> = observed.sources.iter().filter_map(unread).collect();
     if !unknown.is_empty() {
         return Err(ApplyError::Unknown(unknown));
     }
+    let Pinned { dropped, missing, now: _ } = settings.replan.replan(plan, observed);
     let mut conditions: BTreeSet<Precondition> =
         plan.capacity.base.preconditions.iter().cloned().collect();
     // What every launch and every retirement counts on holds whether or not the plan says so.
     conditions.extend(waves.iter().flat_map(implied));
     let failed: Vec<FailedCondition> = conditions
         .into_iter()
-        .filter(|precondition| !settings.dropped.contains_key(&precondition.address))
+        .filter(|precondition| !dropped.contains_key(&precondition.address))
         .filter_map(|precondition| Facts { waves, observed }.check(precondition))
         .collect();
-    if failed.is_empty() { Ok(()) } else { Err(ApplyError::Stale(failed)) }
+    // What no longer holds is nearer to the cause than what would be needed because of it.
+    match (failed.is_empty(), missing.is_empty()) {
+        (false, _) => Err(ApplyError::Stale(failed)),
+        (true, false) => Err(ApplyError::Outgrown(missing)),
+        (true, true) => Ok(dropped),
+    }
 }
 
 fn unread((name, completeness): (&String, &Completeness)) -> Option<String> {

@@ -12,9 +12,8 @@ use super::{Run, later};
 use crate::fleet::{Instance, KEY_LABEL, Node, Observed, Pod, tag};
 use crate::ids::{InstanceId, WorkloadKind};
 use crate::plan::client_token;
-use crate::plan::wire::{Amount, NodeState, WaveStep};
+use crate::plan::wire::{NodeState, WaveStep};
 use crate::port::{Clock, Cloud, Cluster, LaunchOutcome, LaunchRequest, PortError};
-use crate::units::{Bytes, MilliCpu, Resources};
 
 /// An instance that is booting.
 pub(super) struct Booting<'w, 'p> {
@@ -53,7 +52,7 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
         observed: Option<&Observed>,
     ) -> Option<Booting<'w, 'p>> {
         let bound = self.settings.bounds.ready;
-        let ended = match (self.settings.dropped.get(work.address), observed) {
+        let ended = match (self.dropped.get(work.address), observed) {
             (Some(why), _) => Outcome::Dropped { why: why.clone() },
             (None, None) => Outcome::Failed { why: "the live state cannot be read".to_owned() },
             (None, Some(_)) if self.settings.is_interrupted() => {
@@ -167,8 +166,8 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
             labels,
             taints: node.taints.clone(),
             startup_taints: node.startup_taints.clone(),
-            capacity: resources(&node.capacity),
-            allocatable: resources(&node.allocatable),
+            capacity: (&node.capacity).into(),
+            allocatable: (&node.allocatable).into(),
         }
     }
 
@@ -218,6 +217,7 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
             }
             booting = waiting;
             if !booting.is_empty() {
+                self.say(None, Step::Going { left: booting.len() });
                 self.pause().await;
             }
         }
@@ -284,15 +284,4 @@ fn judge(item: &Booting<'_, '_>, observed: &Observed) -> Verdict {
         |node: &Node| node.ready && !node.taints.iter().any(|t| startup_taints.contains(t));
     let ready = observed.node_of(&item.instance).is_some_and(initialized);
     if ready { Verdict::Ready } else { Verdict::Booting }
-}
-
-fn resources(amount: &Amount) -> Resources {
-    let Amount { cpu_milli, memory_bytes, ephemeral_storage_bytes, pods, extended } = amount;
-    Resources {
-        cpu: MilliCpu(*cpu_milli),
-        memory: Bytes(*memory_bytes),
-        ephemeral_storage: Bytes(*ephemeral_storage_bytes),
-        pods: *pods,
-        extended: extended.iter().map(|(name, n)| (name.as_str().into(), *n)).collect(),
-    }
 }

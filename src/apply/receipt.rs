@@ -112,7 +112,10 @@ pub struct Event {
 #[serde(tag = "event", rename_all = "kebab-case")]
 pub enum Step {
     /// The plan may be applied, and what it was made from still holds.
-    Checked,
+    Checked {
+        /// How many of its changes are no longer needed.
+        dropped: usize,
+    },
     /// A wave begins.
     Wave {
         /// What it does.
@@ -166,6 +169,11 @@ pub enum Step {
     },
     /// The world could not be read as a whole; nothing is concluded from what was.
     Unreadable,
+    /// Changes are still under way; said at every look at the world.
+    Going {
+        /// How many.
+        left: usize,
+    },
     /// The node is Ready.
     Ready {
         /// The node.

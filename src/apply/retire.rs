@@ -104,6 +104,7 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
             under_way = left;
             // Whoever was cordoned just now is read again at once: that is what cordoning is for.
             if !moved && !under_way.is_empty() {
+                self.say(None, Step::Going { left: under_way.len() });
                 self.pause().await;
             }
         }
@@ -112,7 +113,7 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
 
     /// Returns how the change ends without being begun, if it does.
     fn obstacle(&self, work: &RetireWork<'_>) -> Option<Outcome> {
-        if let Some(why) = self.settings.dropped.get(work.address) {
+        if let Some(why) = self.dropped.get(work.address) {
             return Some(Outcome::Dropped { why: why.clone() });
         }
         let failed = |change: &&super::ChangeOutcome| {

@@ -6,7 +6,8 @@ use std::sync::atomic::AtomicBool;
 use jiff::SignedDuration;
 
 use super::fixture::{
-    Fault, Faulty, active, address, apply_over, fleet, plan, planned_fleet, settings, workloads,
+    Fault, Faulty, Otherwise, active, address, apply_over, fleet, plan, planned_fleet, settings,
+    workloads,
 };
 use super::*;
 use crate::catalog::{CapacityType, InstanceType, Measured, PriceSource, Zone};
@@ -340,14 +341,29 @@ fn dropped_changes_are_left_out() {
     let world = fleet();
     let plan = plan(&world);
     let why = "no pod needs it any more".to_owned();
-    let mut settings = settings();
-    settings.dropped = ["0", "3"].map(|key| (address(key), why.clone())).into();
+    let dropped = ["0", "3"].map(|key| (address(key), why.clone())).into();
+    let replan = Otherwise { dropped, ..Otherwise::default() };
+    let settings = ApplySettings { replan: &replan, ..settings() };
     let receipt = apply_over(&plan, &world, &settings).0.expect("not refused");
     assert_eq!(receipt.verdict, Verdict::Applied);
     assert_eq!(*outcome(&receipt, "3", WaveStep::Launch), Outcome::Dropped { why: why.clone() });
     assert_eq!(*outcome(&receipt, "0", WaveStep::Retire), Outcome::Dropped { why });
     let keys: Vec<_> = active(&world).into_iter().map(|(key, _)| key).collect();
     assert_eq!(keys, ["", "0", "1", "2"]);
+}
+
+#[test]
+fn what_is_needed_beyond_the_approved_stops_an_apply_before_its_first_write() {
+    let world = fleet();
+    let plan = plan(&world);
+    let before = (active(&world), writes(&world));
+    let missing = vec!["m6i.large eu-west-1a on-demand of pool web".to_owned()];
+    let replan = Otherwise { missing: missing.clone(), ..Otherwise::default() };
+    let settings = ApplySettings { replan: &replan, ..settings() };
+    let (refused, events) = apply_over(&plan, &world, &settings);
+    assert_eq!(refused, Err(ApplyError::Outgrown(missing)));
+    assert!(events.is_empty(), "{events:?}");
+    assert_eq!((active(&world), writes(&world)), before);
 }
 
 fn no_capacity(world: &World, kind: &str) {
@@ -782,7 +798,7 @@ fn receipts_and_events_are_plain_json() {
     let (receipt, events) = apply_over(&plan(&world), &world, &settings());
     let receipt = receipt.expect("not refused");
     let first = serde_json::to_string(&events[0]).expect("text keys");
-    assert_eq!(first, r#"{"at":"2026-11-21T12:00:50Z","event":"checked"}"#);
+    assert_eq!(first, r#"{"at":"2026-11-21T12:00:50Z","event":"checked","dropped":0}"#);
     assert!(events.iter().all(|event| serde_json::to_value(event).is_ok()));
     let json = serde_json::to_string(&receipt).expect("text keys");
     assert!(json.contains(r#""step":"launch""#) && json.contains(r#""outcome":"done""#), "{json}");

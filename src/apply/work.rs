@@ -22,11 +22,12 @@ impl WaveWork<'_> {
         }
     }
 
-    pub(super) fn len(&self) -> usize {
-        match self {
-            Self::Launch(launches) => launches.len(),
-            Self::Retire(retires) => retires.len(),
-        }
+    pub(super) fn addresses(&self) -> impl Iterator<Item = &Address> {
+        let (launches, retires) = match self {
+            Self::Launch(launches) => (launches.as_slice(), [].as_slice()),
+            Self::Retire(retires) => ([].as_slice(), retires.as_slice()),
+        };
+        launches.iter().map(|work| work.address).chain(retires.iter().map(|work| work.address))
     }
 }
 

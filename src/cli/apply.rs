@@ -1,24 +1,29 @@
 //! `apply`: carry a plan out, once it is approved.
 
-use std::path::Path;
-
 use super::error::CliError;
 use super::policy::Judge;
-use super::settings::{ApplySettings, PlanningSettings, Subject, View};
-use super::settings::{GuardChoice, SourceSettings};
+use super::progress::Form;
+use super::settings::{ApplySettings, Subject, View};
 use super::world::WorldChoice;
-use super::{Console, Exit, approval, embedded, files, plan, planning};
-use crate::engine::Scope;
+use super::{Console, Exit, approval, embedded, files, plan, planning, progress};
 use crate::manifest::GuardSettings;
-use crate::plan::{Plan, difference, is_whole, verify_approvals};
-use crate::render::{Verbosity, difference_text, is_errored_by_rules};
-use crate::sim::World;
+use crate::plan::{Plan, is_whole, verify_approvals};
+use crate::render::{Verbosity, is_errored_by_rules};
 
 /// What a person must answer; anything else is a no.
 const YES: &str = "yes";
 const QUESTION: &str = "Do you want to apply these changes? Only \"yes\" is accepted.";
 
 pub(super) fn run(settings: &ApplySettings, console: &mut Console) -> Result<Exit, CliError> {
+    let end = applied(settings, console);
+    if let (Form::Stream, Err(error)) = (settings.form, &end) {
+        // Whoever reads the stream alone must not take its end for success.
+        console.print(&progress::failure(error, console.now()))?;
+    }
+    end
+}
+
+fn applied(settings: &ApplySettings, console: &mut Console) -> Result<Exit, CliError> {
     let plan = match &settings.subject {
         Subject::Saved { plan, .. } => files::saved_plan(plan, console)?,
         Subject::Fresh(planning) => planning::plan(planning, console)?,
@@ -32,14 +37,18 @@ pub(super) fn carry_out(
     settings: &ApplySettings,
     console: &mut Console,
 ) -> Result<Exit, CliError> {
+    let view = match settings.form {
+        Form::Lines => View::Text(Verbosity::Full),
+        Form::Stream => View::Stream,
+    };
     let world = world_of(plan, settings)?;
     hold_to_digest(plan, settings)?;
     if let Err(refusal) = refuse_unapplyable(plan) {
-        plan::show(plan, View::Text(Verbosity::Full), console)?;
+        plan::show(plan, view, console)?;
         return Err(refusal);
     }
     let (plan, guard) = &guarded(plan, settings)?;
-    plan::show(plan, View::Text(Verbosity::Full), console)?;
+    plan::show(plan, view, console)?;
     refuse_unapplyable(plan)?;
     if planning::has_changes(plan) {
         hold_to_window(guard, &world, plan, console)?;
@@ -50,22 +59,7 @@ pub(super) fn carry_out(
         return Ok(Exit::Done);
     }
     match world {
-        WorldChoice::Sim(directory) => {
-            let approved = settings.approved_digest.clone();
-            let end = embedded::carry_out(
-                plan,
-                &directory,
-                approved,
-                settings.receipt.as_deref(),
-                console,
-            );
-            let is_stale = end.as_ref().is_err_and(|error| error.kind == Exit::Stale);
-            // Advice must not make the world that it is about.
-            if is_stale && World::is_kept_in(&directory) {
-                show_what_would_be_planned_now(plan, &directory, console);
-            }
-            end
-        }
+        WorldChoice::Sim(directory) => embedded::carry_out(plan, &directory, settings, console),
         #[cfg(feature = "cluster")]
         WorldChoice::Live | WorldChoice::File(_) => super::live::carry_out(plan, settings, console),
         #[cfg(not(feature = "cluster"))]
@@ -153,27 +147,6 @@ pub(super) fn refuse_unapplyable(plan: &Plan) -> Result<(), CliError> {
     Ok(())
 }
 
-/// Shows the plan that would be made now beside the approved one: advice, which decides nothing.
-fn show_what_would_be_planned_now(plan: &Plan, world: &Path, console: &mut Console) {
-    let settings = PlanningSettings {
-        source: SourceSettings { path: plan.capacity.base.path.clone().into(), revision: None },
-        world: Some(WorldChoice::Sim(world.to_owned())),
-        at: None,
-        demand: Some(plan.capacity.base.demand),
-        steer: plan.capacity.placement.unsteered.is_some(),
-        scope: Scope::default(),
-        compare: None,
-        guard: GuardChoice::default(),
-    };
-    if let Ok(now) = planning::plan(&settings, console) {
-        let found = difference(plan, &now);
-        let text = difference_text(&found, &console.message_style());
-        console.say_raw(&format!(
-            "\nThe approved plan, and the one that would be made now:\n\n{text}\n"
-        ));
-    }
-}
-
 fn nothing_to_change(world: &WorldChoice) -> CliError {
     CliError::text(format!("there is nothing to change in world `{world}`"))
         .kind(Exit::NotApproved)
@@ -228,6 +201,7 @@ fn approve(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cli::settings::SourceSettings;
     use crate::cli::tests::{Ran, sealed, with_console};
     use crate::plan::wire::Check;
     use crate::render::fixture;
@@ -240,6 +214,7 @@ mod tests {
             approved_digest: None,
             approvals: Vec::new(),
             receipt: None,
+            form: Form::Lines,
             lock_timeout: std::time::Duration::ZERO,
             guard: crate::cli::settings::GuardChoice::default(),
         }

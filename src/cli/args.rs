@@ -343,6 +343,9 @@ pub(super) struct ApplyArgs {
     /// Do not ask
     #[arg(long)]
     pub(super) auto_approve: bool,
+    /// Write a stream of messages to stdout, one JSON object a line, as `terraform apply -json` does
+    #[arg(long)]
+    pub(super) json: bool,
     /// Write what was done to this file, as JSON
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(super) receipt: Option<PathBuf>,

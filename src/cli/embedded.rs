@@ -9,17 +9,19 @@ use std::sync::atomic::AtomicBool;
 use jiff::{SignedDuration, Timestamp};
 
 use super::error::CliError;
+use super::lock::Lock;
 use super::planning;
-use super::progress;
+use super::progress::Teller;
+use super::replan::Again;
 use super::repository::{FleetSettings, Repository};
-use super::settings::SourceSettings;
+use super::settings::{self, SourceSettings};
 use super::{Console, Exit, files};
 use crate::apply::{ApplyError, ApplySettings, Bounds, Ports, Receipt, Verdict, apply, verify};
 use crate::catalog::{CapacityType, Catalog, InstanceType, NodeSettings};
 use crate::demand::{Asked, ClusterSize, Demand, ShapeContext, shape_of, sized_template};
 use crate::fleet::{ClusterIdentity, Group, Observed};
 use crate::git::{Remote, read_revision, read_tree};
-use crate::ids::{Digest, WorkloadId, ZoneName};
+use crate::ids::{WorkloadId, ZoneName};
 use crate::manifest::{Desired, NodeGroup, Pool, Scale, Workload};
 use crate::plan::Plan;
 use crate::port::LaunchRequest;
@@ -56,38 +58,44 @@ pub(super) fn now(directory: &Path, plan: &Plan) -> Result<Timestamp, CliError> 
     Ok(open(directory, &genesis, &Rc::new(Desired::default()))?.observed().taken_at)
 }
 
-/// Carries an approved plan out, with progress on stderr and the receipt on stdout.
+/// Carries an approved plan out, and tells what happens and what was done.
 pub(super) fn carry_out(
     plan: &Plan,
     directory: &Path,
-    approved: Option<Digest>,
-    receipt_file: Option<&Path>,
+    asked: &settings::ApplySettings,
     console: &mut Console,
 ) -> Result<Exit, CliError> {
     let repository = same_tree(plan)?;
     let desired = Rc::new(repository.desired.clone());
     let now = plan.capacity.base.world.taken_at;
+    let _lock = Lock::take(directory, asked.lock_timeout, console)?;
     let world = open(directory, &genesis(&repository.fleet, now), &desired)?;
     let fleet = &repository.fleet;
     let catalog = Catalog::load(&world.observed().region(), &fleet.zones)?;
     let interrupted = interrupt_flag()?;
+    let again = Again::of(&repository, &catalog);
     let settings = ApplySettings {
         cluster: world.cluster(),
-        approved,
-        dropped: BTreeMap::new(),
+        approved: asked.approved_digest.clone(),
+        replan: &again,
         catalog: Some(&catalog),
         interrupted: Some(&interrupted),
         bounds: Bounds::default(),
     };
     verify(plan, &settings, world.observed().taken_at).map_err(refused)?;
     // What cannot be written later must be known before anything is done.
-    receipt_file.map(files::writable).transpose()?;
+    asked.receipt.as_deref().map(files::writable).transpose()?;
     let mut delivered = delivery(&desired, &world.observed());
     delivered.groups = groups(&desired, &catalog);
     world.deliver(&delivered).map_err(CliError::new)?;
-    let receipt = run(plan, &world, &settings, console)?;
+    let mut teller = Teller::new(plan, asked.form, console);
+    let receipt = run(plan, &world, &settings, &mut teller).inspect_err(|error| {
+        if error.kind == Exit::Stale {
+            again.show_beside(plan, teller.console);
+        }
+    })?;
     // What was done is told before the world comes to rest: that may fail too.
-    let end = conclude(&receipt, receipt_file, console)?;
+    let end = conclude(&receipt, asked.receipt.as_deref(), &mut teller)?;
     world.settle(SETTLE_MAX).map_err(CliError::new)?;
     // Autoscalers look again: some of them follow the nodes that have just come or gone.
     world.deliver(&delivery(&desired, &world.observed())).map_err(CliError::new)?;
@@ -99,17 +107,17 @@ pub(super) fn carry_out(
 pub(super) fn conclude(
     receipt: &Receipt,
     file: Option<&Path>,
-    console: &mut Console,
+    teller: &mut Teller,
 ) -> Result<Exit, CliError> {
     if let Some(path) = file {
         let json = crate::plan::canonical::pretty(receipt).map_err(CliError::new)?;
         // Nor is it lost where it cannot be kept.
         files::write(path, &json).or_else(|error| {
-            console.print(&progress::receipt(receipt))?;
+            teller.receipt(receipt)?;
             Err(error)
         })?;
     }
-    console.print(&progress::receipt(receipt))?;
+    teller.receipt(receipt)?;
     Ok(exit(receipt))
 }
 
@@ -117,16 +125,13 @@ fn run(
     plan: &Plan,
     world: &World,
     settings: &ApplySettings,
-    console: &mut Console,
+    teller: &mut Teller,
 ) -> Result<Receipt, CliError> {
     let ports = Ports { cloud: world, cluster: world, clock: world };
     let runtime = tokio::runtime::Builder::new_current_thread()
         .build()
         .map_err(|error| CliError::new(error).context("cannot start the runtime".to_owned()))?;
-    let started = world.observed().taken_at;
-    let mut report = |event: &crate::apply::Event| {
-        console.say(&progress::line(event, started));
-    };
+    let mut report = |event: &crate::apply::Event| teller.event(event);
     runtime.block_on(apply(plan, &ports, settings, &mut report)).map_err(refused)
 }
 
@@ -153,7 +158,9 @@ pub(super) fn refused(error: ApplyError) -> CliError {
         ApplyError::NotApplyable(_) => (Exit::NotApproved, "plan against a world that can change"),
         ApplyError::Expired { .. } => (Exit::Expired, "make the plan again"),
         ApplyError::Unknown(_) => (Exit::Failed, "try again once it can be read"),
-        ApplyError::Stale(_) => (Exit::Stale, "make the plan again, and compare"),
+        ApplyError::Stale(_) | ApplyError::Outgrown(_) => {
+            (Exit::Stale, "make the plan again, and compare")
+        }
         ApplyError::Interrupted => (Exit::Interrupted, "nothing was changed"),
     };
     CliError::new(error).kind(kind).hint(hint)

@@ -45,6 +45,11 @@ impl CliError {
         Self { source: self.source.context(context), ..self }
     }
 
+    /// Returns what to do about it, in one text.
+    pub(super) fn hint_text(&self) -> Option<String> {
+        (!self.hints.is_empty()).then(|| self.hints.join("; "))
+    }
+
     /// Writes the error, its causes and its hints to stderr, once.
     pub(super) fn write(&self, console: &mut Console) {
         let mut causes = self.source.chain();
@@ -59,6 +64,13 @@ impl CliError {
             text = format!("{text}  hint:  {}\n", escape(hint));
         }
         console.say_raw(&text);
+    }
+}
+
+/// Error and causes in one line.
+impl std::fmt::Display for CliError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:#}", self.source)
     }
 }
 

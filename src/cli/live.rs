@@ -1,7 +1,6 @@
 //! The live world: a real cluster and the account it runs in.
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
 use std::future::Future;
 use std::rc::Rc;
 use std::time::Duration;
@@ -9,7 +8,8 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 
 use super::error::CliError;
-use super::progress;
+use super::progress::Teller;
+use super::replan::Again;
 use super::repository::Repository;
 use super::{Console, Exit, embedded, files, settings};
 use crate::apply::{ApplySettings, Bounds, Event, Fenced, Ports, Receipt, apply, verify};
@@ -116,12 +116,14 @@ pub(super) fn carry_out(
     let interrupted = embedded::interrupt_flag()?;
     // What cannot be written later must be known before anything is done.
     asked.receipt.as_deref().map(files::writable).transpose()?;
+    let mut teller = Teller::new(plan, asked.form, console);
+    let again = Again::of(&repository, &catalog);
     let receipt = block_on(async {
         let Live { kubernetes, aws, identity } = Live::connect(&repository).await?;
         let settings = ApplySettings {
             cluster: identity,
             approved: asked.approved_digest.clone(),
-            dropped: BTreeMap::new(),
+            replan: &again,
             catalog: Some(&catalog),
             interrupted: Some(&interrupted),
             bounds: Bounds::default(),
@@ -131,11 +133,17 @@ pub(super) fn carry_out(
         let machines = Machines::of(&repository.desired, joining.endpoint, &joining.kubernetes);
         let aws = aws.launching(machines);
         let lease = Lease::new(&kubernetes, LEASE_NAMESPACE, LEASE_NAME, holder(plan));
-        let held = acquire(&lease, asked.lock_timeout, console).await?;
+        let held = acquire(&lease, asked.lock_timeout, teller.console).await?;
         let ports = (&kubernetes, &aws);
-        Box::pin(under_lease(plan, ports, &settings, (&lease, held), console)).await
+        Box::pin(under_lease(plan, ports, &settings, (&lease, held), &mut teller)).await
+    });
+    let receipt = receipt.inspect_err(|error| {
+        teller.clear();
+        if error.kind == Exit::Stale {
+            again.show_beside(plan, teller.console);
+        }
     })?;
-    embedded::conclude(&receipt, asked.receipt.as_deref(), console)
+    embedded::conclude(&receipt, asked.receipt.as_deref(), &mut teller)
 }
 
 /// Applies while the lease is renewed; what is written stops as soon as holding it is not certain.
@@ -144,14 +152,13 @@ async fn under_lease(
     (kubernetes, aws): (&Kubernetes, &Aws),
     settings: &ApplySettings<'_>,
     (lease, held): (&Lease, Held),
-    console: &mut Console,
+    teller: &mut Teller<'_>,
 ) -> Result<Receipt, CliError> {
     let held = Rc::new(RefCell::new(held));
     let is_certain = || held.borrow().is_certain();
     let (cloud, cluster) = (Fenced::new(aws, &is_certain), Fenced::new(kubernetes, &is_certain));
     let ports = Ports { cloud: &cloud, cluster: &cluster, clock: &Wall };
-    let started = Wall.now();
-    let mut report = |event: &Event| console.say(&progress::line(event, started));
+    let mut report = |event: &Event| teller.event(event);
     let receipt = {
         let (apply, renewal) = (apply(plan, &ports, settings, &mut report), renew(lease, &held));
         tokio::pin!(apply, renewal);

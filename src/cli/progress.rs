@@ -1,13 +1,98 @@
-//! What happens while a plan is applied, in lines, and the receipt at the end.
+//! What happens while a plan is applied, told as it happens, and the receipt at the end: in lines for
+//! a person, or as a stream.
+
+mod stream;
 
 use jiff::Timestamp;
 
-use crate::apply::{Event, Outcome, Receipt, Step, Verdict};
+use super::Console;
+use super::error::CliError;
+use crate::apply::{ChangeOutcome, Event, Outcome, Receipt, Step, Verdict};
+use crate::plan::Plan;
 use crate::plan::wire::WaveStep;
 use crate::render::escape;
 
+/// Clears the line that the cursor of a terminal is on.
+const CLEAR: &str = "\r\x1b[2K";
+
+/// Tells what happens while a plan is applied.
+///
+/// In lines: on stderr, with a last line on a terminal that says what is under way; only the receipt
+/// is a result. As a stream: on stdout.
+pub(super) struct Teller<'a> {
+    pub(super) console: &'a mut Console,
+    plan: &'a Plan,
+    form: Form,
+    started: Option<Timestamp>,
+    /// Whether the last line of the terminal says what is under way.
+    has_status: bool,
+}
+
+/// How it is told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Form {
+    Lines,
+    Stream,
+}
+
+impl<'a> Teller<'a> {
+    pub(super) fn new(plan: &'a Plan, form: Form, console: &'a mut Console) -> Self {
+        Self { console, plan, form, started: None, has_status: false }
+    }
+
+    /// Tells of an event.
+    pub(super) fn event(&mut self, event: &Event) {
+        let started = *self.started.get_or_insert(event.at);
+        match self.form {
+            Form::Lines => self.line(event, started),
+            Form::Stream => {
+                let line = stream::line(event, started, self.plan);
+                // An apply is not given up because nobody reads on.
+                let _ = self.console.print(&line.written());
+            }
+        }
+    }
+
+    fn line(&mut self, event: &Event, started: Timestamp) {
+        let is_status = matches!(event.step, Step::Going { .. });
+        let clear = if self.has_status { CLEAR } else { "" };
+        let text = line(event, started);
+        if !is_status {
+            self.console.say_raw(&format!("{clear}{text}\n"));
+            self.has_status = false;
+        } else if self.console.is_terminal() {
+            self.console.say_raw(&format!("{clear}{text} …"));
+            self.has_status = true;
+        }
+    }
+
+    /// Tells what was done.
+    ///
+    /// # Errors
+    /// When stdout cannot be written to.
+    pub(super) fn receipt(&mut self, done: &Receipt) -> Result<(), CliError> {
+        self.clear();
+        match self.form {
+            Form::Lines => self.console.print(&receipt(done)),
+            Form::Stream => self.console.print(&stream::summary(done).written()),
+        }
+    }
+
+    /// Takes the line away that says what is under way.
+    pub(super) fn clear(&mut self) {
+        if std::mem::take(&mut self.has_status) {
+            self.console.say_raw(CLEAR);
+        }
+    }
+}
+
+/// Returns why there was no apply, or no more of it, as the line of a stream.
+pub(super) fn failure(error: &CliError, now: Timestamp) -> String {
+    stream::failure(error, now).written()
+}
+
 /// Returns the line for an event, with the time since the start.
-pub(super) fn line(event: &Event, started: Timestamp) -> String {
+fn line(event: &Event, started: Timestamp) -> String {
     let seconds = event.at.duration_since(started).as_secs();
     let address = event.address.as_ref().map(|a| format!("{}: ", escape(a.as_str())));
     let text = escape(&describe(&event.step)).into_owned();
@@ -16,7 +101,11 @@ pub(super) fn line(event: &Event, started: Timestamp) -> String {
 
 fn describe(step: &Step) -> String {
     match step {
-        Step::Checked => "everything the plan relies on still holds".to_owned(),
+        Step::Checked { dropped: 0 } => "everything the plan relies on still holds".to_owned(),
+        Step::Checked { dropped } => {
+            let changes = if *dropped == 1 { "change is" } else { "changes are" };
+            format!("the plan still holds; {dropped} {changes} no longer needed")
+        }
         Step::Wave { step, changes } => {
             let nodes = if *changes == 1 { "node" } else { "nodes" };
             format!("{}: {changes} {nodes}", wave(*step))
@@ -32,6 +121,7 @@ fn describe(step: &Step) -> String {
         Step::Found { instance_id } => format!("{instance_id} was launched by an earlier run"),
         Step::Retrying { why } => format!("trying again: {why}"),
         Step::Unreadable => "the world cannot be read as a whole; waiting".to_owned(),
+        Step::Going { left } => format!("{left} under way"),
         Step::Ready { node } => format!("{node} is Ready"),
         Step::Waiting { why } => format!("waiting: {why}"),
         Step::Cordoned { node } => format!("{node} is cordoned"),
@@ -67,19 +157,39 @@ fn ended(outcome: &Outcome) -> String {
     }
 }
 
+/// How many changes ended in which way.
+struct Tally {
+    launched: usize,
+    retired: usize,
+    left: usize,
+    dropped: usize,
+}
+
+impl Tally {
+    fn of(receipt: &Receipt) -> Self {
+        let count = |is: &dyn Fn(&ChangeOutcome) -> bool| {
+            receipt.outcomes.iter().filter(|change| is(change)).count()
+        };
+        // What an earlier run did is not what this one did.
+        let done = |step| count(&|change| change.step == step && change.outcome == Outcome::Done);
+        Self {
+            launched: done(WaveStep::Launch),
+            retired: done(WaveStep::Retire),
+            left: count(&|change| !change.outcome.is_settled()),
+            dropped: count(&|change| matches!(change.outcome, Outcome::Dropped { .. })),
+        }
+    }
+}
+
 /// Returns the receipt in a few lines.
-pub(super) fn receipt(receipt: &Receipt) -> String {
-    // What an earlier run did is not what this one did.
-    let done = |step: WaveStep| {
-        let of = receipt.outcomes.iter().filter(|o| o.step == step);
-        of.filter(|o| o.outcome == Outcome::Done).count()
-    };
-    let (launched, retired) = (done(WaveStep::Launch), done(WaveStep::Retire));
-    let left = receipt.outcomes.iter().filter(|o| !o.outcome.is_settled()).count();
-    let before = match receipt.outcomes.len() - launched - retired - left {
+fn receipt(receipt: &Receipt) -> String {
+    let Tally { launched, retired, left, dropped } = Tally::of(receipt);
+    let counted = |count: usize, what: &str| match count {
         0 => String::new(),
-        n => format!(" {n} with nothing to do,"),
+        n => format!(" {n} {what},"),
     };
+    let before = receipt.outcomes.len() - launched - retired - left - dropped;
+    let before = counted(before, "with nothing to do") + &counted(dropped, "no longer needed");
     let took = receipt.finished_at.duration_since(receipt.started_at).as_secs();
     let verdict = match receipt.verdict {
         Verdict::Applied => "Apply complete!",
@@ -102,7 +212,6 @@ pub(super) fn receipt(receipt: &Receipt) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::apply::ChangeOutcome;
 
     #[test]
     fn a_line_has_the_time_since_the_start_and_nothing_that_a_terminal_would_obey() {
@@ -129,14 +238,18 @@ mod tests {
         let verdict = Verdict::Partly;
         let (plan_id, digest) = ("p".into(), "d".into());
         let before = ChangeOutcome { outcome: Outcome::AlreadyDone, ..left(2) };
-        let outcomes = vec![left(0), left(1), before];
+        let why = "room elsewhere".to_owned();
+        let dropped = ChangeOutcome { outcome: Outcome::Dropped { why }, ..left(3) };
+        let outcomes = vec![left(0), left(1), before, dropped];
         let (started_at, finished_at) = (at, at);
         let text =
             receipt(&Receipt { plan_id, digest, outcomes, started_at, finished_at, verdict });
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines.len(), 4, "{text}");
         assert!(
-            lines[1].ends_with("0 terminated, 2 left, 1 with nothing to do, in 0m00s."),
+            lines[1].ends_with(
+                "0 terminated, 2 left, 1 with nothing to do, 1 no longer needed, in 0m00s."
+            ),
             "{text}"
         );
         assert_eq!(lines[2], "  ec2_instance.web[\"0\"]: given up: not\\ndrained");

@@ -11,6 +11,7 @@ use super::args::{
     RegionArgs, ShowArgs, SortArg, SourceArgs, Typed, ValidateArgs, ViewArgs,
 };
 use super::error::CliError;
+use super::progress::Form;
 use super::world::WorldChoice;
 use crate::catalog::NodeSettings;
 use crate::demand::DemandMode;
@@ -181,6 +182,8 @@ pub(super) struct ApplySettings {
     pub(super) approvals: Vec<PathBuf>,
     /// Where what was done is written.
     pub(super) receipt: Option<PathBuf>,
+    /// How it is told what happens.
+    pub(super) form: Form,
     pub(super) guard: GuardChoice,
     /// How long to wait while another apply holds the lock.
     pub(super) lock_timeout: std::time::Duration,
@@ -484,6 +487,7 @@ fn apply(args: ApplyArgs) -> Result<ApplySettings, CliError> {
         subject,
         planning: typed,
         auto_approve,
+        json,
         receipt,
         approval,
         lock_timeout,
@@ -505,6 +509,7 @@ fn apply(args: ApplyArgs) -> Result<ApplySettings, CliError> {
         auto_approve,
         approved_digest,
         approvals: approval,
+        form: if json { Form::Stream } else { Form::Lines },
         receipt,
         guard,
         lock_timeout,

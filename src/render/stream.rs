@@ -2,70 +2,75 @@
 //! that what reads those reads these.
 //!
 //! This module knows the wire form alone; it adds no moment of its own: every line carries the
-//! plan's. Readers show `@message` for types that they do not know.
+//! plan's. The lines of an apply have the same form.
 
-use serde_json::{Value, json};
+mod message;
+
+pub use message::{
+    Counts, Hook, Level, Line, Message, Operation, Planned, Problem, Resource, STREAM_VERSION,
+    stream_schema,
+};
 
 use super::reason::rejection;
 use super::row::{Row, Symbol, rows};
 use super::{last_line, table};
-use crate::plan::wire::{Check, Diagnostic, Summary, UnschedulableRow, workload_key};
-use crate::plan::{Plan, canonical};
+use crate::plan::Plan;
+use crate::plan::wire::{
+    Check, Diagnostic, ResourceChange, Summary, UnschedulableRow, workload_key,
+};
 
-/// The version of the stream's messages.
-pub const STREAM_VERSION: &str = "1.0";
+/// What a line says, before it has a moment.
+type Said = (Level, String, Message);
 
 /// Returns the plan as one JSON object a line.
 #[must_use]
 pub fn stream(plan: &Plan) -> String {
-    let mut lines = vec![version(plan)];
-    lines.extend(plan.capacity.diagnostics.iter().map(diagnostic));
-    lines.extend(rows(plan).iter().filter(|row| row.symbol.is_change()).map(planned_change));
-    lines.extend(plan.resource_drift.iter().map(|row| {
-        let message = format!("{}: changed outside of Git", row.address);
-        json!({ "@level": "info", "@message": message, "type": "resource_drift",
-                "change": { "resource": resource(row.address.as_str(), &row.name, row.kind.as_str()),
-                            "action": "update" } })
-    }));
-    lines.extend(plan.capacity.unschedulable.iter().map(unschedulable));
-    lines.extend(plan.checks.iter().filter(|check| check.status != "pass").map(finding));
-    lines.push(summary(plan));
-    let mut text = String::new();
-    for mut line in lines {
-        line["@module"] = "fleetwright.ui".into();
-        line["@timestamp"] = plan.timestamp.to_string().into();
-        // A line feed never stands in a line, and nothing in it is obeyed by a terminal.
-        text.push_str(&canonical::shown(&line.to_string()));
-        text.push('\n');
-    }
-    text
+    let mut said = vec![version(plan)];
+    said.extend(plan.capacity.diagnostics.iter().map(diagnostic));
+    said.extend(rows(plan).iter().filter(|row| row.symbol.is_change()).map(planned_change));
+    said.extend(plan.resource_drift.iter().map(drift));
+    said.extend(plan.capacity.unschedulable.iter().map(unschedulable));
+    said.extend(plan.checks.iter().filter(|check| check.status != "pass").map(finding));
+    said.push(summary(plan));
+    let line = |(level, text, message)| Line::new(level, text, plan.timestamp, message).written();
+    said.into_iter().map(line).collect()
 }
 
-fn version(plan: &Plan) -> Value {
-    let message = format!("Fleetwright {}", plan.tool_version);
-    json!({ "@level": "info", "@message": message, "type": "version",
-            "fleetwright": plan.tool_version, "format_version": plan.format_version,
-            "ui": STREAM_VERSION })
+fn version(plan: &Plan) -> Said {
+    let message = Message::Version {
+        fleetwright: plan.tool_version.clone(),
+        format_version: plan.format_version.clone(),
+        ui: STREAM_VERSION.to_owned(),
+    };
+    (Level::Info, format!("Fleetwright {}", plan.tool_version), message)
 }
 
-fn diagnostic(diagnostic: &Diagnostic) -> Value {
+fn diagnostic(diagnostic: &Diagnostic) -> Said {
     let Diagnostic { severity, origin, object, message, hint } = diagnostic;
     let level = match severity.as_str() {
-        "error" => "error",
-        "warning" => "warn",
-        _ => "info",
+        "error" => Level::Error,
+        "warning" => Level::Warn,
+        _ => Level::Info,
     };
     let summary = if object.is_empty() { message.clone() } else { format!("{object}: {message}") };
-    json!({ "@level": level, "@message": summary, "type": "diagnostic",
-            "diagnostic": { "severity": severity, "summary": summary, "detail": hint,
-                            "range": origin } })
+    let diagnostic = Problem {
+        severity: severity.clone(),
+        summary: summary.clone(),
+        detail: hint.clone(),
+        range: origin.clone(),
+        exit_code: None,
+    };
+    (level, summary, Message::Diagnostic { diagnostic })
 }
 
-fn resource(address: &str, name: &str, kind: &str) -> Value {
-    json!({ "addr": address, "resource": address, "resource_name": name, "resource_type": kind })
+fn drift(row: &ResourceChange) -> Said {
+    let resource = Resource { resource_key: None, ..Resource::of(row) };
+    let change = Planned { resource, action: "update".to_owned(), reason: None, why: None };
+    let text = format!("{}: changed outside of Git", row.address);
+    (Level::Info, text, Message::ResourceDrift { change })
 }
 
-fn planned_change(row: &Row<'_>) -> Value {
+fn planned_change(row: &Row<'_>) -> Said {
     let action = match row.symbol {
         Symbol::Terminate => "delete",
         Symbol::TerminateFirst | Symbol::LaunchFirst => "replace",
@@ -73,40 +78,60 @@ fn planned_change(row: &Row<'_>) -> Value {
         Symbol::Launch => "create",
         Symbol::Blocked | Symbol::Keep => "noop",
     };
-    let change = row.resource;
-    let message = format!("{}: Plan to {action}", change.address);
-    let mut resource = resource(change.address.as_str(), &change.name, change.kind.as_str());
-    resource["resource_key"] = change.index.clone().into();
-    json!({ "@level": "info", "@message": message, "type": "planned_change",
-            "change": { "resource": resource, "action": action, "reason": change.action_reason,
-                        "why": table::why(row) } })
+    let change = Planned {
+        resource: Resource::of(row.resource),
+        action: action.to_owned(),
+        reason: row.resource.action_reason.clone(),
+        why: Some(table::why(row)),
+    };
+    let text = format!("{}: Plan to {action}", row.resource.address);
+    (Level::Info, text, Message::PlannedChange { change })
 }
 
-fn unschedulable(row: &UnschedulableRow) -> Value {
+fn unschedulable(row: &UnschedulableRow) -> Said {
     let workload = workload_key(&row.workload);
-    let reasons: Vec<String> = row.reasons.iter().map(rejection).collect();
-    let message = format!("{workload}: {} pods without a place", row.pods);
-    json!({ "@level": "warn", "@message": message, "type": "unschedulable",
-            "workload": workload, "pods": row.pods, "origin": row.origin, "reasons": reasons,
-            "nearest": row.nearest })
+    let text = format!("{workload}: {} pods without a place", row.pods);
+    let message = Message::Unschedulable {
+        workload,
+        pods: row.pods,
+        origin: row.origin.clone(),
+        reasons: row.reasons.iter().map(rejection).collect(),
+        nearest: row.nearest.clone(),
+    };
+    (Level::Warn, text, message)
 }
 
-fn finding(check: &Check) -> Value {
-    let level = if check.status == "warn" { "warn" } else { "error" };
-    let message = format!("{}: {}", check.name, check.problems.join("; "));
-    json!({ "@level": level, "@message": message, "type": "check", "check": check })
+fn finding(check: &Check) -> Said {
+    let level = if check.status == "warn" { Level::Warn } else { Level::Error };
+    let text = format!("{}: {}", check.name, check.problems.join("; "));
+    (level, text, Message::Check { check: check.clone() })
 }
 
-fn summary(plan: &Plan) -> Value {
+fn summary(plan: &Plan) -> Said {
     let Summary { add, change, destroy, replace, blocked, .. } = plan.summary;
-    json!({ "@level": "info", "@message": last_line(plan), "type": "change_summary",
-            "changes": { "add": add, "change": change, "import": 0, "remove": destroy,
-                         "replace": replace, "blocked": blocked, "operation": "plan" },
-            "digest": plan.capacity.digest, "applyable": plan.applyable, "errored": plan.errored })
+    let count = |count: u32| usize::try_from(count).unwrap_or(usize::MAX);
+    let message = Message::ChangeSummary {
+        changes: Counts {
+            add: count(add),
+            change: count(change),
+            remove: count(destroy),
+            replace: Some(count(replace)),
+            blocked: Some(count(blocked)),
+            ..Counts::default()
+        },
+        digest: plan.capacity.digest.clone(),
+        applyable: Some(plan.applyable),
+        errored: Some(plan.errored),
+        plan_id: None,
+        verdict: None,
+    };
+    (Level::Info, last_line(plan), message)
 }
 
 #[cfg(test)]
 mod tests {
+    use serde_json::Value;
+
     use super::*;
     use crate::render::fixture::{hostile, plan};
 

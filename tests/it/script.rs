@@ -11,6 +11,7 @@
 //! link FILE TARGET             make a symbolic link
 //! append FILE                  add the indented lines to the file, as one more document
 //! commit MESSAGE               commit every file; the first one makes the repository
+//! hold DIRECTORY               lock a world as an apply does, until `release`
 //! env NAME=VALUE               set a variable for the runs that follow
 //! run ARGUMENTS [-> CODE]      run the program, which ends with CODE (0 where none is given)
 //! ```
@@ -51,7 +52,8 @@ const COMMITTED: i64 = 1_788_256_800;
 pub(crate) fn tell(name: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/scripts").join(name);
     let text = fs::read_to_string(&path).expect("the script is readable");
-    let mut story = Story { place: Place::empty(), ran: Ran::default(), kept: BTreeMap::new() };
+    let (place, ran) = (Place::empty(), Ran::default());
+    let mut story = Story { place, ran, kept: BTreeMap::new(), held: None };
     for step in steps(&text) {
         let rest = story.filled_in(step.rest);
         if let Err(why) = story.step(&Step { rest: &rest, ..step.clone() }) {
@@ -98,6 +100,8 @@ struct Story {
     ran: Ran,
     /// Values by the name that the story gave them.
     kept: BTreeMap<String, String>,
+    /// The world that is locked.
+    held: Option<fs::File>,
 }
 
 impl Story {
@@ -127,6 +131,13 @@ impl Story {
                 self.place.variables.insert(name.to_owned(), value.to_owned());
                 Ok(())
             }
+            "hold" => {
+                let directory = fs::File::open(self.place.path(rest)).map_err(|e| e.to_string())?;
+                directory.try_lock().map_err(|error| error.to_string())?;
+                self.held = Some(directory);
+                Ok(())
+            }
+            "release" => self.held.take().map(drop).ok_or("nothing is held".to_owned()),
             "keep" => {
                 let (name, path) = rest.split_once(' ').ok_or("write keep NAME PATH")?;
                 self.kept.insert(name.to_owned(), shown(&at(&self.parsed()?, path)));

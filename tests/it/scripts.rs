@@ -38,6 +38,9 @@ stories! {
     the_repository_may_name_its_world = "world-of-the-repository.txt";
     what_must_not_be_applied_is_refused = "apply-refused.txt";
     an_overtaken_plan_is_stale = "overtaken-plan.txt";
+    a_plan_is_made_again_before_it_is_applied = "pinned-plan.txt";
+    every_end_has_its_exit_code = "exit-codes.txt";
+    an_apply_is_a_stream_of_messages = "apply-json.txt";
     usage_errors_end_with_1 = "usage.txt";
     hostile_names_are_shown_and_not_obeyed = "hostile-names.txt";
     a_plan_is_shown_and_saved = "plan-options.txt";
@@ -63,4 +66,25 @@ fn every_story_is_told() {
         .map(|entry| entry.expect("listed").file_name().into_string().expect("names are text"));
     let told: BTreeSet<String> = STORIES.iter().map(|name| (*name).to_owned()).collect();
     assert_eq!(files.collect::<BTreeSet<_>>(), told);
+}
+
+#[test]
+fn the_story_of_exit_codes_tells_every_one_that_the_readme_lists() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let readme = fs::read_to_string(root.join("README.md")).expect("readable");
+    let story = root.join("tests/it/scripts/exit-codes.txt");
+    let story = fs::read_to_string(story).expect("readable");
+    let table = readme.lines().skip_while(|line| !line.starts_with("| exit code |")).skip(2);
+    let codes: Vec<&str> =
+        table.map_while(|line| line.strip_prefix("| ")?.split(' ').next()).collect();
+    assert_eq!(codes.first().zip(codes.last()), Some((&"0", &"130")), "{codes:?}");
+    for code in codes {
+        let told = story.lines().any(|line| match line.strip_prefix("run ") {
+            Some(run) if code == "0" => !run.contains(" -> "),
+            Some(run) => run.ends_with(&format!(" -> {code}")),
+            None => false,
+        });
+        // Nothing waits in an embedded world, whose clock jumps: `binary` interrupts a program.
+        assert_eq!(told, code != "130", "{code}");
+    }
 }

@@ -12,7 +12,7 @@ use crate::ids::{
     ReservationId, Uid, ZoneId, ZoneName,
 };
 use crate::pod::Taint;
-use crate::units::Resources;
+use crate::units::{Bytes, MilliCpu, Resources};
 
 /// One row: a resource, and what happens to it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -218,6 +218,19 @@ impl From<&Resources> for Amount {
             ephemeral_storage_bytes: ephemeral_storage.0,
             pods: *pods,
             extended,
+        }
+    }
+}
+
+impl From<&Amount> for Resources {
+    fn from(amount: &Amount) -> Self {
+        let Amount { cpu_milli, memory_bytes, ephemeral_storage_bytes, pods, extended } = amount;
+        Self {
+            cpu: MilliCpu(*cpu_milli),
+            memory: Bytes(*memory_bytes),
+            ephemeral_storage: Bytes(*ephemeral_storage_bytes),
+            pods: *pods,
+            extended: extended.iter().map(|(name, n)| (name.as_str().into(), *n)).collect(),
         }
     }
 }

@@ -204,13 +204,18 @@ impl Given {
     }
 
     fn planned(&self, desired: &Desired, catalog: &Catalog) -> Plan {
+        engine::plan(&self.inputs(desired, catalog))
+    }
+
+    /// Returns what the case is planned from.
+    pub(crate) fn inputs<'a>(&'a self, desired: &'a Desired, catalog: &'a Catalog) -> Inputs<'a> {
         let world = BaseWorld {
             name: "file:world.json".to_owned(),
             cluster: self.world.cluster.clone(),
             taken_at: self.world.taken_at,
             sources: self.world.sources.clone(),
         };
-        engine::plan(&Inputs {
+        Inputs {
             desired,
             observed: &self.world,
             catalog,
@@ -232,7 +237,7 @@ impl Given {
             is_forecast: false,
             scope: Scope::default(),
             settings: Settings::default(),
-        })
+        }
     }
 
     /// Returns an error where the plan, carried out, leaves something to plan.

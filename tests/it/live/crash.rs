@@ -5,11 +5,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use aws_sdk_ec2::types::{Filter, InstanceType};
-use fleetwright::apply::{ApplySettings, Bounds, Ports, Receipt, Verdict, apply};
+use fleetwright::apply::{ApplySettings, Bounds, Ports, Receipt, Replan, Verdict, apply};
 use fleetwright::aws::{Aws, Machines};
+use fleetwright::fleet::Observed;
 use fleetwright::kube::Kubernetes;
 use fleetwright::manifest::{Desired, Fleet, Tree, TreeFile, read};
-use fleetwright::plan::{Plan, read_plan};
+use fleetwright::plan::{Pinned, Plan, read_plan};
 use fleetwright::port::Clock;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value as Json, json};
@@ -19,6 +20,16 @@ use super::journey::{World, deployment, nodes};
 use super::moto::Moto;
 use super::plane::Plane;
 use super::proxy::{Call, Fault, Proxy};
+
+/// Plans again what was approved: what is tried here is what an apply leaves when it dies.
+#[derive(Debug)]
+struct AsApproved;
+
+impl Replan for AsApproved {
+    fn replan(&self, plan: &Plan, _: &Observed) -> Pinned {
+        Pinned { now: plan.clone(), dropped: BTreeMap::new(), missing: Vec::new() }
+    }
+}
 
 /// More runs than two for each effect.
 const RUNS_MAX: usize = 100;
@@ -101,7 +112,7 @@ impl Scene {
         let settings = ApplySettings {
             cluster: self.plan.capacity.base.world.cluster.clone(),
             approved: None,
-            dropped: BTreeMap::new(),
+            replan: &AsApproved,
             catalog: None,
             interrupted: None,
             bounds,

@@ -3,10 +3,13 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
-use fleetwright::apply::{ApplySettings, Bounds, Ports, Verdict, apply};
+use fleetwright::apply::{ApplySettings, Bounds, Ports, Replan, Verdict, apply};
+use fleetwright::catalog::Catalog;
 use fleetwright::demand::{ShapeContext, shape_of};
+use fleetwright::engine;
 use fleetwright::fleet::{Observed, Pod, write_world};
 use fleetwright::manifest::{Desired, Scale};
+use fleetwright::plan::{Pinned, Plan};
 use fleetwright::sim::{DeliveredWorkload, Delivery, Genesis, ShapeOf, World};
 use fleetwright::storage::Storage;
 use jiff::SignedDuration;
@@ -84,7 +87,7 @@ fn out(given: &Given, made: &Made, desired: &Desired) -> Result<Observed, String
     let settings = ApplySettings {
         cluster,
         approved: None,
-        dropped: std::collections::BTreeMap::new(),
+        replan: &Again { given, desired, catalog: &made.catalog },
         catalog: Some(&made.catalog),
         interrupted: None,
         bounds: Bounds::default(),
@@ -99,6 +102,21 @@ fn out(given: &Given, made: &Made, desired: &Desired) -> Result<Observed, String
     }
     world.settle(SETTLE_MAX).map_err(|error| error.to_string())?;
     Ok(world.observed())
+}
+
+/// Plans a case again over what its world has become.
+#[derive(Debug)]
+struct Again<'a> {
+    given: &'a Given,
+    desired: &'a Desired,
+    catalog: &'a Catalog,
+}
+
+impl Replan for Again<'_> {
+    fn replan(&self, plan: &Plan, observed: &Observed) -> Pinned {
+        let given = self.given.in_world(observed.clone());
+        engine::pinned(&given.inputs(self.desired, self.catalog), plan)
+    }
 }
 
 /// Returns what a delivery tool would bring the world to.

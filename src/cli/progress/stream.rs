@@ -1,0 +1,256 @@
+//! The lines of an apply's stream.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use serde_json::Value;
+
+use super::{Tally, describe};
+use crate::apply::{Event, Outcome, Receipt, Step, Verdict};
+use crate::cli::error::CliError;
+use crate::plan::Plan;
+use crate::plan::wire::{ResourceChange, WaveStep};
+use crate::render::{Counts, Hook, Level, Line, Message, Operation, Problem, Resource};
+
+/// Returns the line for an event of an apply that began at `started`.
+pub(super) fn line(event: &Event, started: Timestamp, plan: &Plan) -> Line {
+    let row = event
+        .address
+        .as_ref()
+        .and_then(|address| plan.resource_changes.iter().find(|row| row.address == *address));
+    let text = describe(&event.step);
+    let text = event.address.as_ref().map_or(text.clone(), |address| format!("{address}: {text}"));
+    let (level, message) = message(event, row, event.at.duration_since(started).as_secs());
+    Line::new(level, text, event.at, message)
+}
+
+fn message(event: &Event, row: Option<&ResourceChange>, elapsed_seconds: i64) -> (Level, Message) {
+    let mut detail = detail(&event.step);
+    let name = detail.remove("event").and_then(|name| Some(name.as_str()?.to_owned()));
+    let hook = Hook {
+        resource: row.map(Resource::of),
+        action: half(&event.step).map(str::to_owned),
+        event: name.unwrap_or_default(),
+        detail,
+        elapsed_seconds,
+    };
+    match &event.step {
+        Step::Checked { dropped } => (Level::Info, Message::Checked { dropped: *dropped }),
+        Step::Wave { step, changes } => {
+            let step = match step {
+                WaveStep::Launch => "launch",
+                WaveStep::Retire => "retire",
+            };
+            (Level::Info, Message::Wave { step: step.to_owned(), changes: *changes })
+        }
+        Step::Launched { .. }
+        | Step::Raised { .. }
+        | Step::Joined { .. }
+        | Step::Found { .. }
+        | Step::Cordoned { .. } => (Level::Info, Message::ApplyStart { hook }),
+        Step::NoCapacity { .. }
+        | Step::Retrying { .. }
+        | Step::Unreadable
+        | Step::Blocked { .. }
+        | Step::Uncordoned { .. } => (Level::Warn, Message::ApplyProgress { hook }),
+        Step::Going { .. }
+        | Step::Ready { .. }
+        | Step::Waiting { .. }
+        | Step::Evicted { .. }
+        | Step::Terminating { .. } => (Level::Info, Message::ApplyProgress { hook }),
+        Step::Finished { outcome, .. } => match outcome {
+            Outcome::Done | Outcome::AlreadyDone | Outcome::Dropped { .. } => {
+                (Level::Info, Message::ApplyComplete { hook })
+            }
+            Outcome::Skipped { .. } | Outcome::GivenUp { .. } | Outcome::Failed { .. } => {
+                (Level::Error, Message::ApplyErrored { hook })
+            }
+        },
+    }
+}
+
+/// Returns what belongs to a step, by name.
+fn detail(step: &Step) -> BTreeMap<String, Value> {
+    match serde_json::to_value(step) {
+        Ok(Value::Object(fields)) => fields.into_iter().collect(),
+        Ok(_) | Err(_) => BTreeMap::new(),
+    }
+}
+
+/// Returns which half of its row a step is of, as Terraform names actions.
+fn half(step: &Step) -> Option<&'static str> {
+    match step {
+        Step::Launched { .. }
+        | Step::NoCapacity { .. }
+        | Step::Raised { .. }
+        | Step::Joined { .. }
+        | Step::Found { .. }
+        | Step::Ready { .. }
+        | Step::Finished { step: WaveStep::Launch, .. } => Some("create"),
+        Step::Waiting { .. }
+        | Step::Cordoned { .. }
+        | Step::Evicted { .. }
+        | Step::Blocked { .. }
+        | Step::Terminating { .. }
+        | Step::Uncordoned { .. }
+        | Step::Finished { step: WaveStep::Retire, .. } => Some("delete"),
+        Step::Checked { .. }
+        | Step::Wave { .. }
+        | Step::Retrying { .. }
+        | Step::Unreadable
+        | Step::Going { .. } => None,
+    }
+}
+
+/// Returns the last line: what was done.
+pub(super) fn summary(receipt: &Receipt) -> Line {
+    let Tally { launched, retired, left, dropped } = Tally::of(receipt);
+    let (level, verdict) = match receipt.verdict {
+        Verdict::Applied => (Level::Info, "applied"),
+        Verdict::Partly => (Level::Error, "partly"),
+        Verdict::Interrupted => (Level::Error, "interrupted"),
+    };
+    // As Terraform words it, so that what reads that reads this.
+    let text = format!(
+        "Apply {}! Resources: {launched} added, 0 changed, {retired} destroyed.",
+        if receipt.verdict == Verdict::Applied { "complete" } else { "incomplete" }
+    );
+    let message = Message::ChangeSummary {
+        changes: Counts {
+            add: launched,
+            remove: retired,
+            left: Some(left),
+            dropped: Some(dropped),
+            operation: Operation::Apply,
+            ..Counts::default()
+        },
+        digest: receipt.digest.clone(),
+        applyable: None,
+        errored: None,
+        plan_id: Some(receipt.plan_id.clone()),
+        verdict: Some(verdict.to_owned()),
+    };
+    Line::new(level, text, receipt.finished_at, message)
+}
+
+/// Returns the line for an error that ends the command.
+pub(super) fn failure(error: &CliError, now: Timestamp) -> Line {
+    let summary = error.to_string();
+    let diagnostic = Problem {
+        severity: "error".to_owned(),
+        summary: summary.clone(),
+        detail: error.hint_text(),
+        range: None,
+        exit_code: Some(error.kind.code()),
+    };
+    Line::new(Level::Error, summary, now, Message::Diagnostic { diagnostic })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::apply::ChangeOutcome;
+    use crate::cli::error::CliError;
+    use crate::cli::tests::sealed;
+    use crate::render::{fixture, stream_schema};
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(1_800_000_000 + second).expect("a time")
+    }
+
+    fn read(line: &Line) -> Value {
+        let schema: Value = serde_json::from_str(&stream_schema()).expect("JSON");
+        let line: Value = serde_json::from_str(&line.written()).expect("one object");
+        assert!(jsonschema::draft202012::is_valid(&schema, &line), "{line:#}");
+        line
+    }
+
+    /// One step of each kind, with the type of its line.
+    fn steps() -> Vec<(Step, &'static str)> {
+        let instance_id = || "i-1".into();
+        let why = || "a\n\u{1b}[31m".to_owned();
+        let (kind, zone) = ("m5.large".into(), "us-east-1a".into());
+        let capacity_type = crate::catalog::CapacityType::Spot;
+        let ended = |outcome| Step::Finished { step: WaveStep::Retire, outcome };
+        vec![
+            (Step::Checked { dropped: 2 }, "checked"),
+            (Step::Wave { step: WaveStep::Launch, changes: 3 }, "wave"),
+            (
+                Step::Launched {
+                    instance_id: instance_id(),
+                    instance_type: kind,
+                    zone,
+                    capacity_type,
+                },
+                "apply_start",
+            ),
+            (Step::Raised { group: "g".into(), from: 1, to: 2 }, "apply_start"),
+            (Step::Cordoned { node: "n".into() }, "apply_start"),
+            (Step::Going { left: 2 }, "apply_progress"),
+            (Step::Blocked { why: why() }, "apply_progress"),
+            (Step::Terminating { instance_id: instance_id() }, "apply_progress"),
+            (ended(Outcome::Done), "apply_complete"),
+            (ended(Outcome::Dropped { why: why() }), "apply_complete"),
+            (ended(Outcome::GivenUp { why: why() }), "apply_errored"),
+        ]
+    }
+
+    #[test]
+    fn every_event_is_a_line_that_the_schema_describes() {
+        let plan = sealed(fixture::plan());
+        let address = plan.resource_changes[0].address.clone();
+        for (step, kind) in steps() {
+            let event = Event { at: at(65), address: Some(address.clone()), step };
+            let line = line(&event, at(0), &plan);
+            let found = read(&line);
+            assert_eq!(found["type"], kind);
+            if kind.starts_with("apply_") {
+                assert_eq!(found["hook"]["elapsed_seconds"], 65);
+                assert_eq!(found["hook"]["resource"]["addr"], address.as_str());
+            }
+            assert!(!line.written().contains('\u{1b}'));
+            assert_eq!(line.written().lines().count(), 1);
+        }
+    }
+
+    #[test]
+    fn what_happened_stands_in_the_details() {
+        let plan = sealed(fixture::plan());
+        let outcome = Outcome::Failed { why: "no capacity".into() };
+        let step = Step::Finished { step: WaveStep::Launch, outcome };
+        let found = read(&line(&Event { at: at(1), address: None, step }, at(0), &plan));
+        assert_eq!(found["hook"]["event"], "finished");
+        assert_eq!(found["hook"]["action"], "create");
+        let detail = json!({ "step": "launch", "outcome": "failed", "why": "no capacity" });
+        assert_eq!(found["hook"]["detail"], detail);
+    }
+
+    #[test]
+    fn the_last_line_counts_and_an_error_has_its_exit_code() {
+        let left = |outcome| ChangeOutcome {
+            address: "a".into(),
+            step: WaveStep::Launch,
+            instance_id: None,
+            outcome,
+        };
+        let why = || "w".to_owned();
+        let outcomes = vec![
+            left(Outcome::Done),
+            left(Outcome::Dropped { why: why() }),
+            left(Outcome::Failed { why: why() }),
+        ];
+        let (plan_id, digest, verdict) = ("p".into(), "d".into(), Verdict::Partly);
+        let (started_at, finished_at) = (at(0), at(9));
+        let receipt = Receipt { plan_id, digest, outcomes, started_at, finished_at, verdict };
+        let found = read(&summary(&receipt));
+        let changes = json!({ "add": 1, "change": 0, "import": 0, "remove": 0, "left": 1,
+            "dropped": 1, "operation": "apply" });
+        assert_eq!((&found["changes"], &found["verdict"]), (&changes, &json!("partly")));
+        let error = CliError::text("held").kind(crate::cli::Exit::Locked).hint("wait");
+        let found = read(&failure(&error, at(0)));
+        assert_eq!(found["diagnostic"]["exit_code"], 4);
+        assert_eq!(found["diagnostic"]["detail"], "wait");
+    }
+}

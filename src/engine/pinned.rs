@@ -1,0 +1,329 @@
+//! Planning again before an apply, pinned to what was approved.
+//!
+//! The approved changes are taken as given: the world stands as though they had been carried out,
+//! and nothing in it may be touched. Whatever would still have to be launched there is missing from
+//! the approved plan; a launch without which nothing more would have to be launched is no longer
+//! needed. Nothing is swapped: what the planner would rather have now is advice. Invariant: each
+//! launch that is dropped was left out of a world in which every pod that had a place has one.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{Inputs, as_measured, frozen, in_scope, input, size};
+use crate::fleet::{
+    Group, Instance, InstanceState, KEY_LABEL, Membership, Node, Observed, Pod, tag,
+};
+use crate::ids::{Address, GroupName, InstanceId, NodeName};
+use crate::plan::wire::{Action, LaunchReason, NodeState, Plan, ResourceChange, ResourceKind};
+use crate::plan::{Pinned, change_id, seal};
+use crate::requirement::{key, label};
+use crate::solve::{Launch, solve};
+use crate::units::MicroUsd;
+
+/// Most worlds that are looked at to find launches that are no longer needed; each takes as long as
+/// a small plan.
+const TRIALS_MAX: usize = 32;
+
+const NO_LONGER_NEEDED: &str = "what it was planned for has room on other nodes now";
+
+/// Returns what planning again over `inputs` makes of `approved`.
+///
+/// Where what would be decided now is what was approved, nothing else is looked at.
+#[must_use]
+pub fn pinned(inputs: &Inputs, approved: &Plan) -> Pinned {
+    as_measured(inputs, |inputs| pinned_with(inputs, approved))
+}
+
+fn pinned_with(inputs: &Inputs, approved: &Plan) -> Pinned {
+    let demand = size::demand(inputs, inputs.observed);
+    let (mut now, _) = in_scope(inputs, &demand);
+    seal(&mut now);
+    let mut pinned = Pinned { now, dropped: BTreeMap::new(), missing: Vec::new() };
+    if pinned.now.capacity.digest == approved.capacity.digest {
+        return pinned;
+    }
+    let carried = Carried { inputs, approved };
+    let all = carried.without(&BTreeSet::new());
+    // A plan of a part of the rows leaves out what others need, as everybody knows who approved it.
+    if approved.complete {
+        pinned.missing = all.launches.iter().map(words).collect();
+    }
+    let is_known = frozen(inputs, &demand).is_none();
+    if pinned.missing.is_empty() && is_known && carried.may_have_fewer(&pinned.now) {
+        let why = || NO_LONGER_NEEDED.to_owned();
+        let dropped = carried.not_needed(&all).into_iter();
+        pinned.dropped = dropped.map(|address| (address, why())).collect();
+    }
+    pinned
+}
+
+/// Returns a launch in words of one line.
+fn words(launch: &Launch) -> String {
+    let node = &launch.node;
+    let (kind, zone, bought) = (&node.instance_type, &node.zone, node.capacity_type);
+    let pods = match &launch.reason {
+        LaunchReason::Demand { pods } => {
+            pods.iter().map(|(workload, count)| format!("{workload} x{count}")).collect()
+        }
+        LaunchReason::Consolidation { .. }
+        | LaunchReason::Static { .. }
+        | LaunchReason::Replacement { .. } => Vec::new(),
+    };
+    let of_pool = format!("{kind} {zone} {bought} of pool {}", node.pool);
+    if pods.is_empty() { of_pool } else { format!("{of_pool} for {}", pods.join(", ")) }
+}
+
+/// What is left to do in a world in which approved changes were carried out.
+struct Left {
+    launches: Vec<Launch>,
+    unplaced: u32,
+}
+
+/// The approved plan, taken as carried out.
+struct Carried<'a> {
+    inputs: &'a Inputs<'a>,
+    approved: &'a Plan,
+}
+
+impl<'a> Carried<'a> {
+    /// Returns what is left to do once all of the plan is carried out but the launches of `dropped`.
+    fn without(&self, dropped: &BTreeSet<&Address>) -> Left {
+        let observed = self.world(dropped);
+        let inputs = Inputs { observed: &observed, ..self.inputs.clone() };
+        let demand = size::demand(&inputs, &observed);
+        let all: Vec<NodeName> = observed.nodes.keys().cloned().collect();
+        let target = solve(&input(&inputs, &demand, &[], &all)).target;
+        let unplaced = target.unplaced.iter().map(|unplaced| unplaced.pods);
+        Left { unplaced: unplaced.fold(0, u32::saturating_add), launches: target.launches }
+    }
+
+    /// Returns whether the plan of now has fewer or cheaper launches than are left of the approved:
+    /// else there is no reason to look for one too many.
+    fn may_have_fewer(&self, now: &Plan) -> bool {
+        let sum = |rows: &[&ResourceChange], plan: &Plan| {
+            let explained = plan.capacity.explain.iter();
+            let of = explained.filter(|row| rows.iter().any(|r| r.address == row.address));
+            of.filter_map(|row| row.hourly_after).fold(MicroUsd::ZERO, |sum, price| sum + price)
+        };
+        let theirs: Vec<&ResourceChange> = launches(now).collect();
+        let ours: Vec<&ResourceChange> =
+            launches(self.approved).filter(|row| !self.is_there(row)).collect();
+        theirs.len() < ours.len() || sum(&theirs, now) < sum(&ours, self.approved)
+    }
+
+    /// Returns the launches that may be left out: of each kind as many as can be, dearest kind first.
+    fn not_needed(&self, all: &Left) -> BTreeSet<Address> {
+        let mut dropped: BTreeSet<&Address> = BTreeSet::new();
+        let mut trials = 0;
+        for (_, kind) in self.kinds() {
+            // The most that can be left out lies between these.
+            let (mut none, mut many) = (0, kind.len());
+            while none < many && trials < TRIALS_MAX {
+                // All of them first: most often it is all or none.
+                let count = if many == kind.len() { many } else { (none + many).div_ceil(2) };
+                let mut trial = dropped.clone();
+                trial.extend(kind.iter().rev().take(count));
+                trials += 1;
+                let left = self.without(&trial);
+                if left.launches.len() <= all.launches.len() && left.unplaced <= all.unplaced {
+                    none = count;
+                } else {
+                    many = count - 1;
+                }
+            }
+            dropped.extend(kind.iter().rev().take(none));
+        }
+        dropped.into_iter().cloned().collect()
+    }
+
+    /// Returns the launches that nothing is replaced by and that are not there yet, by what they
+    /// are; the dearest first.
+    fn kinds(&self) -> Vec<(MicroUsd, Vec<&'a Address>)> {
+        let explained = self.approved.capacity.explain.iter();
+        let prices: BTreeMap<&Address, MicroUsd> =
+            explained.filter_map(|row| Some((&row.address, row.hourly_after?))).collect();
+        let mut kinds: BTreeMap<_, (MicroUsd, Vec<&Address>)> = BTreeMap::new();
+        for row in launches(self.approved) {
+            let Some(after) = row.change.after.as_ref() else { continue };
+            let begun = self.group_of(after).is_some_and(|(_, group)| self.has_grown(group));
+            if row.change.actions != [Action::Create] || self.is_there(row) || begun {
+                continue;
+            }
+            let NodeState { pool, instance_type, zone, capacity_type, .. } = after;
+            let price = prices.get(&row.address).copied().unwrap_or(MicroUsd::ZERO);
+            let kind = kinds.entry((pool, instance_type, zone, capacity_type));
+            kind.or_insert((price, Vec::new())).1.push(&row.address);
+        }
+        let mut kinds: Vec<_> = kinds.into_values().collect();
+        kinds.sort_by_key(|(price, rows)| (std::cmp::Reverse(*price), rows.first().copied()));
+        kinds
+    }
+
+    /// Returns the world in which the plan was carried out but for the launches of `dropped`.
+    fn world(&self, dropped: &BTreeSet<&Address>) -> Observed {
+        let mut world = self.inputs.observed.clone();
+        let rows = &self.approved.resource_changes;
+        let gone = rows.iter().filter(|row| row.change.actions.contains(&Action::Delete));
+        let gone: BTreeSet<&InstanceId> =
+            gone.filter_map(|row| row.change.before.as_ref()?.instance_id.as_ref()).collect();
+        take_away(&mut world, &gone);
+        // Members that their group has made already stand for the first of its rows.
+        let mut made: BTreeMap<&GroupName, usize> = BTreeMap::new();
+        for row in launches(self.approved).filter(|row| !dropped.contains(&row.address)) {
+            let Some(after) = row.change.after.as_ref() else { continue };
+            let group = self.group_of(after).map(|(_, group)| group);
+            if let Some(group) = group {
+                let made = made.entry(group).or_insert_with(|| self.new_members(group));
+                if let Some(rest) = made.checked_sub(1) {
+                    *made = rest;
+                    continue;
+                }
+            }
+            if !self.is_there(row) {
+                add(&mut world, row, after, group);
+            }
+        }
+        settle_groups(&mut world);
+        world
+    }
+
+    /// Returns whether the change of a row has an instance that runs or is about to.
+    fn is_there(&self, row: &ResourceChange) -> bool {
+        let change = change_id(&self.approved.capacity.plan_id, &row.address);
+        let mut instances = self.inputs.observed.instances.values();
+        instances.any(|instance| {
+            instance.is_active()
+                && instance.tags.get(tag::CHANGE).is_some_and(|held| held == change.as_str())
+        })
+    }
+
+    /// Returns the row and the name of the group that makes a node, where one does.
+    fn group_of(&self, node: &NodeState) -> Option<(&'a ResourceChange, &'a GroupName)> {
+        let pool = node.pool.as_ref()?;
+        let rows = self.approved.resource_changes.iter();
+        let mut rows = rows.filter(|row| row.kind == ResourceKind::AutoscalingGroup);
+        let row = rows.find(|row| row.name == pool.as_str())?;
+        Some((row, row.change.before.as_ref()?.group.as_ref()?.name.as_ref()?))
+    }
+
+    fn has_grown(&self, group: &GroupName) -> bool {
+        self.new_members(group) > 0
+    }
+
+    /// Returns how many members a group has that the plan does not know.
+    fn new_members(&self, group: &GroupName) -> usize {
+        let rows = self.approved.resource_changes.iter();
+        let known: BTreeSet<&InstanceId> =
+            rows.filter_map(|row| row.change.before.as_ref()?.instance_id.as_ref()).collect();
+        let members = members(self.inputs.observed, group);
+        members.filter(|instance| !known.contains(&instance.id)).count()
+    }
+}
+
+/// Returns the rows of a plan that launch something.
+fn launches(plan: &Plan) -> impl Iterator<Item = &ResourceChange> {
+    let creates = |row: &&ResourceChange| {
+        row.kind == ResourceKind::Ec2Instance && row.change.actions.contains(&Action::Create)
+    };
+    plan.resource_changes.iter().filter(creates)
+}
+
+fn members<'o>(observed: &'o Observed, group: &'o GroupName) -> impl Iterator<Item = &'o Instance> {
+    observed.instances.values().filter(move |instance| {
+        instance.is_active() && instance.group.as_ref().is_some_and(|of| of.name == *group)
+    })
+}
+
+/// Takes instances and their nodes away; their pods look for another place.
+fn take_away(world: &mut Observed, gone: &BTreeSet<&InstanceId>) {
+    world.instances.retain(|id, _| !gone.contains(id));
+    let left: BTreeSet<NodeName> = world
+        .nodes
+        .values()
+        .filter(|node| node.instance.as_ref().is_some_and(|id| gone.contains(id)))
+        .map(|node| node.name.clone())
+        .collect();
+    world.nodes.retain(|name, _| !left.contains(name));
+    let is_left = |pod: &Pod| pod.node.as_ref().is_some_and(|node| left.contains(node));
+    // What runs on a node because it is that node goes with it.
+    world.pods.retain(|pod| !(is_left(pod) && pod.mirror));
+    for pod in &mut world.pods {
+        if is_left(pod) {
+            pod.node = None;
+        }
+    }
+}
+
+/// Adds what a row launches, Ready.
+fn add(world: &mut Observed, row: &ResourceChange, after: &NodeState, group: Option<&GroupName>) {
+    let name = format!("approved-{}", row.address);
+    let id = InstanceId::from(name.as_str());
+    let cluster = world.cluster.name.clone();
+    let tags = [
+        (tag::CLUSTER, Some(cluster)),
+        (tag::POOL, after.pool.as_ref().map(ToString::to_string)),
+        (tag::KEY, row.index.clone()),
+        (tag::SPEC, after.spec_digest.clone()),
+    ];
+    let tags = tags.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?)));
+    let open = after.open_labels.iter().filter_map(|key| {
+        Some((format!("{}{key}", tag::LABEL_PREFIX), after.labels.get(key)?.to_string()))
+    });
+    let (Some(instance_type), Some(zone), Some(capacity_type)) =
+        (after.instance_type.clone(), after.zone.clone(), after.capacity_type)
+    else {
+        return;
+    };
+    let instance = Instance {
+        id: id.clone(),
+        instance_type,
+        zone,
+        capacity_type,
+        state: InstanceState::Running,
+        launched_at: world.taken_at,
+        image: after.image.clone().unwrap_or_default(),
+        tags: if group.is_some() { BTreeMap::new() } else { tags.chain(open).collect() },
+        reservation: after.reservation.clone(),
+        group: group.map(|name| Membership {
+            name: name.clone(),
+            lifecycle: "InService".to_owned(),
+            protected: false,
+        }),
+    };
+    let held = after.reservation.as_ref().and_then(|id| world.reservations.get_mut(id));
+    if let Some(reservation) = held {
+        reservation.available = reservation.available.saturating_sub(1);
+    }
+    let mut labels = after.labels.clone();
+    labels.extend([label(key::HOSTNAME, &name)]);
+    labels.extend(row.index.as_deref().map(|key| (KEY_LABEL.into(), key.into())));
+    let node = Node {
+        name: name.as_str().into(),
+        uid: name.as_str().into(),
+        instance: Some(id.clone()),
+        labels,
+        annotations: BTreeMap::new(),
+        taints: after.taints.clone(),
+        capacity: (&after.capacity).into(),
+        allocatable: (&after.allocatable).into(),
+        ready: true,
+        unschedulable: false,
+        created_at: world.taken_at,
+    };
+    world.instances.insert(id, instance);
+    world.nodes.insert(node.name.clone(), node);
+}
+
+/// Has every group be as large as it has members: a plan that was carried out leaves none on its way.
+fn settle_groups(world: &mut Observed) {
+    let sizes: BTreeMap<GroupName, u32> = world
+        .groups
+        .keys()
+        .map(|name| {
+            let there = members(world, name).count();
+            (name.clone(), u32::try_from(there).unwrap_or(u32::MAX))
+        })
+        .collect();
+    for (name, Group { desired, .. }) in &mut world.groups {
+        *desired = sizes.get(name).copied().unwrap_or(*desired);
+    }
+}

@@ -1,0 +1,155 @@
+//! What planning again, pinned to an approved plan, drops and misses.
+
+use super::{base, plan_of, workshop};
+use crate::demand::DemandMode;
+use crate::engine::{Inputs, Scope, pinned};
+use crate::fleet::tag;
+use crate::plan::wire::Plan;
+use crate::plan::{Pinned, change_id};
+use crate::solve::Settings;
+use crate::story::Story;
+
+/// One pod to a node, so that a node more or less is a pod more or less.
+fn one_a_node() -> Story {
+    Story::new(&["m5.large"], 1500, 1024)
+}
+
+fn again(story: &Story, approved: &Plan) -> Pinned {
+    let inputs = Inputs {
+        desired: &story.desired,
+        observed: &story.observed,
+        catalog: &story.catalog,
+        base: base(&story.observed, "sim:world"),
+        at: story.observed.taken_at,
+        demand: DemandMode::Live,
+        is_forecast: false,
+        scope: Scope::default(),
+        settings: Settings::default(),
+    };
+    pinned(&inputs, approved)
+}
+
+/// Plans for `replicas`, and again once there are to be `later`.
+fn then(mut story: Story, replicas: u32, later: u32) -> (Plan, Pinned) {
+    story.scale(replicas);
+    let approved = plan_of(&story, Scope::default());
+    story.scale(later);
+    let found = again(&story, &approved);
+    (approved, found)
+}
+
+#[test]
+fn where_nothing_has_changed_everything_is_as_approved() {
+    let (approved, found) = then(one_a_node(), 3, 3);
+    assert_eq!(found.now.capacity.digest, approved.capacity.digest);
+    assert_eq!((found.dropped.len(), found.missing.len()), (0, 0));
+}
+
+#[test]
+fn a_launch_whose_pod_is_gone_is_dropped_and_no_other() {
+    for (later, dropped) in [(3, 1), (1, 3), (0, 4)] {
+        let (approved, found) = then(one_a_node(), 4, later);
+        assert_eq!(approved.summary.add, 4);
+        assert_eq!((found.dropped.len(), found.missing.as_slice()), (dropped, &[][..]), "{later}");
+        let says = |why: &String| why.contains("room on other nodes");
+        assert!(found.dropped.values().all(says), "{:?}", found.dropped);
+    }
+}
+
+#[test]
+fn a_pod_that_fits_the_approved_nodes_changes_nothing_and_one_that_does_not_is_missing_a_node() {
+    let (approved, fits) = then(workshop(), 5, 6);
+    assert_eq!(approved.summary.add, 1);
+    assert_eq!((fits.dropped.len(), fits.missing.len()), (0, 0), "{:?}", fits.missing);
+    let (_, found) = then(one_a_node(), 2, 4);
+    let [first, _] = found.missing.as_slice() else { panic!("two nodes: {:?}", found.missing) };
+    assert!(first.starts_with("m5.large ") && first.contains(" of pool default for "), "{first}");
+    assert!(found.dropped.is_empty());
+}
+
+#[test]
+fn a_node_that_vanished_is_missing_unless_the_plan_has_it_go() {
+    let mut story = one_a_node();
+    story.step(2);
+    story.scale(3);
+    let approved = plan_of(&story, Scope::default());
+    let (name, node) = story.observed.nodes.pop_first().expect("two nodes run");
+    story.observed.instances.remove(&node.instance.expect("an instance"));
+    story.observed.pods.retain(|pod| pod.node.as_ref() != Some(&name));
+    assert_eq!(again(&story, &approved).missing.len(), 1);
+    // Without need of it nothing is missing.
+    story.scale(2);
+    let found = again(&story, &approved);
+    assert_eq!((found.dropped.len(), found.missing.len()), (0, 0), "{found:?}");
+}
+
+#[test]
+fn a_node_that_the_plan_removes_and_that_is_needed_again_is_missing() {
+    let mut story = one_a_node();
+    story.step(2);
+    story.scale(1);
+    let approved = plan_of(&story, Scope::default());
+    assert_eq!(approved.summary.destroy, 1);
+    assert!(again(&story, &approved).missing.is_empty());
+    story.scale(2);
+    assert_eq!(again(&story, &approved).missing.len(), 1);
+}
+
+#[test]
+fn what_an_earlier_run_launched_is_neither_missing_nor_dropped() {
+    let mut story = one_a_node();
+    story.scale(3);
+    let approved = plan_of(&story, Scope::default());
+    let launches = story.solve().target.launches;
+    let name = story.launch(&launches[0].node);
+    let id = story.observed.nodes[&name].instance.clone().expect("an instance");
+    let change =
+        change_id(&approved.capacity.plan_id, &approved.resource_changes[0].address).to_string();
+    let instance = story.observed.instances.get_mut(&id).expect("launched");
+    instance.tags.insert(tag::CHANGE.into(), change);
+    let found = again(&story, &approved);
+    assert_eq!((found.dropped.len(), found.missing.len()), (0, 0), "{found:?}");
+    story.scale(0);
+    assert_eq!(
+        again(&story, &approved).dropped.len(),
+        2,
+        "the launched one stays for a later plan"
+    );
+}
+
+#[test]
+fn what_a_plan_of_a_part_left_out_is_not_missing() {
+    let mut story = one_a_node();
+    story.scale(3);
+    let address = plan_of(&story, Scope::default()).resource_changes[0].address.to_string();
+    let approved = plan_of(&story, Scope { target: vec![address], ..Scope::default() });
+    assert!(!approved.complete);
+    assert!(again(&story, &approved).missing.is_empty());
+}
+
+#[test]
+fn nothing_is_dropped_while_the_size_of_something_is_not_known() {
+    let mut story = one_a_node();
+    story.scale(3);
+    let approved = plan_of(&story, Scope::default());
+    story.scale(1);
+    assert_eq!(again(&story, &approved).dropped.len(), 2);
+    story.desired.unresolved.push(crate::manifest::Unresolved {
+        origin: crate::ids::Origin::new("release.yaml", 1),
+        object: "HelmRelease web/shop".into(),
+        reason: "the chart is not rendered".into(),
+    });
+    assert!(again(&story, &approved).dropped.is_empty());
+}
+
+#[test]
+fn a_replacement_is_never_dropped_since_the_node_that_goes_would_stay() {
+    let mut story = workshop();
+    story.step(5);
+    story.scale(1);
+    let approved = plan_of(&story, Scope::default());
+    assert_eq!(approved.summary.replace, 1);
+    story.scale(0);
+    let found = again(&story, &approved);
+    assert_eq!((found.dropped.len(), found.missing.len()), (0, 0), "{found:?}");
+}

@@ -1,0 +1,17 @@
+//! What planning again makes of a plan that was approved.
+
+use std::collections::BTreeMap;
+
+use super::wire::Plan;
+use crate::ids::Address;
+
+/// An approved plan beside what is needed now.
+#[derive(Debug, Clone)]
+pub struct Pinned {
+    /// The plan that would be made now, bound to nothing: advice, which decides nothing.
+    pub now: Plan,
+    /// Approved launches that are no longer needed, with the reason.
+    pub dropped: BTreeMap<Address, String>,
+    /// Nodes that are needed beyond the approved ones, in words.
+    pub missing: Vec<String>,
+}
