@@ -9,7 +9,7 @@ use super::fill::Filling;
 use super::limits::Limits;
 use super::model::Model;
 use super::pack::{Opened, Packing, pack};
-use super::procure::procure;
+use super::procure::{procure, procure_tightly};
 use super::standing::{Fate, Standing};
 use crate::ids::NodeName;
 use crate::units::MicroUsd;
@@ -151,10 +151,8 @@ impl<'a> Ground<'a> {
         for (class, count) in layout.packing.opened.iter().flat_map(|node| &node.pods) {
             wanted[*class] += count;
         }
-        if self.is_much(&wanted) {
-            return layout;
-        }
-        let Some(better) = procure(self.model, &wanted, &self.limits) else { return layout };
+        let solved = if self.is_much(&wanted) { procure_tightly } else { procure };
+        let Some(better) = solved(self.model, &wanted, &self.limits) else { return layout };
         let (old, new) = (layout.packing.price(self.model), better.price(self.model));
         if better.left_over() == 0 && new < old {
             layout.packing.opened = better.opened;

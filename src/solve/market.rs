@@ -7,7 +7,7 @@
 //! counted, so that the same market gives the same answer everywhere.
 
 mod blank;
-mod bought;
+pub(super) mod bought;
 mod certificate;
 mod cluster;
 mod dive;
@@ -21,6 +21,7 @@ mod number;
 pub(super) mod purchase;
 mod quota;
 mod relaxation;
+mod seeded;
 
 /// Amounts by resource; all vectors of a market have the same length.
 pub(super) type Amounts = Vec<i64>;

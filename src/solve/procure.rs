@@ -5,14 +5,28 @@
 
 use super::allot::NodeRule;
 use super::limits::Limits;
-use super::market::purchase::purchase;
+use super::market::Market;
+use super::market::bought::Bought;
+use super::market::purchase::{purchase, tightest};
 use super::model::Model;
 use super::pack::{Opened, Packing, pack};
 use super::survey::Survey;
 
+/// How nodes are chosen for the pods of a market; `None` where that is not for it to say.
+type Choice = fn(&Market, &[u32]) -> Option<Bought>;
+
 /// Returns nodes for `wanted` pods by class; `None` where what is not priced here decides: limits of
 /// pools, and what pods would rather have.
 pub(super) fn procure(model: &Model, wanted: &[u32], limits: &Limits) -> Option<Packing> {
+    procured(model, (wanted, limits), |market, wanted| Some(purchase(market, wanted)))
+}
+
+/// Returns nodes for many classes of pods, found with more work; `None` where that finds none.
+pub(super) fn procure_tightly(model: &Model, wanted: &[u32], limits: &Limits) -> Option<Packing> {
+    procured(model, (wanted, limits), tightest)
+}
+
+fn procured(model: &Model, (wanted, limits): (&[u32], &Limits), choose: Choice) -> Option<Packing> {
     if limits.bind() || model.has_wishes {
         return None;
     }
@@ -23,7 +37,7 @@ pub(super) fn procure(model: &Model, wanted: &[u32], limits: &Limits) -> Option<
     for weight in weights {
         let of_weight = |column: &usize| model.columns[*column].weight == weight;
         let columns: Vec<usize> = model.undominated.iter().copied().filter(of_weight).collect();
-        buy(model, &columns, &mut packing);
+        buy(model, &columns, (&mut packing, choose))?;
     }
     let rest = pack(model, &packing.left, limits);
     packing.opened.extend(rest.opened);
@@ -32,17 +46,17 @@ pub(super) fn procure(model: &Model, wanted: &[u32], limits: &Limits) -> Option<
 }
 
 /// Buys nodes of `columns` for what is left.
-fn buy(model: &Model, columns: &[usize], packing: &mut Packing) {
+fn buy(model: &Model, columns: &[usize], (packing, choose): (&mut Packing, Choice)) -> Option<()> {
     let is_taken = |class: usize| columns.iter().any(|c| model.columns[*c].takes[class]);
     let count = |(class, left): (usize, &u32)| {
         if *left > 0 && is_priced(model, class) && is_taken(class) { *left } else { 0 }
     };
     let wanted: Vec<u32> = packing.left.iter().enumerate().map(count).collect();
     if wanted.iter().all(|count| *count == 0) {
-        return;
+        return Some(());
     }
     let survey = Survey::of(model, &wanted, columns, &[]);
-    let bought = purchase(&survey.market, &survey.wanted);
+    let bought = choose(&survey.market, &survey.wanted)?;
     for (node, count) in bought.nodes {
         for _ in 0..count {
             let mut opened =
@@ -53,6 +67,7 @@ fn buy(model: &Model, columns: &[usize], packing: &mut Packing) {
             packing.opened.push(opened);
         }
     }
+    Some(())
 }
 
 /// Puts `count` pods of classes that are alike on a node.

@@ -2,7 +2,8 @@
 
 use proptest::prelude::*;
 
-use super::super::market::purchase::purchase;
+use super::super::market::bought::Bought;
+use super::super::market::purchase::{purchase, tightest};
 use super::super::market::{Cap, Kind, Market, Single, Ware};
 use super::*;
 
@@ -243,7 +244,10 @@ fn the_same_market_has_the_same_bound() {
 
 /// Nodes that were bought hold their pods, and all pods are on them or left over.
 fn assert_sound(market: &Market, wanted: &[u32]) -> (i64, u64) {
-    let bought = purchase(market, wanted);
+    assert_sound_of(market, wanted, &purchase(market, wanted))
+}
+
+fn assert_sound_of(market: &Market, wanted: &[u32], bought: &Bought) -> (i64, u64) {
     let brute = Brute { market, pods: Vec::new(), best: None };
     let (mut held, mut price) = (bought.left.clone(), 0);
     for (node, count) in &bought.nodes {
@@ -279,6 +283,21 @@ fn many_pods_are_bought_for_close_to_the_bound() {
         assert_eq!(left, 0);
         assert!(bound <= price && price * 100 <= bound * percent, "{classes}: {price} and {bound}");
     }
+}
+
+#[test]
+fn many_classes_are_bought_for_closer_to_the_bound_with_more_work() {
+    let (market, wanted) = large(90, false);
+    let tight = tightest(&market, &wanted).expect("more classes than are priced one by one");
+    let (price, left) = assert_sound_of(&market, &wanted, &tight);
+    let bound = bound(&market, &wanted);
+    assert_eq!(left, 0);
+    assert!(bound <= price && price * 100 <= bound * 112, "{price} and {bound}");
+    let (few, count) = large(20, false);
+    assert!(tightest(&few, &count).is_none(), "few classes are priced one by one");
+    let (capped, wanted) = large(90, true);
+    let tight = tightest(&capped, &wanted);
+    assert!(tight.is_none_or(|tight| assert_sound_of(&capped, &wanted, &tight).1 == 0));
 }
 
 #[test]

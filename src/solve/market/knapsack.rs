@@ -62,6 +62,19 @@ pub(super) fn search(blank: &Blank, worth: &[i64], floor: i128, steps: u64) -> F
     found
 }
 
+/// Looks for the most that can be worth beside the pods of `base` on `blank`, in at most `steps`
+/// steps; what is found has these pods as well.
+pub(super) fn fill_up(blank: &Blank, worth: &[i64], base: &[u32], steps: u64) -> Found {
+    let guide: Vec<f64> = blank.items.iter().map(|item| real(worth[item.class])).collect();
+    let prices = row_prices(blank, &relax(blank, &guide).prices);
+    let most = most_at(blank, worth, &prices);
+    let mut search = Search::of(blank, worth, &prices, base);
+    search.run(0, steps);
+    let mut found = Found { counts: base.to_vec(), worth: search.base_worth, most, steps: 0 };
+    found.take(&search);
+    found
+}
+
 impl Found {
     fn take(&mut self, search: &Search) {
         self.steps += search.taken;
@@ -162,9 +175,10 @@ impl<'a> Search<'a> {
         let mut at = at;
         let (next, most) = loop {
             let Some(candidate) = self.ranked.get(at) else { return };
-            let most = copies(self.blank.ask(candidate.item), &self.room, candidate.most);
-            if most > 0 {
-                break (candidate, most);
+            let ask = self.blank.ask(candidate.item);
+            // Most of them do not fit: comparing is quicker than dividing.
+            if ask.iter().zip(&self.room).all(|(ask, room)| ask <= room) {
+                break (candidate, copies(ask, &self.room, candidate.most));
             }
             at += 1;
         };

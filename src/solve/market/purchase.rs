@@ -10,6 +10,7 @@ use super::generate::{Effort, Pricing, ROWS_MAX};
 use super::grown::grown;
 use super::guided::guided;
 use super::quota::shared_out;
+use super::seeded::seeded;
 
 /// How much is done for prices and the first mix.
 const EFFORT: Effort = Effort { cut_rounds: 80, rounds: 60, steps: 500, steps_total: 500_000 };
@@ -89,6 +90,26 @@ fn of_size(market: &Market, wanted: &[u32], pods: u32) -> Vec<usize> {
     let mean: Vec<i64> = (0..market.resources()).map(mean).collect();
     let holds = |kind: &usize| copies(&mean, &market.kinds[*kind].room, pods) >= pods;
     (0..market.kinds.len()).filter(holds).collect()
+}
+
+/// Nodes of a kind, or parts of them, that prices have to speak for.
+const SPOKEN_FOR: f64 = 0.01;
+
+/// Returns nodes for more classes than can be priced one by one, found with more work than a trial
+/// is worth; `None` where caps decide, or prices speak for fewer classes.
+pub(in crate::solve) fn tightest(market: &Market, wanted: &[u32]) -> Option<Bought> {
+    let classes = wanted.iter().filter(|count| **count > 0).count();
+    if classes <= ROWS_MAX || grown(market, wanted).is_some() {
+        return None;
+    }
+    let mut pricing = Pricing::of(market, wanted, EFFORT);
+    pricing.price_cut();
+    let nodes = &pricing.cut().nodes;
+    let kinds: Vec<usize> = (0..nodes.len()).filter(|kind| nodes[*kind] > SPOKEN_FOR).collect();
+    let mut bought = seeded(market, wanted, &pricing.best().worth, &kinds);
+    let rest = for_rest(market, &bought.left);
+    bought.and_then(rest);
+    Some(bought)
 }
 
 fn for_rest(market: &Market, left: &[u32]) -> Bought {
