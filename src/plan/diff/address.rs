@@ -46,6 +46,8 @@ impl Named {
 pub(super) struct Keys {
     used: BTreeMap<PoolName, BTreeSet<String>>,
     by_instance: BTreeMap<InstanceId, (PoolName, String)>,
+    /// For each pool, a number below which every key is used.
+    below: BTreeMap<PoolName, usize>,
 }
 
 impl Keys {
@@ -81,10 +83,13 @@ impl Keys {
     /// Takes the lowest unused key of `pool`.
     pub(super) fn next(&mut self, pool: &PoolName) -> Named {
         let used = self.used.entry(pool.clone()).or_default();
+        let below = self.below.entry(pool.clone()).or_default();
         // One more candidate than keys are used: one of them is free.
-        let free = (0..=used.len()).map(|n| n.to_string()).find(|key| !used.contains(key));
-        let key = free.expect("more candidates than used keys");
+        let mut candidates = (*below..=used.len()).map(|number| (number, number.to_string()));
+        let free = candidates.find(|(_, key)| !used.contains(key));
+        let (number, key) = free.expect("more candidates than used keys");
         used.insert(key.clone());
+        *below = number + 1;
         Named::instance(pool.as_str(), &key)
     }
 }

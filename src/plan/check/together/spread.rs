@@ -44,6 +44,8 @@ struct Rule<'a> {
 pub(super) fn check(scene: &mut Scene<'_>, verdict: &mut Verdict) {
     let mut electorate = Electorate::of(scene.state);
     let (state, mut rules) = (scene.state, Vec::new());
+    // Many crowds count the same pods in the same domains.
+    let mut counted: BTreeMap<_, BTreeMap<usize, u32>> = BTreeMap::new();
     for (index, crowd) in state.crowds.iter().enumerate() {
         if crowd.on.values().all(|pods| pods.come == 0) {
             continue;
@@ -56,7 +58,8 @@ pub(super) fn check(scene: &mut Scene<'_>, verdict: &mut Verdict) {
             let counts = BTreeMap::new();
             let mut rule =
                 Rule { crowd: index, constraint, topology, members, eligible, counts, most: 0 };
-            rule.counts = rule.count(scene, &electorate);
+            let same = counted.entry((selection, topology, eligible));
+            rule.counts = same.or_insert_with(|| rule.count(scene, &electorate)).clone();
             rule.most = rule.most(&electorate);
             rules.push(rule);
         }
