@@ -145,19 +145,23 @@ impl Shape {
 /// The fewest nodes of one column that could hold `wanted`.
 fn least_nodes(model: &Model, column: usize, wanted: &[u32]) -> usize {
     let room = &model.columns[column].room;
-    let asked = |d: usize| -> i128 {
-        let classes = model.classes.iter().zip(wanted);
-        classes.map(|(class, n)| i128::from(class.ask[d]) * i128::from(*n)).sum()
-    };
-    let by_room = (0..room.len()).filter(|d| asked(*d) > 0).map(|d| {
-        let room = i128::from(room[d].max(1));
-        (asked(d) + room - 1) / room
+    let mut asked = vec![0_i128; room.len()];
+    let mut capped = vec![0_i128; model.rules.len()];
+    for (class, count) in model.classes.iter().zip(wanted).filter(|(_, count)| **count > 0) {
+        for (asked, ask) in asked.iter_mut().zip(&class.ask) {
+            *asked += i128::from(*ask) * i128::from(*count);
+        }
+        for (rule, _) in class.rules.iter().filter(|(_, side)| *side == Side::Ones) {
+            capped[*rule] += i128::from(*count);
+        }
+    }
+    let by_room = asked.iter().zip(room).filter(|(asked, _)| **asked > 0);
+    let by_room = by_room.map(|(asked, room)| {
+        let room = i128::from((*room).max(1));
+        (asked + room - 1) / room
     });
-    let by_cap = model.rules.iter().enumerate().filter_map(|(index, rule)| {
+    let by_cap = model.rules.iter().zip(&capped).filter_map(|(rule, pods)| {
         let NodeRule::Cap { most, .. } = rule else { return None };
-        let capped = model.classes.iter().zip(wanted);
-        let capped = capped.filter(|(class, _)| class.rules.contains(&(index, Side::Ones)));
-        let pods: i128 = capped.map(|(_, pods)| i128::from(*pods)).sum();
         Some((pods + i128::from(*most) - 1) / i128::from((*most).max(1)))
     });
     let most = by_room.chain(by_cap).max().unwrap_or(0);
