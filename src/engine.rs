@@ -34,7 +34,7 @@ use crate::plan::wire::{
     Action, Base, Diagnostic, DisruptionBudgetRow, Plan, ResourceChange, ResourceKind,
 };
 use crate::plan::{Facts, Parts, check, diff, seal};
-use crate::solve::{Input, Settings, Solution, Unplaced, measure, solve};
+use crate::solve::{Input, Purpose, Settings, Solution, Unplaced, measure, solve};
 
 /// Rounds in which a limited plan is made again with more nodes left untouched.
 const SCOPE_ROUNDS: usize = 4;
@@ -158,6 +158,7 @@ fn input<'a>(
         replace,
         untouched,
         settings: inputs.settings,
+        purpose: Purpose::Plan,
     }
 }
 

@@ -31,6 +31,7 @@ mod market;
 mod mixture;
 mod model;
 mod offer;
+mod pace;
 mod pack;
 mod parts;
 mod play;
@@ -80,6 +81,8 @@ pub use target::{
     Relaxed, Retire, RetireReason, Target, Unplaced, Unsteered, workload_key,
 };
 
+use std::num::NonZero;
+
 use jiff::Timestamp;
 
 use crate::catalog::Catalog;
@@ -92,6 +95,7 @@ use assemble::Assembly;
 use attach::AttachRules;
 use converge::Passes;
 use fixed::FixedNodes;
+use pace::Pace;
 use parts::Apart;
 
 /// When a voluntary change is worth it.
@@ -106,6 +110,19 @@ pub struct Settings {
     /// Whether pods are nominated to the nodes that they are planned on, which the scheduler then
     /// tries first.
     pub steer: bool,
+    /// How much is done at once; `None` is as much as the machine has cores. It decides how long
+    /// planning takes, and nothing else.
+    pub workers: Option<NonZero<usize>>,
+}
+
+/// What a target is for, which decides how long a cheaper one is looked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Purpose {
+    /// The fleet is to be had.
+    #[default]
+    Plan,
+    /// What the fleet would come to is to be known: large ones are not searched as far.
+    Estimate,
 }
 
 impl Default for Settings {
@@ -115,6 +132,7 @@ impl Default for Settings {
             restart_cost: MicroUsd(1_000),
             minimum_saving_milli_percent: 5_000,
             steer: false,
+            workers: None,
         }
     }
 }
@@ -161,6 +179,8 @@ pub struct Input<'a> {
     pub untouched: &'a [NodeName],
     /// When a voluntary change is worth it.
     pub settings: Settings,
+    /// What the target is for.
+    pub purpose: Purpose,
 }
 
 /// A target, and the nodes it speaks of.
@@ -190,9 +210,10 @@ pub struct Packed {
 /// what solving alone comes to, beside what proving it takes.
 #[must_use]
 pub fn packing(input: &Input, with_bound: bool) -> Packed {
-    let Prepared { apart, offers, standing, fixed: _ } = Prepared::of(input);
+    let Prepared { apart, offers, standing, fixed: _, pace } = Prepared::of(input);
     let (demand, list) = (&apart.demand, &offers.list);
-    let passes = Passes { input, demand, offers: list, standing: &standing, eventful: true };
+    let passes =
+        Passes { input, demand, offers: list, standing: &standing, pace: &pace, eventful: true };
     let model = passes.model(&apart.demand.groups, &standing);
     let stage = passes.stage(&apart.demand, &standing, &model);
     let layout = consolidate::without_leavers(&stage.ground);
@@ -211,6 +232,7 @@ struct Prepared {
     offers: Offers,
     standing: Vec<Standing>,
     fixed: FixedNodes,
+    pace: Pace,
 }
 
 impl Prepared {
@@ -239,17 +261,20 @@ impl Prepared {
         let fixed = FixedNodes::decide(&circumstances, input.observed, &offers, &mut standing);
         standing.extend(fixed.as_standing());
         attach.limit_standing(&mut standing);
-        Self { apart, offers, standing, fixed }
+        let pace = Pace::of(input.desired, input.observed, input.at);
+        let pace = pace.hold_back(&mut standing, &apart.demand.groups);
+        Self { apart, offers, standing, fixed, pace }
     }
 }
 
 /// Returns the fleet to have.
 #[must_use]
 pub fn solve(input: &Input) -> Solution {
-    let Prepared { apart, offers, mut standing, fixed } = Prepared::of(input);
+    let Prepared { apart, offers, mut standing, fixed, pace } = Prepared::of(input);
     let groups = &apart.demand.groups;
     let (demand, list) = (&apart.demand, &offers.list);
-    let passes = Passes { input, demand, offers: list, standing: &standing, eventful: true };
+    let passes =
+        Passes { input, demand, offers: list, standing: &standing, pace: &pace, eventful: true };
     let model = passes.model(groups, &standing);
     let (outcome, eventful) = passes.run_at_best(&model);
     let passes = Passes { eventful, ..passes };

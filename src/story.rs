@@ -21,7 +21,7 @@ use crate::manifest::{
 };
 use crate::pod::{Container, ContainerResources, PodSpec, PodTemplate};
 use crate::requirement::{Operator, label};
-use crate::solve::{Input, NewNode, Place, Settings, Solution, measure, solve};
+use crate::solve::{Input, NewNode, Place, Purpose, Settings, Solution, measure, solve};
 use crate::units::MicroUsd;
 
 pub(crate) const NOW: &str = "2026-11-01T00:00:00Z";
@@ -87,6 +87,7 @@ impl Story {
             replace: &[],
             untouched: &[],
             settings: self.settings,
+            purpose: Purpose::Plan,
         })
     }
 

@@ -174,6 +174,7 @@ impl FleetSettings {
             guard: fleet.guard,
             solve: Settings {
                 steer: false,
+                workers: None,
                 horizon_hours: hours,
                 restart_cost: consolidation.restart_cost,
                 minimum_saving_milli_percent: i64::from(consolidation.minimum_saving_milli_percent),

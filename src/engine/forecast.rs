@@ -13,7 +13,7 @@ use crate::demand::{Demand, Tick, moments};
 use crate::fleet::Observed;
 use crate::plan::forecast::{Event, FORECAST_VERSION, Forecast, Phase};
 use crate::plan::wire::{ModeRow, Plan};
-use crate::solve::{Solution, Target, solve};
+use crate::solve::{Input, Purpose, Solution, Target, solve};
 use crate::units::MicroUsd;
 
 /// Most moments that are looked at; a window a minute for a day.
@@ -100,7 +100,8 @@ fn bare(observed: &Observed) -> Observed {
 fn need(inputs: &Inputs, bare: &Observed, demand: &Demand) -> Need {
     let demand = nowhere(demand);
     let inputs = Inputs { observed: bare, ..inputs.clone() };
-    let solution = solve(&input(&inputs, &demand, &[], &[]));
+    let of_plan = input(&inputs, &demand, &[], &[]);
+    let solution = solve(&Input { purpose: Purpose::Estimate, ..of_plan });
     let plan: Plan = put_together(&inputs, &demand, &solution);
     let mut types = BTreeMap::new();
     let states = plan.resource_changes.iter().filter_map(|row| row.change.after.as_ref());

@@ -3,7 +3,7 @@
 use super::{Inputs, Scope, input, put_together, size};
 use crate::demand::{Demand, DemandMode, PodGroup};
 use crate::plan::wire::{Decider, Diagnostic, ModeRow, Plan, UnschedulableRow};
-use crate::solve::solve;
+use crate::solve::{Input, Purpose, solve};
 
 const MODES: [DemandMode; 3] = [DemandMode::Floor, DemandMode::Live, DemandMode::Ceiling];
 
@@ -60,11 +60,13 @@ fn is_same(demand: &Demand, planned: DemandMode, mode: DemandMode) -> bool {
         || demand.groups.iter().all(|group| group.counts.of(mode) == group.counts.planned)
 }
 
-/// Returns the plan that `mode` would make, with nothing left out of it.
+/// Returns about the plan that `mode` would make, with nothing left out of it: it holds in every
+/// order as well, and a large one may cost a little more.
 fn planned(inputs: &Inputs, mode: DemandMode) -> Plan {
     let inputs = Inputs { demand: mode, scope: Scope::default(), ..inputs.clone() };
     let demand = size::demand(&inputs, inputs.observed);
-    let solution = solve(&input(&inputs, &demand, &[], &[]));
+    let of_plan = input(&inputs, &demand, &[], &[]);
+    let solution = solve(&Input { purpose: Purpose::Estimate, ..of_plan });
     put_together(&inputs, &demand, &solution)
 }
 

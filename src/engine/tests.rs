@@ -5,8 +5,11 @@ mod pools;
 mod resources;
 mod worlds;
 
+use std::num::NonZero;
+
 use super::*;
 use crate::fleet::ClusterIdentity;
+use crate::plan::canonical;
 use crate::plan::wire::{BaseWorld, Reason};
 use crate::story::Story;
 
@@ -41,7 +44,7 @@ fn plan_of(story: &Story, scope: Scope) -> Plan {
         demand: DemandMode::Live,
         is_forecast: false,
         scope,
-        settings: Settings::default(),
+        settings: story.settings,
     });
     let errors: Vec<&Diagnostic> =
         plan.capacity.diagnostics.iter().filter(|d| d.severity == "error").collect();
@@ -64,6 +67,22 @@ fn every_plan_of_the_workshop_walk_passes_the_judge_and_ends_in_nothing_to_do() 
         let again = plan_of(&story, Scope::default());
         assert_eq!((again.summary.add, again.summary.destroy), (0, 0), "{replicas}");
         assert_eq!(again.capacity.cost.hourly_after, first.capacity.cost.hourly_after);
+    }
+}
+
+#[test]
+fn how_much_is_done_at_once_changes_no_byte_of_a_plan() {
+    for (cpu, memory, walk) in [(0, 1024, [12, 5]), (700, 300, [60, 20]), (1_900, 900, [9, 31])] {
+        let mut story = Story::new(&["c5.large", "m5.large", "r5.large", "m5.xlarge"], cpu, memory);
+        for replicas in walk {
+            story.scale(replicas);
+            let bytes = [None, NonZero::new(1), NonZero::new(2), NonZero::new(5)].map(|workers| {
+                story.settings.workers = workers;
+                canonical::compact(&plan_of(&story, Scope::default())).expect("a plan is canonical")
+            });
+            assert!(bytes.iter().all(|other| *other == bytes[0]), "{replicas} of {cpu}m");
+            story.carry_out(&story.solve());
+        }
     }
 }
 

@@ -58,7 +58,8 @@ pub struct Pool {
     pub consolidation: Consolidation,
     /// How long a node stays without needed pods before it may go; `None` is never.
     pub consolidate_after: Option<SignedDuration>,
-    /// How many nodes may go at a time.
+    /// How many nodes may go at a time, as far as that is written: the share that Karpenter takes
+    /// where nothing is (10 %) is a pace of its own.
     pub budgets: Vec<Budget>,
     /// How old a node may become.
     pub expire_after: Expiry,

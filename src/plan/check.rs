@@ -10,6 +10,7 @@
 //! file and one more line in [`check`].
 
 mod alternatives;
+mod budgets;
 mod case;
 mod conditions;
 mod cost;
@@ -94,6 +95,7 @@ pub fn check(plan: &Plan, facts: &Facts<'_>) -> Vec<Violation> {
     rows::check(&case, &mut verdict);
     observed::check(&case, &mut verdict);
     ownership::check(&case, &mut verdict);
+    budgets::check(&case, &mut verdict);
     launches::check(&case, &mut verdict);
     alternatives::check(&case, &state, &mut verdict);
     reservations::check(&case, &mut verdict);

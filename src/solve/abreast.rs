@@ -22,10 +22,10 @@ impl Wanted<'_> {
     }
 }
 
-/// Does the works `0..count` and returns what they came to, up to the first that failed, which is
-/// the last then.
+/// Does the works `0..count`, so many at once (as many as there are cores where that is not said),
+/// and returns what they came to, up to the first that failed, which is the last then.
 pub(super) fn until_failure<T: Send>(
-    count: usize,
+    (count, at_once): (usize, Option<NonZero<usize>>),
     work: impl Fn(usize, &Wanted) -> T + Sync,
     has_failed: impl Fn(&T) -> bool + Sync,
 ) -> Vec<T> {
@@ -46,7 +46,9 @@ pub(super) fn until_failure<T: Send>(
         }
     };
     let mut done = thread::scope(|scope| {
-        let others: Vec<_> = (1..cores().min(count)).map(|_| scope.spawn(worker)).collect();
+        let others: Vec<_> = (1..at_once.map_or_else(cores, NonZero::get).min(count))
+            .map(|_| scope.spawn(worker))
+            .collect();
         let mut done = worker();
         for other in others {
             // A panic of a work is a panic of the whole.
@@ -72,9 +74,12 @@ mod tests {
     #[test]
     fn the_first_failure_in_their_order_ends_the_works() {
         for failing in [vec![], vec![0], vec![3], vec![5, 2], vec![7]] {
-            let done = until_failure(8, |index, _| index, |index| failing.contains(index));
             let last = failing.iter().min().map_or(8, |first| first + 1);
-            assert_eq!(done, (0..last).collect::<Vec<_>>(), "failing {failing:?}");
+            for at_once in [None, NonZero::new(1), NonZero::new(3)] {
+                let has_failed = |index: &usize| failing.contains(index);
+                let done = until_failure((8, at_once), |index, _| index, has_failed);
+                assert_eq!(done, (0..last).collect::<Vec<_>>(), "{failing:?} with {at_once:?}");
+            }
         }
     }
 

@@ -6,9 +6,11 @@ use super::consolidate::{Consolidated, Declined};
 use super::exchange::{Changes, Exchange, Exchanges};
 use super::layout::Counts;
 use super::limits::Limits;
-use super::model::{Column, Model, copies, take};
+use super::model::{Column, Model, Vector};
 use super::offer::Offer;
 use super::pack::Opened;
+use super::rehearse::Placements;
+use super::stand_ins::Candidates;
 use super::standing::{Fate, Standing};
 use super::target::{
     BlockReason, KeepReason, Launch, LaunchReason, Place, Rejection, Retire, RetireReason,
@@ -50,8 +52,9 @@ impl Assembly<'_> {
         let ties = super::allot::ties(self.groups, &self.input.desired.namespaces);
         let mut memo: BTreeMap<(usize, &Counts), Others> = BTreeMap::new();
         let mut launches = Vec::with_capacity(settled.offers.len());
+        let on_it = pods_by_launch(&settled.placements, settled.offers.len());
         let opened = settled.layout.packing.opened.iter().zip(&settled.offers);
-        for (index, (node, offer)) in opened.enumerate() {
+        for ((node, offer), on_it) in opened.zip(on_it) {
             let key = (node.column, &node.pods);
             let others = memo.entry(key).or_insert_with(|| self.others(node, &limits));
             let mut new = self.offers[*offer].node.clone();
@@ -60,14 +63,14 @@ impl Assembly<'_> {
             // Pods that rules between pods tie to a zone stay in it, whatever stands in.
             let packed = node.pods.keys().flat_map(|class| self.model.classes[*class].groups());
             // The rehearsal may put others there than the packing has.
-            let place = Place::Launch(index);
-            let on_it = settled.placements.iter().filter(|(_, places)| places.contains_key(&place));
-            let groups = packed.chain(on_it.map(|(group, _)| *group));
+            let groups = packed.chain(on_it.into_iter().map(|(group, _)| group));
             let fixed: BTreeSet<&LabelKey> = groups.flat_map(|group| &ties[group]).collect();
-            let keeps = |offer: &&&Offer| {
-                fixed.iter().all(|key| offer.node.labels.get(*key) == new.labels.get(*key))
+            let stays: Vec<_> =
+                fixed.iter().map(|key| (*key, new.labels.get(*key).cloned())).collect();
+            let keeps = |offer: &Offer| {
+                stays.iter().all(|(key, is)| offer.node.labels.get(*key) == is.as_ref())
             };
-            let candidates: Vec<&Offer> = others.candidates.iter().filter(keeps).copied().collect();
+            let candidates = Candidates { offers: &others.candidates, keeps: &keeps };
             stand_ins::choose(&mut new, &candidates, &demands);
             let reason = LaunchReason::Demand { pods: BTreeMap::new() };
             let rejected = others.rejected.clone();
@@ -93,11 +96,12 @@ impl Assembly<'_> {
         let taken = &self.model.columns[node.column];
         let (mut candidates, mut dearer) = (Vec::new(), Vec::new());
         let (mut too_small, mut too_tight, mut used_up) = (0_u32, 0_u32, 0_u32);
+        let asked = self.asked(node);
         for (index, column) in self.model.columns.iter().enumerate() {
             if column.pool != taken.pool {
                 continue;
             }
-            if !self.holds(column, node) {
+            if !holds(column, node, &asked) {
                 too_small += 1;
                 continue;
             }
@@ -150,14 +154,15 @@ impl Assembly<'_> {
         rejections
     }
 
-    fn holds(&self, column: &Column, node: &Opened) -> bool {
-        let mut room = column.room.clone();
-        node.pods.iter().all(|(class, count)| {
-            let ask = &self.model.classes[*class].ask;
-            let fits = column.takes[*class] && copies(ask, &room, *count) == *count;
-            take(&mut room, ask, *count);
-            fits
-        })
+    /// What the pods of a node ask for together.
+    fn asked(&self, node: &Opened) -> Vector {
+        let mut asked = vec![0_i64; self.model.columns[node.column].room.len()];
+        for (class, count) in &node.pods {
+            for (sum, ask) in asked.iter_mut().zip(&self.model.classes[*class].ask) {
+                *sum = sum.saturating_add(ask.saturating_mul(i64::from(*count)));
+            }
+        }
+        asked
     }
 
     /// Returns where the pods of each group are, and which have no place.
@@ -228,6 +233,9 @@ impl Assembly<'_> {
             Fate::Leaves(_) => blocked(BlockReason::Unknown {
                 what: "its pods would have no other place".to_owned(),
             }),
+            Fate::Free | Fate::OnlyWhenEmpty(_) if self.outcome.barred.contains(&node.name) => {
+                blocked(BlockReason::Budget)
+            }
             Fate::Free | Fate::OnlyWhenEmpty(_) => match self.outcome.declined.get(&node.name) {
                 Some(Declined { saves, needed, moves })
                     if *saves > MicroUsd::ZERO && *saves < *needed =>
@@ -272,7 +280,8 @@ impl Assembly<'_> {
     }
 
     fn launch_reasons(&self, places: &Places, launches: &mut [Launch], exchanges: &Exchanges) {
-        for (index, launch) in launches.iter_mut().enumerate() {
+        let on_it = pods_by_launch(&places.placements, launches.len());
+        for (index, (launch, pods)) in launches.iter_mut().zip(on_it).enumerate() {
             launch.batch = exchanges.of_launch.get(&index).copied();
             let exchange = launch.batch.map(|batch| &exchanges.list[batch]);
             if launch.is_fixed() {
@@ -288,15 +297,30 @@ impl Assembly<'_> {
                 }
                 // More pods than before: the exchange makes room, cheaper than adding to what is.
                 Some(_) | None => {
-                    LaunchReason::Demand { pods: self.pods_on(places, &Place::Launch(index)) }
+                    let named =
+                        |(group, n): (usize, u32)| (workload_key(&self.groups[group].workload), n);
+                    LaunchReason::Demand { pods: pods.into_iter().map(named).collect() }
                 }
             };
         }
     }
+}
 
-    fn pods_on(&self, places: &Places, place: &Place) -> BTreeMap<String, u32> {
-        let here =
-            places.placements.iter().filter_map(|(group, on)| Some((*group, *on.get(place)?)));
-        here.map(|(group, n)| (workload_key(&self.groups[group].workload), n)).collect()
+/// Returns whether a node of `column` could stand in for `node`, whose pods ask for `asked`.
+fn holds(column: &Column, node: &Opened, asked: &[i64]) -> bool {
+    asked.iter().zip(&column.room).all(|(asked, room)| *asked <= 0 || asked <= room)
+        && node.pods.keys().all(|class| column.takes[*class])
+}
+
+/// Returns for each launch the groups whose pods are on it, with how many of each.
+fn pods_by_launch(placements: &Placements, launches: usize) -> Vec<Vec<(usize, u32)>> {
+    let mut on_it = vec![Vec::new(); launches];
+    for (group, places) in placements {
+        for (place, count) in places {
+            if let Place::Launch(index) = place {
+                on_it[*index].push((*group, *count));
+            }
+        }
     }
+    on_it
 }

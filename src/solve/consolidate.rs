@@ -5,11 +5,12 @@
 //! rehearsal, which decides: a node that only a perfect scheduler could do without stays.
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::Settings;
 use super::layout::{Ground, Layout};
 use super::rehearse::{Settled, Stage, Verdict};
+use super::runs::planned_pods;
 use super::settle::is_rehearsed;
 use super::standing::{Fate, Standing};
 use super::target::{BlockReason, KeepReason};
@@ -38,6 +39,9 @@ const REHEARSED_MIN: usize = 3;
 /// Pods times nodes that all rehearsals of one round may come to.
 const REHEARSED_WORK: u64 = 1_000_000;
 
+/// Pods times nodes above which a set that costs too much is not followed to its price.
+const CAPPED_WORK: u64 = 1_000_000;
+
 /// The outcome.
 pub(super) struct Consolidated {
     /// Where pods are in the end.
@@ -46,6 +50,8 @@ pub(super) struct Consolidated {
     pub baseline: MicroUsd,
     /// For each node that stays, the best change of it alone that was not worth it.
     pub declined: BTreeMap<NodeName, Declined>,
+    /// Nodes that stay because no more of their pool may go.
+    pub barred: BTreeSet<NodeName>,
 }
 
 /// A change that was not worth it.
@@ -64,7 +70,7 @@ pub(super) fn consolidate(stage: &Stage, settings: &Settings) -> Consolidated {
     let mut settled = settled_at_best(stage, &without_leavers(&stage.ground));
     settled = stage.let_in(stage.sought(with_needed_leavers(stage, settled)));
     let baseline = settled.layout.price;
-    let mut round = Round { stage, settings, declined: BTreeMap::new() };
+    let mut round = Round { stage, settings, declined: BTreeMap::new(), barred: BTreeSet::new() };
     for _ in 0..ROUNDS_MAX {
         match round.improve(&settled) {
             Some(better) => settled = better,
@@ -75,9 +81,10 @@ pub(super) fn consolidate(stage: &Stage, settings: &Settings) -> Consolidated {
         let mut nodes = stage.ground.standing.iter().zip(&settled.layout.kept);
         nodes.any(|(node, kept)| *kept && node.name == *name)
     };
-    let mut declined = round.declined;
+    let Round { mut declined, mut barred, .. } = round;
     declined.retain(|name, _| kept(name));
-    Consolidated { settled, baseline, declined }
+    barred.retain(kept);
+    Consolidated { settled, baseline, declined, barred }
 }
 
 /// Leaves out the nodes that should leave, unless that would leave pods without a place.
@@ -162,14 +169,17 @@ struct Round<'a> {
     stage: &'a Stage<'a>,
     settings: &'a Settings,
     declined: BTreeMap<NodeName, Declined>,
+    barred: BTreeSet<NodeName>,
 }
 
 impl Round<'_> {
     /// Returns the best change that holds in the rehearsal.
     fn improve(&mut self, current: &Settled) -> Option<Settled> {
         self.declined.clear();
+        self.barred.clear();
+        let sets = self.sets(&current.layout);
         let mut trials: Vec<Trial> = self
-            .sets(&current.layout)
+            .at_pace(&current.layout, sets)
             .into_iter()
             .filter_map(|set| self.try_without(current, set))
             .collect();
@@ -203,7 +213,13 @@ impl Round<'_> {
     /// Rehearses a trial; what it takes for every order to pass counts against it.
     fn rehearsed(&mut self, current: &Settled, trial: Trial) -> Option<Settled> {
         let Trial { set, layout, needed, moves, .. } = trial;
-        let settled = self.stage.settle_trial(&layout);
+        let settled = if self.is_capped(current, &set) {
+            // One more than what it may cost, so that it is below.
+            let cap = current.layout.price - needed + MicroUsd(1);
+            self.stage.settle_below(&layout, cap)?
+        } else {
+            self.stage.settle_trial(&layout)
+        };
         let saves = current.layout.price - settled.layout.price;
         // Not one pod more may be without a place, of whichever workload.
         let has_place = |(group, pods): (&usize, &u32)| {
@@ -216,6 +232,17 @@ impl Round<'_> {
         }
         self.decline(&set, Declined { saves, needed, moves });
         None
+    }
+
+    /// Returns whether a set is given up as soon as it turns out to cost too much: where it is work to
+    /// find out how much, and nobody is told.
+    fn is_capped(&self, current: &Settled, set: &[usize]) -> bool {
+        let nodes = u64::try_from(current.layout.kept.len()).unwrap_or(u64::MAX);
+        let work = planned_pods(self.stage.groups).saturating_mul(nodes);
+        current.unplaced.is_empty()
+            && set.len() > 1
+            && work > CAPPED_WORK
+            && is_rehearsed(self.stage.groups)
     }
 
     /// Returns whether pods would move to nodes that are not Ready yet: they may never be.
@@ -264,6 +291,16 @@ impl Round<'_> {
         }
         sets.extend([empty, free].into_iter().filter(|set| set.len() > 1));
         sets
+    }
+
+    /// Leaves out of each set what budgets of pools keep beside what is gone.
+    fn at_pace(&mut self, layout: &Layout, sets: Vec<Vec<usize>>) -> Vec<Vec<usize>> {
+        let standing = self.stage.ground.standing;
+        let gone = standing.iter().zip(&layout.kept).filter(|(_, kept)| !**kept);
+        let pace = self.stage.pace.without(gone.map(|(node, _)| node.name.clone()));
+        let mut seen = BTreeSet::new();
+        let sets = sets.into_iter().map(|set| pace.within(set, standing, &mut self.barred));
+        sets.filter(|set| !set.is_empty() && seen.insert(set.clone())).collect()
     }
 
     /// Promising sets rehearsed in one round.

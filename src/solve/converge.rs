@@ -5,7 +5,7 @@
 //! nodes that are only planned costing nothing to plan away, until nothing changes: what would be
 //! the next plan's changes are this plan's.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::allot::{Allotment, Field};
 use super::bound::lower_bound;
@@ -14,6 +14,7 @@ use super::layout::{Counts, Ground, Layout};
 use super::limits::Limits;
 use super::model::{Model, Supply};
 use super::offer::Offer;
+use super::pace::Pace;
 use super::pack::{Opened, Packing};
 use super::rehearse::{Placements, Settled, Stage, Verdict};
 use super::standing::{Fate, Standing};
@@ -37,6 +38,8 @@ pub(super) struct Passes<'a> {
     pub demand: &'a Demand,
     pub offers: &'a [Offer],
     pub standing: &'a [Standing],
+    /// How many of these may go.
+    pub pace: &'a Pace,
     /// Whether pods are rehearsed to come while nodes come up and are drained as well.
     pub eventful: bool,
 }
@@ -84,6 +87,7 @@ impl Passes<'_> {
             let Some(proven) = self.proven(model, &outcome.settled, &leaner) else { break };
             outcome.settled = proven;
             outcome.declined.extend(better.declined);
+            outcome.barred.extend(better.barred);
         }
         outcome.settled = self.kept_back(model, outcome.settled);
         let kept = |name: &NodeName| {
@@ -91,6 +95,7 @@ impl Passes<'_> {
             nodes.any(|(node, kept)| *kept && node.name == *name)
         };
         outcome.declined.retain(|name, _| kept(name));
+        outcome.barred.retain(kept);
         outcome
     }
 
@@ -148,8 +153,8 @@ impl Passes<'_> {
     /// Returns a bound on every fleet that holds what a packing holds.
     pub(super) fn bound_of_packing(&self, model: &Model, layout: &Layout) -> MicroUsd {
         let settled = self.stage(self.demand, self.standing, model).as_packed(layout);
-        let (baseline, declined) = (layout.price, BTreeMap::new());
-        self.bound(&Consolidated { settled, baseline, declined })
+        let (baseline, declined, barred) = (layout.price, BTreeMap::new(), BTreeSet::new());
+        self.bound(&Consolidated { settled, baseline, declined, barred })
     }
 
     /// Places `groups` on `standing` and what else it takes, and consolidates.
@@ -181,7 +186,11 @@ impl Passes<'_> {
         let limits = Limits::of(&pools, supply, &counted, &columns);
         let ground = Ground::of(model, standing, limits);
         let stage = Stage::new(ground, demand, self.offers, &self.input.desired.namespaces);
-        stage.steered(self.input.settings.steer).eventful(self.eventful)
+        let Settings { steer, workers, .. } = self.input.settings;
+        let stage = stage.steered(steer).eventful(self.eventful);
+        let is_there = |name: &NodeName| standing.iter().any(|node| node.name == *name);
+        let gone = self.standing.iter().map(|node| &node.name).filter(|name| !is_there(name));
+        stage.for_purpose(self.input.purpose, workers).at_pace(self.pace.without(gone.cloned()))
     }
 
     /// Returns what the fleet lacks for every order to pass if no nomination is honoured.

@@ -20,6 +20,7 @@ use std::collections::BTreeMap;
 
 use super::assemble::Places;
 use super::offer::{Offer, Offers, admits};
+use super::stand_ins::Candidates;
 use super::standing::{Circumstances, Fate, Standing, zone_of};
 use super::target::{BlockReason, KeepReason, Launch, LaunchReason, NewNode, Place, RetireReason};
 use super::{stand_ins, variety};
@@ -149,6 +150,7 @@ impl FixedNodes {
         let of_pool = offers.fixed.get(&node.pool).map(Vec::as_slice).unwrap_or_default();
         let candidates: Vec<&Offer> = of_pool.iter().filter(holds).collect();
         let demands = self.demands.get(&node.pool).cloned().unwrap_or_default();
+        let candidates = Candidates { offers: &candidates, keeps: &|_| true };
         stand_ins::choose(&mut node, &candidates, &demands);
         node
     }

@@ -1,8 +1,7 @@
 //! What forbids a voluntary removal now, by rules alone: budgets of pools and of pods.
 //!
-//! A budget that allows some at a time paces the apply, which takes nodes one after the other; it
-//! takes nothing from the plan. A budget that allows none while it holds does: what could not be
-//! carried out is not planned.
+//! What could not be carried out is not planned. A budget that allows some at a time bounds how many
+//! nodes one plan lets go (`pace`); one that allows none while it holds bars them here.
 //!
 //! Source: karpenter core, `pkg/apis/v1/nodepool.go` (budgets); Kubernetes, `pkg/controller/disruption`.
 
@@ -23,7 +22,7 @@ pub(super) fn is_barred(pool: &Pool, reason: &str, at: Timestamp) -> bool {
 }
 
 /// Returns whether a budget holds at the moment: always, or for its duration from each start.
-fn holds(budget: &Budget, at: Timestamp) -> bool {
+pub(super) fn holds(budget: &Budget, at: Timestamp) -> bool {
     let Some(schedule) = &budget.schedule else { return true };
     let begun = budget.duration.and_then(|duration| at.checked_sub(duration).ok());
     let Some(begun) = begun else { return true };

@@ -102,7 +102,9 @@ impl Search<'_> {
     fn attempt(&mut self, mixture: &Mixture) -> Attempt {
         let price = self.price(mixture);
         let is_dearer = |(_, best): &(Mixture, Settled)| price >= best.layout.price;
-        if self.best.as_ref().is_some_and(is_dearer) || self.stage.work() > self.budget.work {
+        let is_of_no_use = self.budget.below.is_some_and(|below| price >= below)
+            || self.best.as_ref().is_some_and(is_dearer);
+        if is_of_no_use || self.stage.work() > self.budget.work {
             return Attempt::Unfit;
         }
         let model = self.stage.ground.model;

@@ -158,7 +158,7 @@ impl Stage<'_> {
             let pods = Pods { pending: &pending, guided: cast.guided };
             self.play(scene, runs[index], &pods, &|| wanted.is_wanted())
         };
-        let played = until_failure(runs.len(), one, |run| !run.left.is_empty());
+        let played = until_failure((runs.len(), self.workers), one, |run| !run.left.is_empty());
         let pods: u64 = pending.iter().map(|count| u64::from(*count)).sum();
         let tries = pods.saturating_mul(u64::try_from(scene.nodes()).unwrap_or(u64::MAX));
         self.count_work(tries.saturating_mul(u64::try_from(played.len()).unwrap_or(u64::MAX)));

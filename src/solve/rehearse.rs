@@ -5,11 +5,14 @@
 //! over is the business of `settle`.
 
 use std::collections::BTreeMap;
+use std::num::NonZero;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
+use super::Purpose;
 use super::layout::{Ground, Layout};
 use super::offer::Offer;
+use super::pace::Pace;
 use super::play::{Blank, Cast, Performance, Scene};
 use super::runs::{self, Run, planned_pods};
 use super::standing::zone_of;
@@ -37,6 +40,12 @@ pub(super) struct Stage<'a> {
     pub steered: bool,
     /// Whether pods come while nodes come up and are drained as well.
     pub eventful: bool,
+    /// What the fleet is for.
+    pub purpose: Purpose,
+    /// How many runs are played at once; `None` is as many as the machine has cores.
+    pub workers: Option<NonZero<usize>>,
+    /// How many nodes may go.
+    pub pace: Pace,
     /// The run that failed last: it is the first to be played of the next fleet.
     hardest: AtomicUsize,
 }
@@ -83,6 +92,9 @@ impl<'a> Stage<'a> {
             work: AtomicU64::new(0),
             steered: false,
             eventful: true,
+            purpose: Purpose::Plan,
+            workers: None,
+            pace: Pace::default(),
             hardest: AtomicUsize::new(0),
         }
     }
@@ -95,6 +107,16 @@ impl<'a> Stage<'a> {
     /// Returns the stage with pods that come while nodes come up and are drained, or not.
     pub(super) fn eventful(self, eventful: bool) -> Self {
         Self { eventful, ..self }
+    }
+
+    /// Returns the stage for that purpose, with so many runs played at once.
+    pub(super) fn for_purpose(self, purpose: Purpose, workers: Option<NonZero<usize>>) -> Self {
+        Self { purpose, workers, ..self }
+    }
+
+    /// Returns the stage on which nodes go at that pace.
+    pub(super) fn at_pace(self, pace: Pace) -> Self {
+        Self { pace, ..self }
     }
 
     /// Counts `tries` of a node by a pod.

@@ -6,6 +6,7 @@
 //! (`few`). Work is counted in pods times nodes, so that the result does
 //! not depend on the machine; the count only ever ends the search for something cheaper.
 
+use super::Purpose;
 use super::layout::Layout;
 use super::pack::pack;
 use super::rehearse::{Settled, Stage, Verdict};
@@ -31,24 +32,50 @@ pub(super) struct Budget {
     pub work: u64,
     /// Whether more than one shape at a time is tried.
     pub thorough: bool,
+    /// The price that a fleet has to be below to be of use, where there is one.
+    pub below: Option<MicroUsd>,
 }
 
 impl Budget {
     /// For the fleet itself: about two seconds of one core.
-    const FULL: Self = Self { work: 300_000_000, thorough: true };
+    const FULL: Self = Self { work: 300_000_000, thorough: true, below: None };
     /// For one of many changes that are tried.
-    const SMALL: Self = Self { work: 25_000_000, thorough: false };
+    const SMALL: Self = Self { work: 25_000_000, thorough: false, below: None };
+    /// For a fleet of which a figure is shown, and which is not to be had: the same as in full where
+    /// that is little.
+    const ESTIMATE: Self = Self { work: 25_000_000, thorough: true, below: None };
 }
 
 impl Stage<'_> {
     /// Returns `layout` with whatever nodes it takes for every run to find each pod a place.
     pub(super) fn settle(&self, layout: &Layout) -> Settled {
-        self.settle_within(layout, Budget::FULL)
+        let budget = match self.purpose {
+            Purpose::Plan => Budget::FULL,
+            Purpose::Estimate => Budget::ESTIMATE,
+        };
+        self.settle_within(layout, budget)
     }
 
     /// Returns the same with less search, for a change that is one of many to be tried.
     pub(super) fn settle_trial(&self, layout: &Layout) -> Settled {
         self.settle_within(layout, Budget::SMALL)
+    }
+
+    /// Returns the same, or `None` where it would not be cheaper than `cap`: most that are tried of a
+    /// large fleet are not, and finding out by how much takes long.
+    pub(super) fn settle_below(&self, layout: &Layout, cap: MicroUsd) -> Option<Settled> {
+        self.forget_work();
+        let packed = layout.price;
+        if let Verdict::Passed(settled) = self.rehearse(layout) {
+            return Some(Settled { packed, ..self.without_idle(settled) });
+        }
+        let budget = Budget { below: Some(cap), ..Budget::SMALL };
+        let best = match self.of_few_shapes(layout, budget) {
+            Some(few) if self.work() > budget.work => few,
+            Some(few) => self.repaired(layout, Some(few.layout.price)).unwrap_or(few),
+            None => self.repaired(layout, Some(cap))?,
+        };
+        Some(Settled { packed, ..self.trimmed(best, budget) })
     }
 
     fn settle_within(&self, layout: &Layout, budget: Budget) -> Settled {

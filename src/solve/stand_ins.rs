@@ -18,15 +18,29 @@ const BAND_PERCENT: i64 = 20;
 /// Most alternatives kept for a node, unless its pool demands more.
 const ALTERNATIVES_MAX: usize = 15;
 
-/// Gives `node` its alternatives, of `candidates`, which hold its pods and come cheapest first.
-pub(super) fn choose(node: &mut NewNode, candidates: &[&Offer], demands: &BTreeMap<LabelKey, u32>) {
+/// Offers that hold the pods of a node.
+pub(super) struct Candidates<'a> {
+    /// They, the cheapest first.
+    pub offers: &'a [&'a Offer],
+    /// Whether one is where the pods have to be.
+    pub keeps: &'a dyn Fn(&Offer) -> bool,
+}
+
+/// Gives `node` its alternatives, of those candidates that are where its pods have to be.
+pub(super) fn choose(
+    node: &mut NewNode,
+    candidates: &Candidates,
+    demands: &BTreeMap<LabelKey, u32>,
+) {
     if node.reservation.is_some() {
         return;
     }
     let cap = MicroUsd(node.price.0 + node.price.0 * BAND_PERCENT / 100);
-    let near = |offer: &&&Offer| (node.price..=cap).contains(&offer.node.price);
+    let (price, offers) = (node.price, candidates.offers);
+    let keeps = |offer: &&&Offer| (candidates.keeps)(offer);
+    let near = |offer: &&&Offer| (price..=cap).contains(&offer.node.price);
     let mut chosen: Vec<&Offer> =
-        candidates.iter().filter(near).take(ALTERNATIVES_MAX).copied().collect();
+        offers.iter().filter(near).filter(keeps).take(ALTERNATIVES_MAX).copied().collect();
     let itself = |other: &Offer| {
         let other = &other.node;
         (&other.instance_type, &other.zone, other.capacity_type)
@@ -39,9 +53,9 @@ pub(super) fn choose(node: &mut NewNode, candidates: &[&Offer], demands: &BTreeM
         let mut values: BTreeSet<_> =
             own.chain(chosen.iter().filter_map(|offer| offer.node.labels.get(key))).collect();
         let needed = usize::try_from(*demanded).unwrap_or(usize::MAX);
-        let no_dearer = candidates.iter().filter(|offer| offer.node.price >= node.price);
-        let cheaper = candidates.iter().filter(|offer| offer.node.price < node.price);
-        for offer in no_dearer.chain(cheaper) {
+        let no_dearer = offers.iter().filter(|offer| offer.node.price >= price);
+        let cheaper = offers.iter().filter(|offer| offer.node.price < price);
+        for offer in no_dearer.chain(cheaper).filter(keeps) {
             if values.len() >= needed {
                 break;
             }

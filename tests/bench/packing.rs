@@ -10,7 +10,7 @@ use fleetwright::demand::{Demand, DemandMode};
 use fleetwright::fleet::{ClusterIdentity, Observed};
 use fleetwright::git::read_tree;
 use fleetwright::manifest::{Desired, read, read_fleet};
-use fleetwright::solve::{Input, Packed, Settings, packing};
+use fleetwright::solve::{Input, Packed, Purpose, Settings, packing};
 use fleetwright::units::MicroUsd;
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64;
@@ -89,6 +89,7 @@ impl World {
             replace: &[],
             untouched: &[],
             settings: Settings::default(),
+            purpose: Purpose::Plan,
         };
         packing(&input, with_bound)
     }

@@ -6,7 +6,7 @@ use fleetwright::catalog::{Catalog, SyntheticType};
 use fleetwright::demand::{Demand, DemandMode, PodShape};
 use fleetwright::fleet::{ClusterIdentity, Observed};
 use fleetwright::manifest::{Fleet, Tree, TreeFile, read};
-use fleetwright::solve::{Input, Offer, Offers, Settings, Supply, solve};
+use fleetwright::solve::{Input, Offer, Offers, Purpose, Settings, Supply, solve};
 use fleetwright::units::{MicroUsd, Resources};
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64;
@@ -97,6 +97,7 @@ fn found(text: &str, catalog: &Catalog) -> Found {
         replace: &[],
         untouched: &[],
         settings: Settings::default(),
+        purpose: Purpose::Plan,
     })
     .target;
     Found {

@@ -21,9 +21,6 @@ use crate::units::ResourceName;
 /// How old nodes become where the pool does not say: 720 h.
 const EXPIRE_AFTER: SignedDuration = SignedDuration::from_hours(720);
 
-/// The share of nodes that may be disrupted at a time where the pool does not say.
-pub(super) const BUDGET_NODES: &str = "10%";
-
 /// Name of the limit that counts nodes.
 const NODES: &str = "nodes";
 
@@ -166,18 +163,10 @@ fn node_class_ref(field: &Field<'_>) -> Option<NodeClassName> {
 }
 
 fn disruption_of(map: Option<&Map<'_>>, generation: Generation) -> Disruption {
-    let every = || {
-        vec![Budget {
-            nodes: BUDGET_NODES.to_owned(),
-            reasons: Vec::new(),
-            schedule: None,
-            duration: None,
-        }]
-    };
     let mut read = Disruption {
         consolidation: Consolidation::WhenEmptyOrUnderutilized,
         consolidate_after: Some(SignedDuration::ZERO),
-        budgets: every(),
+        budgets: Vec::new(),
         expire_after: None,
     };
     let Some(map) = map else { return read };

@@ -7,11 +7,9 @@ use super::super::decode::{Field, Map};
 use super::super::meta::Meta;
 use super::super::model::Severity;
 use super::super::podspec::taints;
-use super::super::pool::{
-    Budget, Consolidation, Expiry, Generation, Pool, PoolLimits, PoolRequirement,
-};
+use super::super::pool::{Consolidation, Expiry, Generation, Pool, PoolLimits, PoolRequirement};
 use super::kubelet::kubelet;
-use super::node_pool::{BUDGET_NODES, limits, texts};
+use super::node_pool::{limits, texts};
 use super::requirements::{pool_labels, pool_requirements};
 use super::{add_pool, check_taints, finish_root, weight};
 use crate::ids::{Labels, NodeClassName};
@@ -33,12 +31,6 @@ pub(in super::super) fn provisioner(meta: Meta, root: &Map<'_>, into: &mut Colle
     check_taints(&spec.field, &steady, &startup);
     let (consolidation, consolidate_after) = consolidation(&spec);
     let expire_after = spec.get("ttlSecondsUntilExpired").and_then(|field| seconds(&field));
-    let budget = Budget {
-        nodes: BUDGET_NODES.to_owned(),
-        reasons: Vec::new(),
-        schedule: None,
-        duration: None,
-    };
     let pool = Pool {
         name: meta.name.into(),
         origin: meta.origin,
@@ -55,7 +47,7 @@ pub(in super::super) fn provisioner(meta: Meta, root: &Map<'_>, into: &mut Colle
         replicas: None,
         consolidation,
         consolidate_after,
-        budgets: vec![budget],
+        budgets: Vec::new(),
         expire_after: expire_after.map_or(Expiry::Never, Expiry::After),
         termination_grace: None,
         unreadable: None,

@@ -4,9 +4,10 @@ use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64;
 
 use super::rules::deployment;
-use crate::manifest::{Fleet, Tree, TreeFile, read};
-use crate::solve::{RetireReason, Settings};
+use crate::manifest::{Budget, Fleet, Tree, TreeFile, read};
+use crate::solve::{BlockReason, KeepReason, RetireReason, Settings};
 use crate::story::Story;
+use crate::units::MicroUsd;
 
 const TYPES: [&str; 5] = ["c5.large", "m5.large", "r5.large", "m5.xlarge", "m5.2xlarge"];
 
@@ -43,5 +44,66 @@ fn one_more_deployment_changes_nothing_else_unless_that_pays() {
         let moved = target.retires.len();
         let stays = story.observed.nodes.len() - moved;
         assert_eq!(target.keeps.len(), stays, "seed {seed}: each node stays or has a reason to go");
+    }
+}
+
+/// Tenths of a percent that prices move by, up or down, each offering's on its own.
+const NOISE: i64 = 20;
+
+#[test]
+fn prices_that_move_by_two_percent_move_no_node() {
+    for seed in 0..2 * CASES {
+        let mut rng = Pcg64::seed_from_u64(seed);
+        let mut story =
+            Story::new(&TYPES, rng.random_range(100..1_500), rng.random_range(64..4_096));
+        story.scale(rng.random_range(1..40));
+        let first = story.solve();
+        story.carry_out(&first);
+        let offerings = story.catalog.types.values_mut().flat_map(|kind| &mut kind.offerings);
+        for offering in offerings {
+            let tenths = 1_000 + rng.random_range(-NOISE..=NOISE);
+            offering.price = offering.price.map(|price| MicroUsd(price.0 * tenths / 1_000));
+        }
+        let again = story.solve().target;
+        let moved = (again.launches.len(), again.retires.keys().collect::<Vec<_>>());
+        assert_eq!(moved, (0, vec![]), "seed {seed}");
+    }
+}
+
+/// Returns how many nodes go, and of those that stay how many a budget keeps, where nothing is left
+/// to run on twelve nodes.
+fn emptied(budgets: &[(&str, &[&str])]) -> (usize, usize) {
+    let mut story = Story::new(&["m5.large"], 1_500, 64);
+    story.scale(12);
+    let first = story.solve();
+    assert_eq!(first.target.launches.len(), 12, "one pod to a node");
+    story.carry_out(&first);
+    story.scale(0);
+    let budget = |(nodes, reasons): &(&str, &[&str])| Budget {
+        nodes: (*nodes).to_owned(),
+        reasons: reasons.iter().map(|reason| (*reason).to_owned()).collect(),
+        schedule: None,
+        duration: None,
+    };
+    let pool = story.desired.pools.values_mut().next().expect("a pool");
+    pool.budgets = budgets.iter().map(budget).collect();
+    let target = story.solve().target;
+    let blocked = KeepReason::Blocked { by: BlockReason::Budget };
+    (target.retires.len(), target.keeps.values().filter(|keep| **keep == blocked).count())
+}
+
+#[test]
+fn one_plan_removes_as_many_nodes_as_the_budgets_of_their_pool_let_go() {
+    let thrift: &[&str] = &["Underutilized", "Drifted"];
+    for (budgets, expected) in [
+        (&[][..], (12, 0)),
+        (&[("100%", &[][..])], (12, 0)),
+        (&[("3", &[])], (3, 9)),
+        (&[("20%", &[])], (3, 9)),
+        (&[("20%", &[]), ("1", &["Empty"])], (1, 11)),
+        (&[("0", thrift)], (12, 0)),
+        (&[("0", &["Empty"])], (0, 12)),
+    ] {
+        assert_eq!(emptied(budgets), expected, "{budgets:?}");
     }
 }

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::fleet::{Exclusion, Reservation};
-use crate::manifest::{Overlay, PriceChange, ReservationTerm};
+use crate::manifest::{Budget, Overlay, PriceChange, ReservationTerm};
 use crate::plan::wire::{LaunchReason, Reason, Relaxed};
 
 /// Has the launch of m5.xlarge go into a reservation that may be used.
@@ -41,6 +41,15 @@ fn exclude(inputs: &mut Inputs, kind: &str) {
 pub(super) const DEFECTS: &[Defect] = &[
     ("launch/excluded", "a type that EC2 had none of", |_, i| exclude(i, "m5.xlarge")),
     ("alternatives/excluded", "a stand-in that EC2 had none of", |_, i| exclude(i, "m5.large")),
+    ("budgets/removed", "more nodes than a budget lets go", |_, i| {
+        let budget = |nodes: &str| Budget {
+            nodes: nodes.to_owned(),
+            reasons: vec!["Empty".to_owned(), "Underutilized".to_owned()],
+            schedule: None,
+            duration: None,
+        };
+        pool(i).budgets = vec![budget("100%"), budget("0")];
+    }),
     ("launch/unreadable", "a pool that was not read whole", |_, i| {
         pool(i).unreadable = Some("spec".to_owned());
     }),
