@@ -31,8 +31,8 @@ pub use mount::{Cause, Mount, Sharing, Wait};
 pub use proportional::{ClusterSize, SizedNode};
 pub use requests::to_resources;
 pub use shape::{
-    NodeChoice, PodShape, ShapeContext, Unsupported, forbids_disruption, is_pinned, label_set,
-    live_requests, shape_of,
+    NodeChoice, PodShape, ShapeContext, Unsupported, forbids_disruption, is_of_claim, is_pinned,
+    label_set, live_requests, shape_of,
 };
 pub use vertical::sized_template;
 

@@ -270,6 +270,9 @@ pub struct LiveWorkload {
     pub id: WorkloadId,
     /// Replicas it is set to.
     pub replicas: u32,
+    /// The number of the first pod of a `StatefulSet` (`ordinals.start`).
+    #[serde(default, skip_serializing_if = "is_first")]
+    pub first_ordinal: u32,
     /// Whether a delivery tool keeps it equal to this repository, so that a workload missing there
     /// is on its way out. False where nobody knows: then its pods keep their room.
     #[serde(default)]
@@ -278,6 +281,11 @@ pub struct LiveWorkload {
     /// it was read: pods that ask for more were changed on their way in, or resized since.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub template: Option<String>,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_first(ordinal: &u32) -> bool {
+    *ordinal == 0
 }
 
 /// A pod.

@@ -184,6 +184,28 @@ impl WorkloadKind {
             Self::CapacityBuffer => "CapacityBuffer",
         }
     }
+
+    /// Returns whether the scheduler derives a selector from the controller of such pods, to spread
+    /// those that ask for no spreading.
+    ///
+    /// Source: `pkg/scheduler/framework/plugins/helper/spread.go`.
+    #[must_use]
+    pub fn is_spread_by_default(self) -> bool {
+        match self {
+            Self::Deployment
+            | Self::StatefulSet
+            | Self::ReplicaSet
+            | Self::ReplicationController
+            // Its pods belong to a ReplicaSet.
+            | Self::Rollout => true,
+            Self::DaemonSet
+            | Self::Job
+            | Self::CronJob
+            | Self::ScaledJob
+            | Self::CapacityBuffer
+            | Self::Pod => false,
+        }
+    }
 }
 
 impl fmt::Display for WorkloadKind {

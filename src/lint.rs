@@ -7,6 +7,7 @@ mod budgets;
 mod requests;
 mod scalers;
 mod spread;
+mod volumes;
 
 pub use requests::requests;
 
@@ -24,6 +25,7 @@ pub fn lints(desired: &Desired, demand: &Demand, catalog: &Catalog) -> Vec<Probl
     found.extend(scalers::targets(desired));
     found.extend(scalers::proportional(desired, demand));
     found.extend(spread::zones(desired, catalog));
+    found.extend(volumes::shared(desired, demand));
     found
 }
 

@@ -36,7 +36,7 @@
 //! #     nodes: NodeChoice { any_of: vec![Requirements::default()], ..NodeChoice::default() },
 //! #     tolerations: vec![], host_ports: vec![], spread: vec![], affinity: PodAffinity::default(),
 //! #     anti_affinity: PodAffinity::default(), volumes: vec![], priority: 0, preempts: true,
-//! #     pinned: false, unsupported: vec![],
+//! #     pinned: false, unsupported: vec![], default_spread: None,
 //! # });
 //! let node = ScheduleNode {
 //!     name: "n1".into(),
@@ -73,7 +73,6 @@ mod tests;
 mod topology;
 mod volumes;
 
-pub use class::DefaultSpread;
 pub use filter::{Unfit, UnfitReason};
 pub use pods::{NamespaceLabels, Selection};
 pub use preempt::{Budget, Preemption};
@@ -218,14 +217,6 @@ impl Scheduler {
     #[must_use]
     pub fn with_seed(mut self, seed: u64) -> Self {
         self.rng = Pcg64::seed_from_u64(seed);
-        self
-    }
-
-    /// Returns the scheduler with another rule for pods that ask for no spreading; it holds for
-    /// classes made known from now on.
-    #[must_use]
-    pub fn with_default_spread(mut self, spread: DefaultSpread) -> Self {
-        Arc::make_mut(&mut self.rules).default_spread = spread;
         self
     }
 

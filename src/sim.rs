@@ -121,6 +121,8 @@ pub struct Delivery {
 pub struct DeliveredWorkload {
     /// How many pods it wants; a `DaemonSet` has one on each node that admits it instead.
     pub replicas: u32,
+    /// The number of the first pod of a `StatefulSet`.
+    pub first_ordinal: u32,
     /// What its pods are made from.
     pub template: Arc<PodTemplate>,
 }

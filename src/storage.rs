@@ -155,6 +155,26 @@ pub struct PersistentVolume {
     /// The claim that it is bound to or kept for, as `namespace/name`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub claim: Option<String>,
+    /// Size in bytes, where it is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub capacity: Option<i64>,
+    /// Access modes as written; none where they are not known.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub access_modes: Vec<String>,
+}
+
+impl PersistentVolume {
+    /// Returns whether a claim of that name may be bound to it, as far as both say: it is kept for no
+    /// other, is large enough, and has the modes that are asked for.
+    #[must_use]
+    pub fn suits(&self, claim: &Claim, full: &str) -> bool {
+        let is_free = self.claim.as_deref().is_none_or(|kept_for| kept_for == full);
+        let holds = claim.request.zip(self.capacity).is_none_or(|(asked, size)| asked <= size);
+        let mut modes = claim.access_modes.iter();
+        let has_modes =
+            self.access_modes.is_empty() || modes.all(|m| self.access_modes.contains(m));
+        is_free && holds && has_modes
+    }
 }
 
 /// A `PersistentVolumeClaim`.
@@ -170,6 +190,9 @@ pub struct Claim {
     /// Access modes as written.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub access_modes: Vec<String>,
+    /// The least size that it asks for, in bytes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub request: Option<i64>,
     /// How far its binding is.
     pub phase: ClaimPhase,
     /// Whether it is on its way out.

@@ -849,6 +849,7 @@ fn the_workshop_walk_plan_apply_plan_again_finds_nothing_to_do() {
         story.scale(replicas);
         let deliver = |workload: &crate::manifest::Workload| DeliveredWorkload {
             replicas,
+            first_ordinal: workload.first_ordinal,
             template: workload.template.clone(),
         };
         let workloads = story.desired.workloads.iter();

@@ -120,14 +120,8 @@ fn devices(class: &NodeClass) -> Vec<LaunchTemplateBlockDeviceMappingRequest> {
         encrypted: Some(true),
         ..BlockDevice::default()
     };
-    // Source: karpenter-provider-aws, `pkg/providers/amifamily`, default block device mappings.
-    let defaults = match class.ami_family {
-        AmiFamily::Al2 | AmiFamily::Al2023 => vec![device("/dev/xvda", 20)],
-        AmiFamily::Bottlerocket => vec![device("/dev/xvda", 4), device("/dev/xvdb", 20)],
-        AmiFamily::Windows => vec![device("/dev/sda1", 50)],
-        AmiFamily::Ubuntu => vec![device("/dev/sda1", 20)],
-        AmiFamily::Custom => Vec::new(),
-    };
+    let defaults =
+        class.ami_family.devices().iter().map(|(name, gib)| device(name, *gib)).collect();
     let stated = &class.machine.devices;
     let devices = if stated.is_empty() { &defaults } else { stated };
     devices.iter().map(mapping).collect()

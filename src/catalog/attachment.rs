@@ -9,7 +9,6 @@ use super::facts::{Interner, instance_type};
 use super::model::InstanceType;
 use super::snapshot;
 use crate::ids::InstanceTypeName;
-use crate::manifest::AmiFamily;
 
 /// Most attachments of a type that EC2 says nothing about: that of the smallest Nitro types.
 const UNKNOWN: (i64, bool) = (27, true);
@@ -25,17 +24,17 @@ const INTERFACES: i64 = 2;
 /// Returns how many EBS volumes a node of `kind` attaches for pods; at least one, as the driver has
 /// it.
 ///
-/// Volumes that a node class adds beside those of the image are not known here; where a world tells
-/// what nodes of the type attach, that counts.
+/// `of_node` volumes are the node's own ([`NodeClass::volumes`]). Where a world tells what nodes of the
+/// type attach, that counts.
+///
+/// [`NodeClass::volumes`]: crate::manifest::NodeClass::volumes
 #[must_use]
-pub fn ebs_volumes(kind: &InstanceType, family: AmiFamily) -> u32 {
+pub fn ebs_volumes(kind: &InstanceType, of_node: i64) -> u32 {
     let (most, shared) = kind.ebs_attachments.unwrap_or(UNKNOWN);
     let hypervisor = kind.labels.get("karpenter.k8s.aws/instance-hypervisor");
     let is_xen = hypervisor.is_some_and(|value| value.as_str() == "xen");
     let most = if is_xen { most.min(XEN_MAX) } else { most };
     let interfaces = if shared && !is_xen { INTERFACES.min(kind.enis.max(1)) - 1 } else { 0 };
-    // Bottlerocket keeps data on a volume of its own.
-    let of_node = if family == AmiFamily::Bottlerocket { 2 } else { 1 };
     u32::try_from((most - interfaces - of_node).max(1)).unwrap_or(u32::MAX)
 }
 
@@ -46,7 +45,7 @@ pub fn ebs_volumes_of(name: &InstanceTypeName) -> Option<u32> {
     let text = snapshot::types_text().ok()?;
     let rows = snapshot::parse_types(&text).ok()?;
     let row = rows.iter().find(|row| row.name == name.as_str())?;
-    Some(ebs_volumes(&instance_type(row, &mut Interner::default()), AmiFamily::Al2023))
+    Some(ebs_volumes(&instance_type(row, &mut Interner::default()), 1))
 }
 
 #[cfg(test)]
@@ -66,15 +65,15 @@ mod tests {
             ("t2.large", 38, "not on Nitro: interfaces do not count"),
         ] {
             let kind = catalog.get(&name.into()).expect("offered");
-            assert_eq!(ebs_volumes(kind, AmiFamily::Al2023), expected, "{name}: {rule}");
+            assert_eq!(ebs_volumes(kind, 1), expected, "{name}: {rule}");
         }
         let kind = catalog.get(&"m5.large".into()).expect("offered");
-        assert_eq!(ebs_volumes(kind, AmiFamily::Bottlerocket), 24);
+        assert_eq!(ebs_volumes(kind, 2), 24);
         assert_eq!(ebs_volumes_of(&"m5.large".into()), Some(25));
         assert_eq!(ebs_volumes_of(&"m5.huge".into()), None);
         let unknown = InstanceType { ebs_attachments: None, ..kind.clone() };
-        assert_eq!(ebs_volumes(&unknown, AmiFamily::Al2023), 25);
+        assert_eq!(ebs_volumes(&unknown, 1), 25);
         let none = InstanceType { ebs_attachments: Some((1, false)), ..kind.clone() };
-        assert_eq!(ebs_volumes(&none, AmiFamily::Al2023), 1);
+        assert_eq!(ebs_volumes(&none, 1), 1);
     }
 }

@@ -118,6 +118,18 @@ fn requirements(overlay: &Overlay) -> Requirements {
 }
 
 impl Catalog {
+    /// Returns what the overlays of `desired` make of an offering for nodes of `pool`.
+    #[must_use]
+    pub fn overlaid(
+        &self,
+        desired: &Desired,
+        pool: &Pool,
+        (kind, offering): (&InstanceType, &Offering),
+    ) -> Overlaid {
+        let labels = self.labels(pool, kind, offering);
+        Overlays::of(desired).overlaid(&labels, offering.price)
+    }
+
     /// Returns an error for each two overlays of one weight that disagree about an offering that
     /// some pool may use.
     #[must_use]

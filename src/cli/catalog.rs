@@ -13,10 +13,11 @@ use super::settings::{
 use super::{Console, Exit, planning, world};
 use crate::catalog::{Catalog, InstanceType, NodeSettings, Offering};
 use crate::ids::{InstanceTypeName, PoolName};
-use crate::manifest::AmiFamily;
+use crate::manifest::{AmiFamily, Desired};
 use crate::plan::canonical;
 use crate::render::{
-    TypeRow, Verbosity, allocatable_text, allocation_json, allocation_text, types_json, types_text,
+    OfferingRow, TypeRow, Verbosity, allocatable_text, allocation_json, allocation_text,
+    types_json, types_text,
 };
 use crate::solve::measure;
 
@@ -25,12 +26,13 @@ pub(super) fn list(
     console: &mut Console,
 ) -> Result<Exit, CliError> {
     let CatalogListSettings { requirements, sort, limit, allocatable, region } = settings;
-    let (catalog, node) = open(&region.node, console)?;
+    let opened = open(&region.node, console)?;
+    let catalog = &opened.catalog;
     let mut found: BTreeMap<&InstanceTypeName, (&InstanceType, Vec<&Offering>)> = BTreeMap::new();
     for (kind, offering) in catalog.matching(requirements) {
         found.entry(&kind.name).or_insert((kind, Vec::new())).1.push(offering);
     }
-    let row = |(kind, offerings)| row(kind, offerings, &catalog, &node);
+    let row = |(kind, offerings)| opened.row(kind, offerings);
     let mut rows: Vec<TypeRow<'_>> = found.into_values().map(row).collect();
     order(&mut rows, *sort);
     rows.truncate(*limit);
@@ -41,11 +43,11 @@ pub(super) fn list(
             console.print(&if *allocatable {
                 allocatable_text(&rows, &style)
             } else {
-                types_text(&rows, &catalog, &style)
+                types_text(&rows, catalog, &style)
             })?;
         }
     }
-    warn(&catalog, region, console);
+    warn(catalog, region, console);
     Ok(Exit::Done)
 }
 
@@ -54,12 +56,13 @@ pub(super) fn explain(
     console: &mut Console,
 ) -> Result<Exit, CliError> {
     let CatalogExplainSettings { name, region } = settings;
-    let (catalog, node) = open(&region.node, console)?;
+    let opened = open(&region.node, console)?;
+    let catalog = &opened.catalog;
     let Some(kind) = catalog.get(name) else {
         return Err(CliError::text(format!("`{name}` {}", catalog.why_absent(name)?)));
     };
-    let row = row(kind, kind.offerings.iter().collect(), &catalog, &node);
-    let steps = catalog.explain(kind, &node);
+    let row = opened.row(kind, kind.offerings.iter().collect());
+    let steps = catalog.explain(kind, &opened.node);
     match region.format {
         Format::Json => print_json(&allocation_json(&row, &steps, &catalog.prices), console)?,
         Format::Text => {
@@ -67,15 +70,45 @@ pub(super) fn explain(
             console.print(&allocation_text(&row, &steps, &catalog.prices, &style))?;
         }
     }
-    warn(&catalog, region, console);
+    warn(catalog, region, console);
     Ok(Exit::Done)
 }
 
+/// The catalogue to look at.
+struct Opened {
+    catalog: Catalog,
+    /// How its nodes are set up.
+    node: NodeSettings,
+    /// The pool whose nodes they are, and the repository that declares it.
+    of: Option<(PoolName, Box<Desired>)>,
+}
+
+impl Opened {
+    fn row<'a>(&'a self, kind: &'a InstanceType, offerings: Vec<&'a Offering>) -> TypeRow<'a> {
+        let pool = self.of.as_ref().and_then(|(name, of)| Some((of.pools.get(name)?, of)));
+        let offered = |offering| match pool {
+            Some((pool, desired)) => {
+                let overlaid = self.catalog.overlaid(desired, pool, (kind, offering));
+                OfferingRow { offering, overlaid }
+            }
+            None => OfferingRow::plain(offering),
+        };
+        TypeRow {
+            kind,
+            offerings: offerings.into_iter().map(offered).collect(),
+            allocation: self.catalog.allocation(kind, &self.node),
+            nodes_measured: self.catalog.measured.nodes(&kind.name, &self.node),
+            without_licence: self.node.family == AmiFamily::Windows,
+        }
+    }
+}
+
 /// Returns the catalogue to look at, and how its nodes are set up.
-fn open(source: &NodeSource, console: &Console) -> Result<(Catalog, NodeSettings), CliError> {
+fn open(source: &NodeSource, console: &Console) -> Result<Opened, CliError> {
     let (name, source, world) = match source {
         NodeSource::Typed { region, node } => {
-            return Ok((Catalog::load(region, &[])?, (**node).clone()));
+            let catalog = Catalog::load(region, &[])?;
+            return Ok(Opened { catalog, node: (**node).clone(), of: None });
         }
         NodeSource::Pool { name, source, world } => (name, source, world),
     };
@@ -100,22 +133,9 @@ fn open(source: &NodeSource, console: &Console) -> Result<(Catalog, NodeSettings
     let region = if fleet.is_declared { fleet.region.clone() } else { observed.region() };
     let measured = measure(desired, &observed);
     let catalog = Catalog { measured, ..Catalog::load(&region, &fleet.zones)? };
-    Ok((catalog, NodeSettings::of(pool, class)))
-}
-
-fn row<'a>(
-    kind: &'a InstanceType,
-    offerings: Vec<&'a Offering>,
-    catalog: &Catalog,
-    node: &NodeSettings,
-) -> TypeRow<'a> {
-    TypeRow {
-        kind,
-        offerings,
-        allocation: catalog.allocation(kind, node),
-        nodes_measured: catalog.measured.nodes(&kind.name, node),
-        without_licence: node.family == AmiFamily::Windows,
-    }
+    let node = NodeSettings::of(pool, class);
+    let of = Some((name.clone(), Box::new(repository.desired)));
+    Ok(Opened { catalog, node, of })
 }
 
 /// Sorts by what was asked for, then by name; what has no price comes after everything that has.

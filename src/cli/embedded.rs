@@ -225,7 +225,8 @@ fn delivery(desired: &Desired, observed: &Observed) -> Delivery {
     let workloads = desired.workloads.values().map(|workload| {
         // The webhook of a vertical autoscaler changes pods on their way in.
         let template = sized_template(desired, observed, workload);
-        (workload.id.clone(), DeliveredWorkload { replicas: replicas(workload), template })
+        let (replicas, first_ordinal) = (replicas(workload), workload.first_ordinal);
+        (workload.id.clone(), DeliveredWorkload { replicas, first_ordinal, template })
     });
     Delivery {
         workloads: workloads.collect(),

@@ -45,7 +45,8 @@ impl Demand {
         for workload in desired.workloads.values() {
             declared.demand.problems.extend(admission::refusals(workload, desired));
             let (workload, is_sized) = declared.sized(workload);
-            let stated = shape_of(&workload.id.namespace, &workload.template, &context);
+            let stated = shape_of(&workload.id.namespace, &workload.template, &context)
+                .spread_by_default(workload.id.kind);
             let (shape, changed) = live.grown(&workload, stated, is_sized);
             declared.demand.problems.extend(changed);
             let shape = Arc::new(claims.mounted(&shape, &workload.template.spec.volumes, None));

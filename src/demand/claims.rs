@@ -128,11 +128,11 @@ impl<'a> Claims<'a> {
             }
             // Such a claim is deleted with its pod: wherever the pod goes next, it is a new one.
             VolumeSource::EphemeralClaim(class) => {
-                (full(&format!("*-{name}")), Sharing::Own, self.new_claim(class.as_deref(), ""))
+                (full(&format!("*-{name}")), Sharing::Own, self.new_claim(class.as_deref()))
             }
             VolumeSource::ClaimTemplate(class) => {
                 let kept = pod.and_then(|pod| self.claim(namespace, &format!("{name}-{pod}")));
-                let binding = kept.unwrap_or_else(|| self.new_claim(class.as_deref(), ""));
+                let binding = kept.unwrap_or_else(|| self.new_claim(class.as_deref()));
                 (full(&format!("{name}-*")), Sharing::Own, binding)
             }
             VolumeSource::Ebs(id) => (id.clone(), Sharing::OnePodPerNode, disk(id)),
@@ -143,8 +143,10 @@ impl<'a> Claims<'a> {
             VolumeSource::HostPath | VolumeSource::EmptyDir | VolumeSource::Other => return None,
         };
         let Binding { nodes, driver, cause, waits } = binding;
+        let settles = matches!(cause, Cause::Class(_) | Cause::Assumed(_))
+            && driver.as_deref().is_some_and(|driver| !is_file_system(driver));
         let driver = driver.filter(|driver| self.counts(driver));
-        Some(Mount { name, sharing, driver, nodes, cause, waits })
+        Some(Mount { name, sharing, driver, nodes, cause, settles, waits })
     }
 
     /// Returns whether nodes are limited in how many volumes of the driver they attach.
@@ -172,10 +174,10 @@ impl<'a> Claims<'a> {
         self.world.volumes.get(name).or_else(|| self.desired?.volumes.get(name))
     }
 
-    fn volumes(&self) -> impl Iterator<Item = &'a PersistentVolume> {
+    fn volumes(&self) -> impl Iterator<Item = (&'a str, &'a PersistentVolume)> {
         let declared = self.desired.into_iter().flat_map(|desired| &desired.volumes);
         let new = declared.filter(|(name, _)| !self.world.volumes.contains_key(*name));
-        self.world.volumes.values().chain(new.map(|(_, volume)| volume))
+        self.world.volumes.iter().chain(new).map(|(name, volume)| (name.as_str(), volume))
     }
 
     /// Returns where a claim that is there, or declared, lets its pods run.
@@ -205,7 +207,7 @@ impl<'a> Claims<'a> {
                         Binding::waiting(Wait::Immediate(name.to_owned()))
                     }
                     Ok(None) => Binding::waiting(Wait::ByHand),
-                    Ok(Some(_)) | Err(_) => self.new_claim(claim.storage_class.as_deref(), ""),
+                    Ok(Some(_)) | Err(_) => self.new_claim(claim.storage_class.as_deref()),
                 }
             }
         }
@@ -214,13 +216,17 @@ impl<'a> Claims<'a> {
     /// A claim that will be created. One that asks for a volume, or that a volume is kept for, will
     /// be bound to it at once.
     fn declared_claim(&self, claim: &Claim, full: &str) -> Binding {
-        if let Some(volume) = &claim.volume_name {
-            return self.bound(volume);
+        let kept = |(_, volume): &(&str, &PersistentVolume)| volume.claim.as_deref() == Some(full);
+        let asked = claim.volume_name.as_deref();
+        let meant = asked.or_else(|| self.volumes().find(kept).map(|(name, _)| name));
+        if let Some(name) = meant {
+            let unfit = self.volume(name).is_some_and(|volume| !volume.suits(claim, full));
+            let unfit = unfit.then(|| Binding::waiting(Wait::VolumeUnfit(name.to_owned())));
+            return unfit.unwrap_or_else(|| self.bound(name));
         }
-        let kept = |volume: &&PersistentVolume| volume.claim.as_deref() == Some(full);
-        match self.volumes().find(kept) {
-            Some(volume) => of_volume(volume),
-            None => self.new_claim(claim.storage_class.as_deref(), full),
+        match self.class(claim.storage_class.as_deref()) {
+            Ok(None) => self.by_hand(claim, full),
+            Ok(Some(_)) | Err(_) => self.new_claim(claim.storage_class.as_deref()),
         }
     }
 
@@ -262,10 +268,10 @@ impl<'a> Claims<'a> {
     }
 
     /// Returns where a claim that is not bound lets its first pod run.
-    fn new_claim(&self, asked: Option<&str>, full: &str) -> Binding {
+    fn new_claim(&self, asked: Option<&str>) -> Binding {
         let (name, class) = match self.class(asked) {
             Ok(Some(found)) => found,
-            Ok(None) => return self.by_hand(full),
+            Ok(None) => return Binding::waiting(Wait::ByHand),
             Err(binding) => return binding,
         };
         if class.provisioner == NO_PROVISIONER {
@@ -280,17 +286,34 @@ impl<'a> Claims<'a> {
     }
 
     /// Returns where a claim without a class lets its pods run: it gets one of the volumes without
-    /// a class that are not taken, whichever it is.
-    fn by_hand(&self, full: &str) -> Binding {
-        let free = self.volumes().filter(|volume| {
+    /// a class that suit it and are not taken, whichever it is. Where other claims may take them all,
+    /// that is not known.
+    fn by_hand(&self, claim: &Claim, full: &str) -> Binding {
+        let suits = |(_, volume): &(&str, &'a PersistentVolume)| {
             volume.storage_class.as_deref().unwrap_or_default().is_empty()
-                && volume.claim.as_deref().is_none_or(|claim| claim == full)
-        });
-        let mut free = free.map(of_volume);
-        let first = free.next();
-        first
-            .filter(|first| free.all(|next| next.nodes == first.nodes))
-            .unwrap_or_else(|| Binding::waiting(Wait::ByHand))
+                && volume.suits(claim, full)
+        };
+        let free: Vec<Binding> = self.volumes().filter(suits).map(|(_, v)| of_volume(v)).collect();
+        let alike = free.windows(2).all(|pair| pair[0].nodes == pair[1].nodes);
+        let enough = free.len() >= self.claims_by_hand();
+        let first = free.into_iter().next().filter(|_| alike && enough);
+        first.unwrap_or_else(|| Binding::waiting(Wait::ByHand))
+    }
+
+    /// Returns how many claims will be bound to volumes that somebody made, whichever these are.
+    fn claims_by_hand(&self) -> usize {
+        let waits = |claim: &Claim| {
+            claim.volume_name.is_none()
+                && claim.phase == ClaimPhase::Pending
+                && matches!(self.class(claim.storage_class.as_deref()), Ok(None))
+        };
+        let live = self.world.claims.values().flat_map(|claims| claims.values());
+        let declared = self.desired.into_iter().flat_map(|desired| &desired.claims);
+        let new =
+            declared.filter(|((namespace, name), _)| self.world.claim(namespace, name).is_none());
+        let kept = |full: &str| self.volumes().any(|(_, v)| v.claim.as_deref() == Some(full));
+        let new = new.filter(|((namespace, name), _)| !kept(&format!("{namespace}/{name}")));
+        live.chain(new.map(|(_, declared)| &declared.claim)).filter(|claim| waits(claim)).count()
     }
 }
 

@@ -120,7 +120,8 @@ impl<'a> LivePods<'a> {
             }
         };
         let pinned = id.kind == WorkloadKind::Pod || pods.iter().any(|pod| shape(pod).pinned);
-        Some(Arc::new(PodShape { requests, pinned, ..shape(youngest) }))
+        let youngest = shape(youngest).spread_by_default(id.kind);
+        Some(Arc::new(PodShape { requests, pinned, ..youngest }))
     }
 
     /// Returns the shape to plan a declared workload with: `stated`, which the repository says, or
@@ -275,6 +276,7 @@ mod tests {
         story.observed.workloads.push(LiveWorkload {
             id,
             replicas: 2,
+            first_ordinal: 0,
             delivered: true,
             template: controller.map(|_| "controller".to_owned()),
         });

@@ -19,6 +19,8 @@ pub struct Mount {
     pub nodes: Vec<Requirements>,
     /// What decides `nodes`.
     pub cause: Cause,
+    /// Whether the volume is made where its first pod goes, and then reached from that zone alone.
+    pub settles: bool,
     /// Why no pod that uses the volume can be placed now; such a pod stays where it runs.
     pub waits: Option<Wait>,
 }
@@ -62,6 +64,9 @@ pub enum Wait {
     VolumeGone(String),
     /// The claim asks for a volume and is not bound to it yet.
     VolumePending(String),
+    /// The volume that the claim asks for, or that is kept for it, is too small, of other access
+    /// modes, or kept for another claim.
+    VolumeUnfit(String),
     /// The claim names no class, and no class is the default.
     NoDefaultClass,
     /// The claim's class is not there.
@@ -93,6 +98,10 @@ impl Mount {
             Wait::VolumePending(volume) => {
                 format!("claim {name} asks for volume {volume} and is not bound to it yet")
             }
+            Wait::VolumeUnfit(volume) => format!(
+                "claim {name} cannot be bound to volume {volume}, which is too small, has other \
+                 access modes, or is kept for another claim"
+            ),
             Wait::NoDefaultClass => {
                 format!("claim {name} names no storage class, and none is the default")
             }

@@ -155,6 +155,7 @@ fn one_by_one(
     for mount in shape.volumes.iter_mut().filter(|mount| alone(&mount.name)) {
         mount.sharing = Sharing::Own;
     }
+    shape.keep_to_zones_of_claims();
     let contested = shape.volumes.iter().filter(|mount| mount.sharing == Sharing::OnePod);
     let contested: Vec<String> = contested.map(|mount| mount.name.clone()).collect();
     if contested.is_empty() || part.planned == 0 {

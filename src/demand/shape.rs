@@ -2,17 +2,20 @@
 
 use std::collections::BTreeMap;
 
-use super::mount::Mount;
+use super::mount::{Mount, Sharing};
 use super::requests::{Granted, Surroundings, pod_requests, presumed_requests};
 use crate::fleet::{Observed, Pod};
-use crate::ids::{LabelKey, LabelValue, Labels, Namespace};
+use crate::ids::{LabelKey, LabelValue, Labels, Namespace, WorkloadKind};
 use crate::manifest::{Desired, LimitRangeItem, PriorityClass, RuntimeClass};
 use crate::pod::{
-    Expression, HostPort, NodeTerm, PodAffinity, PodSpec, PodTemplate, Toleration, TopologySpread,
-    Volume, VolumeSource,
+    Expression, HostPort, NodeTerm, PodAffinity, PodAffinityTerm, PodSpec, PodTemplate, Selector,
+    Toleration, TopologySpread, Volume, VolumeSource,
 };
-use crate::requirement::{LabelSet, Requirements, key};
+use crate::requirement::{LabelSet, Operator, Requirements, key};
 use crate::units::Resources;
+
+/// What labels begin with that stand for claims.
+const CLAIM_LABELS: &str = "claim.fleetwright.dev";
 
 /// What one pod asks for. Pods of equal shape can stand in for each other.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -31,8 +34,12 @@ pub struct PodShape {
     pub tolerations: Vec<Toleration>,
     /// Ports of the node it binds.
     pub host_ports: Vec<HostPort>,
-    /// Topology spread constraints.
+    /// Topology spread constraints, its own or those of [`PodShape::spread_by_default`].
     pub spread: Vec<TopologySpread>,
+    /// What the scheduler spreads it by where it asks for nothing itself, as the scheduler's
+    /// configuration says (`PodTopologySpreadArgs`, `defaultingType: List`); `None`: as schedulers
+    /// do that nobody configured, softly over hosts and zones.
+    pub default_spread: Option<Vec<TopologySpread>>,
     /// Affinity to other pods.
     pub affinity: PodAffinity,
     /// Anti-affinity to other pods.
@@ -50,6 +57,65 @@ pub struct PodShape {
     /// What the pod uses that placement does not know yet; such a pod is reported, never planned
     /// as if it asked for nothing.
     pub unsupported: Vec<Unsupported>,
+}
+
+impl PodShape {
+    /// Ties the pod to those that share a claim whose volume is still to be made: it is made in the
+    /// zone of the first of them, and the others reach it from there alone.
+    ///
+    /// kube-scheduler finds that out one pod at a time. Here it is affinity to one another, by a label
+    /// that stands for the claim and that nothing in a cluster has.
+    pub(super) fn keep_to_zones_of_claims(&mut self) {
+        let shared = |mount: &&Mount| mount.settles && mount.sharing == Sharing::Shared;
+        for mount in self.volumes.iter().filter(shared) {
+            let claim = mount.name.rsplit('/').next().unwrap_or_default();
+            let label = LabelKey::from(format!("{CLAIM_LABELS}/{claim}").as_str());
+            let here =
+                Expression { key: label.clone(), operator: Operator::Exists, values: Vec::new() };
+            let term = PodAffinityTerm {
+                selector: Some(Selector(vec![here])),
+                topology_key: key::ZONE.into(),
+                namespaces: Vec::new(),
+                namespace_selector: None,
+                match_label_keys: Vec::new(),
+                mismatch_label_keys: Vec::new(),
+            };
+            self.labels.extend([(label, LabelValue::from(""))]);
+            self.affinity.required.push(term);
+        }
+    }
+
+    /// Returns the shape of pods of a workload of `kind`, with the constraints that the scheduler
+    /// was told to spread them by, if they ask for none and it can tell them from others.
+    ///
+    /// The scheduler selects them as their controller does; here all of their labels stand for
+    /// that, so that pods of two templates of one workload are counted apart.
+    #[must_use]
+    pub fn spread_by_default(mut self, kind: WorkloadKind) -> Self {
+        let Some(constraints) = &self.default_spread else { return self };
+        if !self.spread.is_empty() || self.labels.is_empty() || !kind.is_spread_by_default() {
+            return self;
+        }
+        let one = |(key, value): (&LabelKey, &LabelValue)| Expression {
+            key: key.clone(),
+            operator: Operator::In,
+            values: vec![value.clone()],
+        };
+        let alike = Selector(self.labels.iter().map(one).collect());
+        let of = |rule: &TopologySpread| TopologySpread {
+            selector: Some(alike.clone()),
+            ..rule.clone()
+        };
+        self.spread = constraints.iter().map(of).collect();
+        self
+    }
+}
+
+/// Returns whether a term stands for a claim that pods share, and not for a wish of theirs.
+#[must_use]
+pub fn is_of_claim(term: &PodAffinityTerm) -> bool {
+    let is_label = |wish: &Expression| wish.key.as_str().starts_with(CLAIM_LABELS);
+    term.selector.as_ref().is_some_and(|Selector(wishes)| wishes.iter().any(is_label))
 }
 
 /// The nodes a pod may run on: one of the alternatives must hold.
@@ -109,6 +175,7 @@ pub struct ShapeContext<'a> {
     priority_classes: &'a BTreeMap<String, PriorityClass>,
     runtime_classes: &'a BTreeMap<String, RuntimeClass>,
     limit_ranges: &'a BTreeMap<Namespace, Vec<LimitRangeItem>>,
+    default_spread: Option<&'a [TopologySpread]>,
     /// Host names of the nodes that are there, where they are known.
     hostnames: BTreeMap<&'a str, LabelValue>,
 }
@@ -121,6 +188,7 @@ impl<'a> ShapeContext<'a> {
             priority_classes: &desired.priority_classes,
             runtime_classes: &desired.runtime_classes,
             limit_ranges: &desired.limit_ranges,
+            default_spread: desired.default_spread.as_deref(),
             hostnames: BTreeMap::new(),
         }
     }
@@ -244,6 +312,7 @@ pub fn shape_of(namespace: &Namespace, template: &PodTemplate, context: &ShapeCo
         tolerations,
         host_ports: host_ports(spec),
         spread: spec.topology_spread.clone(),
+        default_spread: context.default_spread.map(<[_]>::to_vec),
         affinity: spec.pod_affinity.clone(),
         anti_affinity: spec.pod_anti_affinity.clone(),
         volumes: Vec::new(),

@@ -182,7 +182,13 @@ impl Read {
             let template = Some(self.keep(&workload.template));
             // Nothing in a cluster tells reliably which repository delivers a workload.
             let delivered = false;
-            self.into.workloads.push(LiveWorkload { id, replicas, delivered, template });
+            self.into.workloads.push(LiveWorkload {
+                id,
+                replicas,
+                first_ordinal: workload.first_ordinal,
+                delivered,
+                template,
+            });
         }
     }
 

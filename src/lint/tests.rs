@@ -144,3 +144,30 @@ fn an_autoscaler_that_measures_by_what_nobody_requests_is_named() {
         assert_eq!(found, expected, "{rule}");
     }
 }
+
+#[test]
+fn pods_that_share_a_volume_of_one_node_are_named() {
+    let claim = |modes: &str| {
+        format!(
+            "---\napiVersion: v1\nkind: PersistentVolumeClaim\nmetadata: {{name: data, namespace: \
+             web}}\nspec: {{accessModes: [{modes}], resources: {{requests: {{storage: 1Gi}}}}}}\n"
+        )
+    };
+    let asks = container("app", "requests: {cpu: 1, memory: 1Gi}");
+    let mount = ", volumes: [{name: data, persistentVolumeClaim: {claimName: data}}]";
+    let pods = |n: u32| {
+        deployment(&asks, mount)
+            .replace("  selector: {}", &format!("  replicas: {n}\n  selector: {{}}"))
+    };
+    for (rule, tree, expected) in [
+        ("two pods, one node", pods(2) + &claim("ReadWriteOnce"), 1),
+        ("one pod", pods(1) + &claim("ReadWriteOnce"), 0),
+        ("many nodes", pods(2) + &claim("ReadWriteMany"), 0),
+        ("either", pods(2) + &claim("ReadWriteOnce, ReadWriteMany"), 0),
+        ("one pod at all, which the scheduler sees to", pods(2) + &claim("ReadWriteOncePod"), 0),
+    ] {
+        let found = of_plan(&tree);
+        let found: Vec<_> = found.iter().filter(|line| line.contains("share the claim")).collect();
+        assert_eq!(found.len(), expected, "{rule}: {found:?}");
+    }
+}

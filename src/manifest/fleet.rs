@@ -17,6 +17,7 @@ use jiff::SignedDuration;
 use super::pool::MinValuesPolicy;
 use crate::fargate::Rates;
 use crate::ids::{Origin, Region, ZoneId, ZoneName};
+use crate::pod::TopologySpread;
 use crate::units::MicroUsd;
 
 /// Name of a cluster, and region, where the file is absent or does not say.
@@ -53,6 +54,9 @@ pub struct Fleet {
     /// What to do where a pool's `minValues` cannot be met, as Karpenter is told by
     /// `MIN_VALUES_POLICY`.
     pub min_values_policy: MinValuesPolicy,
+    /// What pods that ask for no spreading are spread by, as the configuration of the scheduler
+    /// says; `None`: as the scheduler does unless it is told otherwise.
+    pub default_spread: Option<Vec<TopologySpread>>,
     /// Node groups, by name, and whether this program resizes them.
     pub groups: BTreeMap<String, bool>,
     /// What Fargate costs; `None`: it is not priced.
@@ -220,6 +224,7 @@ impl Default for Fleet {
             guard: GuardSettings::default(),
             consolidation: ConsolidationSettings::default(),
             min_values_policy: MinValuesPolicy::default(),
+            default_spread: None,
             groups: BTreeMap::new(),
             fargate: None,
         }

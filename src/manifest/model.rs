@@ -11,7 +11,7 @@ use super::pool::{MinValuesPolicy, NodeClass, Overlay, Pool};
 use super::scaling::{ScaleTarget, Scaler, VerticalScaler};
 use crate::fargate::{Profile, Rates};
 use crate::ids::{Labels, Namespace, NodeClassName, Origin, PoolName, WorkloadId};
-use crate::pod::{Amounts, PodTemplate, Selector, Toleration};
+use crate::pod::{Amounts, PodTemplate, Selector, Toleration, TopologySpread};
 use crate::requirement::Operator;
 use crate::storage::{Claim, PersistentVolume, StorageClass};
 
@@ -91,6 +91,8 @@ pub struct Desired {
     pub overlays: BTreeMap<String, Overlay>,
     /// What to do where a pool's `minValues` cannot be met.
     pub min_values_policy: MinValuesPolicy,
+    /// What pods that ask for no spreading are spread by, where the scheduler was told so.
+    pub default_spread: Option<Vec<TopologySpread>>,
     /// Labels of namespaces that the repository declares.
     pub namespaces: BTreeMap<Namespace, Labels>,
     /// Priority classes, by name.

@@ -5,7 +5,7 @@ mod rules;
 mod volumes;
 
 pub(super) use affinity::{legacy_zone_term, node_terms};
-pub(super) use rules::{taints, tolerations};
+pub(super) use rules::{spread_constraint, taints, tolerations};
 pub(super) use volumes::claim_class;
 
 use std::collections::BTreeMap;

@@ -1,6 +1,6 @@
 //! One model of pools and node classes for every generation of Karpenter's API.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use jiff::SignedDuration;
@@ -181,6 +181,23 @@ pub enum AmiFamily {
     Custom,
 }
 
+impl AmiFamily {
+    /// Returns the volumes that its images have, with the GiB that they have unless a class says
+    /// otherwise; pods use the last. Empty where the image is the user's own.
+    ///
+    /// Source: karpenter-provider-aws, `pkg/providers/amifamily`, default block device mappings.
+    #[must_use]
+    pub fn devices(self) -> &'static [(&'static str, i32)] {
+        match self {
+            Self::Al2 | Self::Al2023 => &[("/dev/xvda", 20)],
+            Self::Bottlerocket => &[("/dev/xvda", 4), ("/dev/xvdb", 20)],
+            Self::Windows => &[("/dev/sda1", 50)],
+            Self::Ubuntu => &[("/dev/sda1", 20)],
+            Self::Custom => &[],
+        }
+    }
+}
+
 /// A node class: how the machines of a pool are set up.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeClass {
@@ -216,6 +233,20 @@ pub struct NodeClass {
     pub spec_digest: Arc<str>,
     /// The first field found wrong, as with [`Pool::unreadable`].
     pub unreadable: Option<String>,
+}
+
+impl NodeClass {
+    /// Returns how many EBS volumes an instance has itself: those of its image, which a mapping of
+    /// the same name changes, and those that further mappings add. Each takes the place of one that a
+    /// pod could attach.
+    #[must_use]
+    pub fn volumes(&self) -> i64 {
+        let of_image = self.ami_family.devices().iter().map(|(name, _)| *name);
+        let stated = self.machine.devices.iter().map(|device| device.name.as_str());
+        let names: BTreeSet<&str> = of_image.chain(stated).collect();
+        // An image of the user's own has one at least.
+        i64::try_from(names.len()).unwrap_or(i64::MAX).max(1)
+    }
 }
 
 /// A term that selects capacity reservations: all that it states must hold.

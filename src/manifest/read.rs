@@ -56,6 +56,7 @@ pub fn read_rendered(tree: &Tree, fleet: &Fleet, renderings: &Renderings) -> Des
     let mut desired = reader.into.into_desired();
     desired.lead = fleet.demand.lead;
     desired.min_values_policy = fleet.min_values_policy;
+    desired.default_spread.clone_from(&fleet.default_spread);
     desired.fargate_rates = fleet.fargate;
     for name in fleet.groups.keys().filter(|name| !desired.node_groups.contains_key(name.as_str()))
     {

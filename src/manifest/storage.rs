@@ -1,5 +1,6 @@
 //! Storage classes, persistent volumes and claims.
 
+use super::amounts::amount;
 use super::collect::{Collected, Named};
 use super::decode::{Field, Map};
 use super::labels::{Of, label_key, label_value};
@@ -11,6 +12,7 @@ use crate::requirement::{Operator, key};
 use crate::storage::{
     Claim, ClaimPhase, EBS_DRIVER, EBS_IN_TREE, PersistentVolume, StorageClass, ebs_zone,
 };
+use crate::units::Bytes;
 
 const IS_DEFAULT: [&str; 2] = [
     "storageclass.kubernetes.io/is-default-class",
@@ -78,9 +80,18 @@ pub(super) fn volume(meta: Meta, root: &Map<'_>, into: &mut Collected) {
         driver: driver(&spec),
         storage_class,
         claim: spec.get("claimRef").and_then(|field| claim_ref(&field.map()?)),
+        capacity: spec.get("capacity").and_then(|field| size(&field)),
+        access_modes: spec.get("accessModes").map(|field| field.texts()).unwrap_or_default(),
     };
     let named = named("PersistentVolume", meta.name.clone(), &meta, root);
     into.insert(named, |all| &mut all.desired.volumes, (meta.name, volume), PersistentVolume::eq);
+}
+
+/// Returns the bytes that a list of amounts says of storage.
+fn size(amounts: &Field<'_>) -> Option<i64> {
+    let amounts = amounts.map()?;
+    let storage = amounts.get("storage")?;
+    Some(Bytes::from_quantity(amount(&storage)?).0)
 }
 
 /// Returns the CSI driver that attaches a volume.
@@ -118,11 +129,12 @@ pub(super) fn claim(meta: &Meta, root: &Map<'_>, into: &mut Collected) {
             .or_else(|| meta.annotations.get(CLASS_ANNOTATION).cloned()),
         volume_name: text("volumeName").filter(|name| !name.is_empty()),
         access_modes: spec.get("accessModes").map(|field| field.texts()).unwrap_or_default(),
+        request: spec.get("resources").and_then(|field| size(&field.map()?.get("requests")?)),
         phase: ClaimPhase::Pending,
         deleting: false,
     };
     let claim = VolumeClaim { origin: meta.origin.clone(), claim };
-    spec.ignore(&["resources", "selector", "volumeMode", "dataSource", "dataSourceRef"]);
+    spec.ignore(&["selector", "volumeMode", "dataSource", "dataSourceRef"]);
     spec.ignore(&["volumeAttributesClassName"]);
     spec.finish(Severity::Warning);
     let key = (meta.namespace.clone(), meta.name.clone());

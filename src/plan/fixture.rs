@@ -241,6 +241,7 @@ fn shape(requests: Resources) -> PodShape {
         pinned: false,
         presumed: Resources::default(),
         unsupported: Vec::new(),
+        default_spread: None,
     }
 }
 
@@ -291,8 +292,13 @@ fn observed() -> Observed {
     world.nodes.insert(foreign.name.clone(), foreign);
     let pods = [("a", "n0"), ("b", "n0"), ("c", "n1"), ("d", "n2")];
     world.pods = pods.iter().map(|(name, node)| pod(name, node)).collect();
-    world.workloads =
-        vec![LiveWorkload { id: workload("api"), replicas: 4, delivered: true, template: None }];
+    world.workloads = vec![LiveWorkload {
+        id: workload("api"),
+        replicas: 4,
+        first_ordinal: 0,
+        delivered: true,
+        template: None,
+    }];
     world
 }
 

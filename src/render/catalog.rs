@@ -5,7 +5,8 @@ use serde_json::{Value, json};
 use super::amount::{gib, hourly, memory};
 use super::page::{Column, Page, Span, TextStyle, Tone, plain};
 use crate::catalog::{
-    Allocation, AllocationStep, CapacityType, Catalog, InstanceType, Offering, PriceSource,
+    Allocation, AllocationStep, CapacityType, Catalog, InstanceType, Offering, Overlaid,
+    PriceSource,
 };
 use crate::ids::{Region, ZoneName};
 use crate::plan::wire::Amount;
@@ -27,26 +28,43 @@ pub struct TypeRow<'a> {
 }
 
 /// An offering of a type.
-pub type OfferingRow<'a> = &'a Offering;
+#[derive(Debug)]
+pub struct OfferingRow<'a> {
+    /// The offering as the catalogue has it.
+    pub offering: &'a Offering,
+    /// What a repository says of it instead, where it says anything.
+    pub overlaid: Overlaid,
+}
+
+impl<'a> OfferingRow<'a> {
+    /// Returns the offering as the catalogue has it, which nothing changes.
+    #[must_use]
+    pub fn plain(offering: &'a Offering) -> Self {
+        let overlaid = Overlaid { price: offering.price, ..Overlaid::default() };
+        Self { offering, overlaid }
+    }
+}
 
 impl TypeRow<'_> {
     /// Returns the lowest known price; `capacity_type` narrows it to one way to buy.
     #[must_use]
     pub fn cheapest(&self, capacity_type: Option<CapacityType>) -> Option<MicroUsd> {
-        let wanted =
-            |offering: &&Offering| capacity_type.is_none_or(|c| c == offering.capacity_type);
-        self.offerings.iter().copied().filter(wanted).filter_map(|offering| offering.price).min()
+        let wanted = |row: &&OfferingRow<'_>| {
+            capacity_type.is_none_or(|wanted| wanted == row.offering.capacity_type)
+        };
+        self.offerings.iter().filter(wanted).filter_map(|row| row.overlaid.price).min()
     }
 
-    fn is_estimate(&self, offering: &Offering) -> bool {
-        self.without_licence || offering.estimated
+    fn is_estimate(&self, row: &OfferingRow<'_>) -> bool {
+        let OfferingRow { offering, overlaid } = row;
+        overlaid.price == offering.price && (self.without_licence || offering.estimated)
     }
 
     fn price(&self, capacity_type: CapacityType) -> String {
-        let estimated = |offering: &&Offering| {
-            offering.capacity_type == capacity_type && self.is_estimate(offering)
+        let estimated = |row: &OfferingRow<'_>| {
+            row.offering.capacity_type == capacity_type && self.is_estimate(row)
         };
-        let mark = if self.offerings.iter().copied().any(|o| estimated(&o)) { "~" } else { "" };
+        let mark = if self.offerings.iter().any(estimated) { "~" } else { "" };
         match self.cheapest(Some(capacity_type)) {
             Some(price) => format!("{mark}{}", price.rounded(4)),
             None => "-".to_owned(),
@@ -59,7 +77,8 @@ impl TypeRow<'_> {
             let zone = zone.as_str();
             zone.strip_prefix(region.as_str()).unwrap_or(zone).to_owned()
         };
-        let mut zones: Vec<String> = self.offerings.iter().map(|o| short(&o.zone)).collect();
+        let mut zones: Vec<String> =
+            self.offerings.iter().map(|row| short(&row.offering.zone)).collect();
         zones.sort_unstable();
         zones.dedup();
         zones.join(" ")
@@ -98,7 +117,9 @@ pub fn types_text(rows: &[TypeRow<'_>], catalog: &Catalog, style: &TextStyle) ->
     if rows.iter().any(|row| row.without_licence) {
         page.line([Span::new(WITHOUT_LICENCE, Tone::Faint)]);
     }
-    if rows.iter().any(|row| row.offerings.iter().any(|offering| offering.estimated)) {
+    let stands_in =
+        |of: &OfferingRow<'_>| of.offering.estimated && of.overlaid.price == of.offering.price;
+    if rows.iter().any(|row| row.offerings.iter().any(stands_in)) {
         page.line([Span::new(
             "~ no spot price is known; the on-demand price stands in.",
             Tone::Faint,
@@ -220,15 +241,21 @@ fn type_json(row: &TypeRow<'_>) -> Value {
     })
 }
 
-fn offering_json(row: &TypeRow<'_>, offering: &Offering) -> Value {
-    let Offering { zone, zone_id, capacity_type, price, estimated: _ } = offering;
-    json!({
+fn offering_json(row: &TypeRow<'_>, of: &OfferingRow<'_>) -> Value {
+    let Offering { zone, zone_id, capacity_type, .. } = of.offering;
+    let Overlaid { price, capacity, names } = &of.overlaid;
+    let mut value = json!({
         "zone": zone,
         "zone_id": zone_id,
         "capacity_type": capacity_type,
         "hourly": price,
-        "estimated": row.is_estimate(offering),
-    })
+        "estimated": row.is_estimate(of),
+    });
+    if !names.is_empty() {
+        value["overlays"] = json!(names);
+        value["overlaid_capacity"] = json!(capacity);
+    }
+    value
 }
 
 const STEP_COLUMNS: [Column; 4] = [
@@ -294,11 +321,28 @@ fn step_cells(title: &str, step: &AllocationStep) -> Vec<Span> {
     ]
 }
 
-fn offering_cells(row: &TypeRow<'_>, offering: &Offering) -> Vec<Span> {
-    let Offering { zone, zone_id, capacity_type, price, estimated: _ } = offering;
-    let mark = if row.is_estimate(offering) { " (estimated)" } else { "" };
-    let price = price.map_or_else(|| "not known".to_owned(), |price| hourly(price) + mark);
+fn offering_cells(row: &TypeRow<'_>, of: &OfferingRow<'_>) -> Vec<Span> {
+    let Offering { zone, zone_id, capacity_type, .. } = of.offering;
+    let mark = if row.is_estimate(of) { " (estimated)" } else { "" };
+    let price = of.overlaid.price.map_or_else(|| "not known".to_owned(), |p| hourly(p) + mark);
+    let price = price + &overlay_text(of);
     vec![plain(zone.as_str()), plain(zone_id.as_str()), plain(capacity_type.as_str()), plain(price)]
+}
+
+/// Returns what overlays change about an offering, and which they are.
+fn overlay_text(row: &OfferingRow<'_>) -> String {
+    let OfferingRow { offering, overlaid: Overlaid { price, capacity, names } } = row;
+    if names.is_empty() {
+        return String::new();
+    }
+    let mut changes = Vec::new();
+    if *price != offering.price {
+        let of_cloud = offering.price.map_or_else(|| "no known price".to_owned(), hourly);
+        changes.push(format!("instead of {of_cloud}"));
+    }
+    changes.extend(capacity.iter().map(|(name, amount)| format!("{name}: {amount}")));
+    let plural = if names.len() == 1 { "overlay" } else { "overlays" };
+    format!("  {plural} {}: {}", names.join(", "), changes.join(", "))
 }
 
 /// Returns the same as [`allocation_text`] as JSON.
@@ -342,7 +386,7 @@ mod tests {
     fn rows(catalog: &Catalog) -> Vec<TypeRow<'_>> {
         let row = |kind| TypeRow {
             kind,
-            offerings: kind.offerings.iter().collect(),
+            offerings: kind.offerings.iter().map(OfferingRow::plain).collect(),
             allocation: allocation(kind, &NodeSettings::default()),
             nodes_measured: u32::from(kind.arch == "arm64"),
             without_licence: false,
@@ -395,6 +439,24 @@ mod tests {
         assert!(text.contains("~0.0960") && text.contains(WITHOUT_LICENCE), "{text}");
         let json = types_json(&rows, &catalog.prices);
         assert_eq!(json["types"][0]["offerings"][0]["estimated"], true);
+    }
+
+    #[test]
+    fn what_overlays_say_stands_beside_what_the_cloud_says() {
+        let catalog = catalog();
+        let mut row = rows(&catalog).remove(0);
+        row.offerings[0].overlaid = Overlaid {
+            price: Some(MicroUsd(50_000)),
+            capacity: [("smarter-devices/fuse".into(), 4)].into(),
+            names: vec!["fuse".to_owned()],
+        };
+        let text = allocation_text(&row, &[], &catalog.prices, &TextStyle::default());
+        let expected = "$0.0500/h  overlay fuse: instead of $0.0960/h, smarter-devices/fuse: 4";
+        assert!(text.contains(expected), "{text}");
+        let json = allocation_json(&row, &[], &catalog.prices);
+        assert_eq!(json["offerings"][0]["overlays"], json!(["fuse"]));
+        assert_eq!(json["offerings"][0]["hourly"], "0.050000");
+        assert_eq!(json["offerings"][1].get("overlays"), None);
     }
 
     #[test]

@@ -113,6 +113,7 @@ fn block(reason: &BlockReason) -> String {
         BlockReason::PolicyWhenEmpty => "its pool lets only empty nodes go".to_owned(),
         BlockReason::ConsolidationDisabled => "its pool never consolidates".to_owned(),
         BlockReason::Unknown { what } => format!("not everything is known: {what}"),
+        BlockReason::NoOtherPlace => "its pods would have no other place".to_owned(),
         BlockReason::UnsupportedPod { workload, feature } => {
             format!("a pod of {workload} uses {feature}: where it may go is not planned")
         }

@@ -11,7 +11,7 @@ use super::topology::{Carriers, Role, Step, Tally};
 use super::volumes::Mounts;
 use super::{ClassIndex, Scheduler};
 use crate::demand::PodShape;
-use crate::ids::{LabelKey, WorkloadId, WorkloadKind};
+use crate::ids::{LabelKey, WorkloadId};
 use crate::pod::{NodeInclusion, PodAffinity, PodAffinityTerm, TopologySpread, WhenUnsatisfiable};
 use crate::requirement::key;
 use crate::storage::is_attach_resource;
@@ -24,18 +24,6 @@ const HARD_AFFINITY_WEIGHT: i64 = 1;
 /// Spreading that the scheduler adds to pods of controllers that ask for none: key, skew.
 /// Source: `pkg/scheduler/framework/plugins/podtopologyspread/plugin.go`.
 const SYSTEM_SPREAD: [(&str, i32); 2] = [(key::HOSTNAME, 3), (key::ZONE, 5)];
-
-/// How pods of controllers are spread that ask for no spreading themselves
-/// (`PodTopologySpreadArgs` of the scheduler's configuration).
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub enum DefaultSpread {
-    /// As the scheduler does if nobody says otherwise: softly over hosts and zones.
-    #[default]
-    System,
-    /// By these constraints (`defaultingType: List`); selectors are not used: the pods counted
-    /// are those of the same workload. An empty list turns default spreading off.
-    List(Vec<TopologySpread>),
-}
 
 /// Required affinity to other pods.
 #[derive(Debug, Clone)]
@@ -238,13 +226,11 @@ impl Scheduler {
             return;
         }
         let owner = self.rules.classes[index].owner.clone();
-        let Some(owner) = owner.filter(|owner| spreads(owner.kind)) else { return };
-        let (rules, needs_keys) = match &self.rules.default_spread {
-            DefaultSpread::System => (SYSTEM_SPREAD.map(system_spread).to_vec(), false),
-            DefaultSpread::List(rules) => (rules.clone(), true),
-        };
+        let owner = owner.filter(|owner| owner.kind.is_spread_by_default());
+        let Some(owner) = owner.filter(|_| shape.default_spread.is_none()) else { return };
+        let rules = SYSTEM_SPREAD.map(system_spread);
         let siblings = PodSet::Siblings(owner, shape.labels.clone());
-        self.constrain(index, &rules, |_| siblings.clone(), needs_keys);
+        self.constrain(index, &rules, |_| siblings.clone(), false);
     }
 
     /// Compiles the constraints of a class. Those of a kind belong together: a node counts for
@@ -362,26 +348,6 @@ impl Scheduler {
             self.on_node.push(on_node);
         }
         index
-    }
-}
-
-/// Returns whether the scheduler derives a selector from the controller of such pods.
-///
-/// Source: `pkg/scheduler/framework/plugins/helper/spread.go`.
-fn spreads(kind: WorkloadKind) -> bool {
-    match kind {
-        WorkloadKind::Deployment
-        | WorkloadKind::StatefulSet
-        | WorkloadKind::ReplicaSet
-        | WorkloadKind::ReplicationController
-        // Its pods belong to a ReplicaSet.
-        | WorkloadKind::Rollout => true,
-        WorkloadKind::DaemonSet
-        | WorkloadKind::Job
-        | WorkloadKind::CronJob
-        | WorkloadKind::ScaledJob
-        | WorkloadKind::CapacityBuffer
-        | WorkloadKind::Pod => false,
     }
 }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::class::{Class, DefaultSpread};
+use super::class::Class;
 use super::local::Local;
 use super::pods::{Anchor, NamespaceLabels, PodSet};
 use super::volumes::Catalogue;
@@ -15,7 +15,6 @@ use crate::units::ResourceName;
 #[derive(Debug, Clone)]
 pub(super) struct Rules {
     pub(super) namespaces: NamespaceLabels,
-    pub(super) default_spread: DefaultSpread,
     pub(super) classes: Vec<Class>,
     pub(super) class_index: BTreeMap<(Arc<PodShape>, Option<WorkloadId>, bool), usize>,
     pub(super) locals: Vec<Local>,
@@ -44,7 +43,6 @@ impl Rules {
     pub(super) fn new(namespaces: NamespaceLabels) -> Self {
         Self {
             namespaces,
-            default_spread: DefaultSpread::default(),
             classes: Vec::new(),
             class_index: BTreeMap::new(),
             locals: Vec::new(),

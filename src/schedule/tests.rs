@@ -64,6 +64,7 @@ fn pod(app: &str) -> PodShape {
         pinned: false,
         presumed: Resources::default(),
         unsupported: Vec::new(),
+        default_spread: None,
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 use super::budgets::Budget;
 use super::state::{Controller, Due, PodKey, PodRef, State};
@@ -41,7 +42,12 @@ impl State {
             let key = template_key(&workload.template);
             self.templates.insert(key.clone(), workload.template.clone());
             let template = Some(key);
-            let controller = Controller { replicas: workload.replicas, delivered: true, template };
+            let controller = Controller {
+                replicas: workload.replicas,
+                first_ordinal: workload.first_ordinal,
+                delivered: true,
+                template,
+            };
             self.controllers.insert(id.clone(), controller);
             self.reconcile(id);
             if id.kind == WorkloadKind::Pod {
@@ -54,10 +60,8 @@ impl State {
 
     /// Brings the pods of one workload to what its controller wants.
     pub(super) fn reconcile(&mut self, id: &WorkloadId) {
-        let Some(Controller { replicas, delivered, template }) = self.controllers.get(id).cloned()
-        else {
-            return;
-        };
+        let Some(controller) = self.controllers.get(id).cloned() else { return };
+        let Controller { replicas, first_ordinal, delivered, template } = controller;
         if let Some(template) = template.as_ref().filter(|_| delivered) {
             self.stop_outdated(id, template);
         }
@@ -70,7 +74,10 @@ impl State {
             | WorkloadKind::CronJob
             | WorkloadKind::Rollout
             | WorkloadKind::ScaledJob => self.scale_replicas(id, replicas, &template),
-            WorkloadKind::StatefulSet => self.scale_ordinals(id, replicas, &template),
+            WorkloadKind::StatefulSet => {
+                let ordinals = first_ordinal..first_ordinal.saturating_add(replicas);
+                self.scale_ordinals(id, ordinals, &template);
+            }
             // Daemons follow the nodes, at each tick; nobody replaces a bare pod; a buffer is room.
             WorkloadKind::DaemonSet | WorkloadKind::Pod | WorkloadKind::CapacityBuffer => {}
         }
@@ -132,8 +139,8 @@ impl State {
         pods.into_iter().map(key_of).collect()
     }
 
-    fn scale_ordinals(&mut self, id: &WorkloadId, replicas: u32, template: &str) {
-        let kept: BTreeSet<String> = (0..replicas).map(|n| format!("{}-{n}", id.name)).collect();
+    fn scale_ordinals(&mut self, id: &WorkloadId, ordinals: Range<u32>, template: &str) {
+        let kept: BTreeSet<String> = ordinals.map(|n| format!("{}-{n}", id.name)).collect();
         for pod in self.active(id).into_iter().filter(|(_, name)| !kept.contains(&**name)) {
             self.stop(&pod);
         }

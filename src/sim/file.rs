@@ -239,8 +239,12 @@ fn revive(observed: Observed, hidden: Hidden, shape_of: ShapeOf) -> Result<State
         state.pods.insert(pod);
     }
     for live in workloads {
-        let controller =
-            Controller { replicas: live.replicas, delivered: live.delivered, template: None };
+        let controller = Controller {
+            replicas: live.replicas,
+            first_ordinal: live.first_ordinal,
+            delivered: live.delivered,
+            template: None,
+        };
         state.controllers.insert(live.id, controller);
     }
     roll_out(&mut state, rollouts)?;

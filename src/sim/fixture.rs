@@ -111,7 +111,7 @@ pub(crate) fn template(app: &str, cpu_milli: i64) -> PodTemplate {
 impl Delivery {
     pub(crate) fn with(mut self, kind: WorkloadKind, name: &str, replicas: u32, cpu: i64) -> Self {
         let template = Arc::new(template(name, cpu));
-        let workload = DeliveredWorkload { replicas, template };
+        let workload = DeliveredWorkload { replicas, first_ordinal: 0, template };
         self.workloads.insert(id(kind, name), workload);
         self
     }

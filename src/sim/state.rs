@@ -71,6 +71,8 @@ pub(super) struct Token {
 #[derive(Debug, Clone)]
 pub(super) struct Controller {
     pub(super) replicas: u32,
+    /// The number of the first pod of a `StatefulSet`.
+    pub(super) first_ordinal: u32,
     pub(super) delivered: bool,
     /// Key of the template of new pods; `None` where no one delivered the workload.
     pub(super) template: Option<String>,
@@ -325,6 +327,7 @@ impl State {
         let live = |(id, controller): (&WorkloadId, &Controller)| LiveWorkload {
             id: id.clone(),
             replicas: controller.replicas,
+            first_ordinal: controller.first_ordinal,
             delivered: controller.delivered,
             template: controller.template.clone(),
         };

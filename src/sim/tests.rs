@@ -252,6 +252,24 @@ fn a_stateful_set_keeps_its_names_and_gives_up_the_highest_ordinals() {
 }
 
 #[test]
+fn a_stateful_set_counts_from_its_first_ordinal() {
+    let world = fleet(2);
+    let from = |first_ordinal| {
+        let mut delivery = Delivery::default().with(WorkloadKind::StatefulSet, "db", 2, 100);
+        delivery.workloads.values_mut().for_each(|set| set.first_ordinal = first_ordinal);
+        delivery
+    };
+    let names =
+        |world: &World| pods(world, "db").iter().map(|p| p.name.to_string()).collect::<Vec<_>>();
+    for (first, expected) in [(5, ["db-5", "db-6"]), (6, ["db-6", "db-7"]), (0, ["db-0", "db-1"])] {
+        deliver(&world, &from(first));
+        settle(&world);
+        assert_eq!(names(&world), expected);
+        assert_eq!(world.observed().workloads[0].first_ordinal, first);
+    }
+}
+
+#[test]
 fn a_new_template_replaces_every_pod() {
     let world = fleet(2);
     deliver(&world, &Delivery::default().with(WorkloadKind::Deployment, "api", 2, 100));

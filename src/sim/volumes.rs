@@ -58,7 +58,10 @@ impl State {
     /// Returns what a pod asks for, with its volumes where they are now; `None` where its template
     /// is not known.
     pub(super) fn pod_shape(&mut self, pod: &Pod) -> Option<Arc<PodShape>> {
-        let shape = self.shape(&pod.namespace, &pod.template)?;
+        let mut shape = self.shape(&pod.namespace, &pod.template)?;
+        if let Some(owner) = pod.owner.as_ref().filter(|_| shape.default_spread.is_some()) {
+            shape = Arc::new(PodShape::clone(&shape).spread_by_default(owner.kind));
+        }
         Some(self.mounted(shape, &pod.template, Some(&pod.name)))
     }
 
@@ -182,6 +185,8 @@ impl State {
             driver: Some(driver),
             storage_class: claim.storage_class,
             claim: None,
+            capacity: claim.request,
+            access_modes: claim.access_modes,
         };
         let id = format!("pvc-{}", self.next_uid());
         self.storage.volumes.insert(id.clone(), volume);

@@ -230,9 +230,7 @@ impl Assembly<'_> {
                 KeepReason::Needed { pods }
             }
             Fate::Stays(reason) => reason.clone(),
-            Fate::Leaves(_) => blocked(BlockReason::Unknown {
-                what: "its pods would have no other place".to_owned(),
-            }),
+            Fate::Leaves(_) => blocked(BlockReason::NoOtherPlace),
             Fate::Free | Fate::OnlyWhenEmpty(_) if self.outcome.barred.contains(&node.name) => {
                 blocked(BlockReason::Budget)
             }

@@ -15,7 +15,7 @@ use crate::catalog::{Catalog, ebs_volumes};
 use crate::demand::{Demand, PodShape, Sharing};
 use crate::fleet::Observed;
 use crate::ids::{InstanceTypeName, LabelValue, Labels, PoolName};
-use crate::manifest::{AmiFamily, Desired};
+use crate::manifest::{Desired, NodeClass};
 use crate::requirement::key;
 use crate::storage::{EBS_DRIVER, attach_resource};
 use crate::units::Resources;
@@ -112,15 +112,16 @@ impl<'a> AttachRules<'a> {
         if driver == EBS_DRIVER
             && let Some(kind) = kind.and_then(|kind| self.catalog.get(kind))
         {
-            return i64::from(ebs_volumes(kind, self.family(pool)));
+            return i64::from(ebs_volumes(kind, self.volumes(pool)));
         }
         told(None).unwrap_or(NO_LIMIT)
     }
 
-    fn family(&self, pool: Option<&PoolName>) -> AmiFamily {
+    /// Returns how many volumes nodes of a pool have themselves; a node of no pool has one.
+    fn volumes(&self, pool: Option<&PoolName>) -> i64 {
         let pool = pool.and_then(|name| self.desired.pools.get(name));
         let class = pool.and_then(|pool| self.desired.node_classes.get(pool.node_class.as_ref()?));
-        class.map_or(AmiFamily::Al2023, |class| class.ami_family)
+        class.map_or(1, NodeClass::volumes)
     }
 }
 
@@ -134,6 +135,7 @@ mod tests {
 
     use super::*;
     use crate::demand::{Cause, DemandMode, Mount};
+    use crate::manifest::{AmiFamily, BlockDevice};
     use crate::requirement::Requirements;
     use crate::solve::{Offers, Supply};
     use crate::story::Story;
@@ -145,6 +147,7 @@ mod tests {
             driver: Some(driver.to_owned()),
             nodes: vec![Requirements::default()],
             cause: Cause::Bound,
+            settles: false,
             waits: None,
         }
     }
@@ -185,6 +188,30 @@ mod tests {
         assert_eq!(asked(&shape), Some(1));
         shape.volumes[1].driver = None;
         assert_eq!(asked(&shape), None, "and nothing changes for pods without any");
+    }
+
+    #[test]
+    fn volumes_of_the_node_itself_take_the_place_of_those_of_pods() {
+        let mut story = Story::new(&["m5.large"], 100, 100);
+        let more = |class: &mut NodeClass, names: &[&str]| {
+            let device =
+                |name: &&str| BlockDevice { name: (*name).to_owned(), ..Default::default() };
+            class.machine.devices = names.iter().map(device).collect();
+        };
+        for (rule, family, names, expected) in [
+            ("the root volume", AmiFamily::Al2023, &[][..], 25),
+            ("the root volume, set up otherwise", AmiFamily::Al2023, &["/dev/xvda"], 25),
+            ("one beside it", AmiFamily::Al2023, &["/dev/xvda", "/dev/xvdb"], 24),
+            ("one beside it, which alone is named", AmiFamily::Al2023, &["/dev/xvdb"], 24),
+            ("two of Bottlerocket", AmiFamily::Bottlerocket, &["/dev/xvdb"], 24),
+            ("an image of the user's own", AmiFamily::Custom, &[], 25),
+        ] {
+            for class in story.desired.node_classes.values_mut() {
+                class.ami_family = family;
+                more(class, names);
+            }
+            assert_eq!(limits(&story, EBS_DRIVER).get("m5.large"), Some(&expected), "{rule}");
+        }
     }
 
     #[test]

@@ -20,7 +20,7 @@ use jiff::Timestamp;
 
 use super::standing::Standing;
 use super::target::{NewNode, Relaxed};
-use super::template::{Template, asked_values};
+use super::template::{Asked, Template};
 use super::variety;
 use crate::catalog::Catalog;
 use crate::demand::{Daemon, PodShape};
@@ -85,6 +85,8 @@ pub enum PoolRefusal {
     NoOffering,
     /// Nothing that satisfies its requirements can be had now.
     Withheld(Withheld),
+    /// Pods ask for more combinations of labels that it leaves open than offers are made for.
+    TooManyLabels,
 }
 
 /// Why an offer that a pool could make is not made.
@@ -113,7 +115,7 @@ pub struct Offers {
     pub fixed: BTreeMap<PoolName, Vec<Offer>>,
     /// Offers that are not made now, and why.
     pub withheld: Vec<(Offer, Withheld)>,
-    /// Pools without offers, with the reason.
+    /// Pools without offers, with the reason, and those that make not every offer.
     pub refusals: BTreeMap<PoolName, PoolRefusal>,
 }
 
@@ -134,6 +136,8 @@ pub struct Supply<'a> {
 pub(super) struct Stock {
     pub offers: Vec<Offer>,
     pub withheld: Vec<(Offer, Withheld)>,
+    /// Whether pods ask for more combinations of custom labels than offers are made for.
+    pub is_cut: bool,
 }
 
 impl Offers {
@@ -148,7 +152,7 @@ impl Offers {
         shapes: impl IntoIterator<Item = &'a PodShape>,
     ) -> Self {
         let shapes: Vec<&PodShape> = shapes.into_iter().collect();
-        let asked = asked_values(shapes.iter().copied());
+        let asked = Asked::of(shapes.iter().copied());
         let mut offers = Self::default();
         for pool in supply.desired.pools.values() {
             let template = match Template::of(pool, supply) {
@@ -173,6 +177,9 @@ impl Offers {
     }
 
     fn add(&mut self, pool: &Pool, mut stock: Stock) {
+        if stock.is_cut {
+            self.refusals.insert(pool.name.clone(), PoolRefusal::TooManyLabels);
+        }
         if stock.offers.is_empty() {
             let why = stock.withheld.iter().map(|(_, why)| why).min();
             let refusal = why.map_or(PoolRefusal::NoOffering, |w| PoolRefusal::Withheld(w.clone()));

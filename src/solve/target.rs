@@ -335,6 +335,8 @@ pub enum BlockReason {
         /// What is not known.
         what: String,
     },
+    /// Its pods would have no other place.
+    NoOtherPlace,
     /// A pod on it uses something that placement does not know yet.
     UnsupportedPod {
         /// Its workload.

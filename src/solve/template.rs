@@ -13,11 +13,20 @@ use crate::demand::{Daemon, PodShape};
 use crate::fleet::{MatchCriteria, Reservation};
 use crate::ids::{LabelKey, LabelValue, Labels};
 use crate::manifest::{AmiFamily, Generation, NodeClass, Pool, ReservationTerm};
+use crate::pod::{TopologySpread, WhenUnsatisfiable};
 use crate::requirement::{LabelSet, Requirements, is_well_known, key, label};
 use crate::units::{MicroUsd, Resources};
 
-/// Most combinations of custom label values that one offering is split into.
+/// Most combinations of custom label values that one offering is split into so that pods which name
+/// different labels can share nodes; above it, only the combinations that one pod names by itself.
 const SPLITS_MAX: usize = 64;
+
+/// Most combinations of custom label values in any case. Pods that ask for further ones are refused
+/// with that reason.
+const COMBINATIONS_MAX: usize = 1_024;
+
+/// Most values of a custom label that pods can be spread over.
+const DOMAINS_MAX: u64 = 64;
 
 /// What every node of a pool has in common.
 pub(super) struct Template<'a> {
@@ -103,7 +112,7 @@ impl<'a> Template<'a> {
     /// it.
     fn certain(&self, stock: &mut Stock, daemons: &[Daemon]) {
         let Some((kind, open)) = self.group else { return };
-        let Stock { offers, withheld } = stock;
+        let Stock { offers, withheld, .. } = stock;
         let withheld = withheld.iter_mut().map(|(offer, _)| offer);
         for offer in offers.iter_mut().chain(withheld) {
             offer.node.labels.retain(|label, _| {
@@ -121,13 +130,10 @@ impl<'a> Template<'a> {
     }
 
     /// Returns every offer of the pool; `asked` holds the label values that pods ask for.
-    pub(super) fn stock(
-        &self,
-        asked: &BTreeMap<LabelKey, BTreeSet<LabelValue>>,
-        daemons: &[Daemon],
-    ) -> Stock {
+    pub(super) fn stock(&self, asked: &Asked, daemons: &[Daemon]) -> Stock {
         let splits = self.splits(asked);
-        let mut stock = Stock::default();
+        let is_cut = splits.len() >= COMBINATIONS_MAX;
+        let mut stock = Stock { is_cut, ..Stock::default() };
         for kind in self.supply.catalog.types.values() {
             let labels = self.type_labels(kind);
             let of_type = |key: &LabelKey| {
@@ -208,23 +214,37 @@ impl<'a> Template<'a> {
     /// Returns the combinations of custom labels that its nodes can have, given what pods ask for.
     ///
     /// A label whose value the pool decides has one state. One that the pool leaves open is split:
-    /// each value some pod asks for, and one further state for the rest.
-    fn splits(&self, asked: &BTreeMap<LabelKey, BTreeSet<LabelValue>>) -> Vec<Labels> {
-        let mut splits = vec![Labels::new()];
-        for (key, set) in open(&self.requirements, &self.labels) {
-            let states = open_states(set, asked.get(key));
-            let combine = |base: &Labels, state: &Option<LabelValue>| {
-                let mut labels = base.clone();
-                labels.extend(state.iter().map(|value| (key.clone(), value.clone())));
-                labels
-            };
-            splits = splits
-                .iter()
-                .flat_map(|base| states.iter().map(move |state| combine(base, state)))
-                .take(SPLITS_MAX)
-                .collect();
+    /// each value some pod asks for, each that pods can be spread over, and one further state for the
+    /// rest.
+    fn splits(&self, asked: &Asked) -> Vec<Labels> {
+        let open: Vec<_> = open(&self.requirements, &self.labels).collect();
+        let any = |key: &LabelKey, set: &LabelSet| {
+            let mut wanted = asked.domains(key, set);
+            wanted.extend(asked.of_any(key).filter(|value| set.values().contains(value)).cloned());
+            states(set, &wanted)
+        };
+        let all = product(open.iter().map(|(key, set)| (*key, any(key, set))), SPLITS_MAX + 1);
+        if all.len() <= SPLITS_MAX {
+            return all;
         }
-        splits
+        let rest = |(key, set): &(&LabelKey, &LabelSet)| states(set, &asked.domains(key, set));
+        let mut found: BTreeSet<Labels> = BTreeSet::new();
+        let none = BTreeMap::new();
+        for alternative in std::iter::once(&none).chain(&asked.alternatives) {
+            let of_key = |(key, set): &(&'_ LabelKey, &LabelSet)| match alternative.get(*key) {
+                Some(values) => {
+                    let meets = |value: &&LabelValue| set.values().contains(value);
+                    states(set, &values.iter().filter(meets).cloned().collect())
+                }
+                None => rest(&(*key, *set)),
+            };
+            let keys = open.iter().map(|key| (key.0, of_key(key)));
+            found.extend(product(keys, COMBINATIONS_MAX));
+            if found.len() >= COMBINATIONS_MAX {
+                break;
+            }
+        }
+        found.into_iter().take(COMBINATIONS_MAX).collect()
     }
 
     fn offers(
@@ -336,10 +356,9 @@ pub(super) fn open<'r>(
     requirements.filter(|(key, _)| !is_well_known(key.as_str()) && !decided.contains_key(*key))
 }
 
-/// The states to make offers for, of a label that the pool leaves open.
-fn open_states(set: &LabelSet, asked: Option<&BTreeSet<LabelValue>>) -> Vec<Option<LabelValue>> {
-    let wanted = asked.into_iter().flatten().filter(|value| set.values().contains(value));
-    let mut states: Vec<Option<LabelValue>> = wanted.cloned().map(Some).collect();
+/// The states to make offers for, of a label that the pool leaves open and some pods want.
+fn states(set: &LabelSet, wanted: &BTreeSet<LabelValue>) -> Vec<Option<LabelValue>> {
+    let mut states: Vec<Option<LabelValue>> = wanted.iter().cloned().map(Some).collect();
     if set.allows_absence() {
         states.push(None);
     } else if states.is_empty() {
@@ -348,20 +367,72 @@ fn open_states(set: &LabelSet, asked: Option<&BTreeSet<LabelValue>>) -> Vec<Opti
     states
 }
 
-/// Returns, for every label key that a pod's choice of nodes names, the values it could ask for.
-pub(super) fn asked_values<'a>(
-    shapes: impl IntoIterator<Item = &'a PodShape>,
-) -> BTreeMap<LabelKey, BTreeSet<LabelValue>> {
-    let mut asked: BTreeMap<LabelKey, BTreeSet<LabelValue>> = BTreeMap::new();
-    let alternatives = shapes.into_iter().flat_map(|shape| &shape.nodes.any_of);
-    for (key, set) in alternatives.flat_map(Requirements::iter) {
-        if is_well_known(key.as_str()) || asked.get(key).is_some_and(|held| held.len() > SPLITS_MAX)
-        {
-            continue;
+/// Returns the combinations of the states of keys, the first `most` of them.
+fn product<'k>(
+    keys: impl Iterator<Item = (&'k LabelKey, Vec<Option<LabelValue>>)>,
+    most: usize,
+) -> Vec<Labels> {
+    keys.fold(vec![Labels::new()], |combined, (key, states)| {
+        let combine = |base: &Labels, state: &Option<LabelValue>| {
+            let mut labels = base.clone();
+            labels.extend(state.iter().map(|value| (key.clone(), value.clone())));
+            labels
+        };
+        let all = combined.iter().flat_map(|base| states.iter().map(move |s| combine(base, s)));
+        all.take(most).collect()
+    })
+}
+
+/// What pods ask of labels that are not well known.
+#[derive(Debug, Default)]
+pub(super) struct Asked {
+    /// The values that each alternative of some pod's nodes names, by key.
+    alternatives: BTreeSet<BTreeMap<LabelKey, BTreeSet<LabelValue>>>,
+    /// Keys whose values are domains: pods are spread over them, kept together or apart.
+    topologies: BTreeSet<LabelKey>,
+}
+
+impl Asked {
+    /// Returns what the pods of these shapes ask for.
+    pub(super) fn of<'a>(shapes: impl IntoIterator<Item = &'a PodShape>) -> Self {
+        let mut asked = Self::default();
+        for shape in shapes {
+            for alternative in &shape.nodes.any_of {
+                let custom = alternative.iter().filter(|(key, _)| !is_well_known(key.as_str()));
+                let named: BTreeMap<_, _> =
+                    custom.map(|(key, set)| (key.clone(), named_values(set))).collect();
+                if !named.is_empty() {
+                    asked.alternatives.insert(named);
+                }
+            }
+            let terms = shape.affinity.required.iter().chain(&shape.anti_affinity.required);
+            let hard = |rule: &&TopologySpread| {
+                rule.when_unsatisfiable == WhenUnsatisfiable::DoNotSchedule
+            };
+            let spread = shape.spread.iter().filter(hard).map(|rule| &rule.topology_key);
+            let keys = terms.map(|term| &term.topology_key).chain(spread);
+            asked.topologies.extend(keys.filter(|key| !is_well_known(key.as_str())).cloned());
         }
-        let values =
-            set.values().finite(64).unwrap_or_else(|| set.values().any().into_iter().collect());
-        asked.entry(key.clone()).or_default().extend(values);
+        asked
     }
-    asked
+
+    /// Returns the values of `key` that some pod names.
+    fn of_any(&self, key: &LabelKey) -> impl Iterator<Item = &LabelValue> {
+        self.alternatives.iter().filter_map(|named| named.get(key)).flatten()
+    }
+
+    /// Returns the values of `set` that are domains of some pod. A pool that takes any value but a
+    /// few names no domain itself.
+    fn domains(&self, key: &LabelKey, set: &LabelSet) -> BTreeSet<LabelValue> {
+        let is_topology = self.topologies.contains(key);
+        let values = is_topology.then(|| set.values().finite(DOMAINS_MAX)).flatten();
+        let most = usize::try_from(DOMAINS_MAX).unwrap_or(usize::MAX);
+        values.into_iter().flatten().take(most).collect()
+    }
+}
+
+/// Returns the values that a pod's wish names; one of them where it names none.
+fn named_values(set: &LabelSet) -> BTreeSet<LabelValue> {
+    let values = set.values().finite(DOMAINS_MAX);
+    values.unwrap_or_else(|| set.values().any().into_iter().collect()).into_iter().collect()
 }

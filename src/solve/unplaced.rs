@@ -1,5 +1,6 @@
 //! Why pods have no place: what ruled out each offer, and the nearest change that would help.
 
+mod nearest;
 mod pools;
 mod rules;
 
@@ -12,13 +13,12 @@ use super::Input;
 use super::aside::aside;
 use super::groups;
 use super::limits::amount;
-use super::offer::{Offer, Offers, Withheld, pool_requirements};
+use super::offer::{Offer, Offers, PoolRefusal, Withheld};
 use super::rescue::Hearing;
-use super::target::{Contest, Rejection, Relaxed, Unplaced};
-use crate::catalog::{CapacityType, InstanceType, NodeSettings};
+use super::target::{Contest, Rejection, Unplaced};
 use crate::demand::{Mount, PodGroup, PodShape};
-use crate::ids::{PoolName, ReservationId};
-use crate::manifest::{Desired, PoolLimits};
+use crate::ids::{Labels, PoolName, ReservationId};
+use crate::manifest::PoolLimits;
 use crate::pod::untolerated;
 use crate::requirement::{Requirements, key};
 use crate::schedule::UnfitReason;
@@ -33,7 +33,7 @@ pub(super) struct Inquest<'a> {
     pub offers: &'a Offers,
 }
 
-/// The most of each resource that a node of each pool leaves to pods.
+/// The most of each resource that nodes which are too small leave to pods, by pool.
 type Largest<'a> = BTreeMap<&'a PoolName, Resources>;
 
 /// Why one offer does not take a pod.
@@ -46,6 +46,8 @@ enum Obstacle {
     Volume {
         place: String,
     },
+    /// Its node affinity, and its volumes, leave no term that a node could meet.
+    NoTerm,
     TooSmall {
         resource: String,
     },
@@ -129,7 +131,7 @@ impl Inquest<'_> {
         for (offer, last) in self.not_offered() {
             obstacles.push((offer, obstacle(shape, offer).unwrap_or(last)));
         }
-        let largest = self.largest();
+        let largest = largest(&obstacles);
         for (offer, obstacle) in &obstacles {
             let reason = self.describe(shape, &largest, (offer, obstacle));
             *counts.entry(reason).or_insert(0) += 1;
@@ -163,7 +165,10 @@ impl Inquest<'_> {
         let mut first = None;
         for (offer, obstacle) in obstacles {
             match obstacle {
-                Obstacle::Taint(_) | Obstacle::Label { .. } | Obstacle::Volume { .. } => {}
+                Obstacle::Taint(_)
+                | Obstacle::Label { .. }
+                | Obstacle::NoTerm
+                | Obstacle::Volume { .. } => {}
                 Obstacle::TooSmall { .. } => {
                     first = first.or(Some((*offer, obstacle)));
                 }
@@ -206,6 +211,7 @@ impl Inquest<'_> {
                 format!("the pod asks for {key} {asked}; pool {pool} does not make such nodes"),
             ),
             Obstacle::Volume { place } => ("volume-elsewhere".to_owned(), place.clone()),
+            Obstacle::NoTerm => ("wrong-label".to_owned(), no_term(shape)),
             Obstacle::TooSmall { resource } => {
                 let largest = largest.get(pool).map_or(0, |room| amount(room, resource));
                 let asked = show(resource, amount(&shape.requests, resource));
@@ -241,17 +247,6 @@ impl Inquest<'_> {
         }
     }
 
-    /// Returns, by pool, the most of each resource that one of its nodes leaves to pods.
-    fn largest(&self) -> Largest<'_> {
-        let all = self.offers.list.iter().chain(self.not_offered().map(|(offer, _)| offer));
-        let mut largest = Largest::new();
-        for offer in all {
-            let most = largest.entry(&offer.node.pool).or_default();
-            *most = most.at_least(&offer.room);
-        }
-        largest
-    }
-
     fn limit_detail(&self, pool: &PoolName) -> String {
         let mut limits = groups::limits(self.input.desired, self.input.observed);
         let PoolLimits { resources, nodes } = limits.remove(pool).unwrap_or_default();
@@ -263,145 +258,48 @@ impl Inquest<'_> {
     }
 
     fn refusals(&self) -> impl Iterator<Item = Rejection> {
-        self.offers.refusals.iter().map(|(pool, refusal)| Rejection {
+        // What is withheld stands among the offers already.
+        let told =
+            |(_, refusal): &(&PoolName, &PoolRefusal)| !matches!(refusal, PoolRefusal::Withheld(_));
+        self.offers.refusals.iter().filter(told).map(|(pool, refusal)| Rejection {
             reason: "pool-unusable".to_owned(),
             detail: refusal_text(pool, refusal),
             count: 0,
         })
     }
+}
 
-    /// Returns the smallest change that would let the pod be placed, in words.
-    fn nearest(&self, shape: &PodShape, obstacles: &[(&Offer, Obstacle)]) -> Option<String> {
-        if self.input.desired.pools.is_empty() {
-            return Some("declare a NodePool: the repository has none".to_owned());
-        }
-        if let Some((offer, _)) =
-            obstacles.iter().find(|(_, obstacle)| matches!(obstacle, Obstacle::LimitForNow))
-        {
-            let node = &offer.node;
-            return Some(format!(
-                "plan again once this plan is applied: the nodes that go leave room for one {} \
-                 within the limits of pool {}",
-                node.instance_type, node.pool
-            ));
-        }
-        let limited = obstacles.iter().find(|(_, o)| matches!(o, Obstacle::Limit));
-        if let Some((offer, _)) = limited {
-            let node = &offer.node;
-            return Some(format!(
-                "raise the limits of pool {} by at least one {} (cpu {}, memory {})",
-                node.pool, node.instance_type, node.capacity.cpu, node.capacity.memory
-            ));
-        }
-        let roomy = obstacles.iter().filter(|(offer, _)| shape.requests.fits(&offer.room));
-        let by_cost = roomy.min_by_key(|(offer, _)| offer.node.price);
-        if let Some((offer, obstacle)) = by_cost {
-            let change = match obstacle {
-                Obstacle::Taint(taint) => format!("tolerate taint {taint}"),
-                Obstacle::Label { key, asked } => {
-                    format!(
-                        "let pool {} make nodes with {key} {asked}, or drop the wish",
-                        offer.node.pool
-                    )
-                }
-                Obstacle::Volume { place } => {
-                    format!("let pool {} make nodes there, since {place}", offer.node.pool)
-                }
-                Obstacle::Fixed => format!("raise `replicas` of pool {}", offer.node.pool),
-                Obstacle::Withheld(Withheld::Excluded { until }) => format!("wait until {until}"),
-                Obstacle::Withheld(Withheld::TooFewValues(Relaxed { key, .. })) => {
-                    format!("lower minValues of {key} in pool {}", offer.node.pool)
-                }
-                Obstacle::Reservation(id)
-                | Obstacle::Withheld(Withheld::UsedUp { reservation: id }) => {
-                    format!("enlarge reservation {id}, or let the pool use other capacity")
-                }
-                Obstacle::Rule(reason) => {
-                    return rules::told(shape, &offer.node.labels, reason).remedy;
-                }
-                Obstacle::TooSmall { .. }
-                | Obstacle::Limit
-                | Obstacle::LimitForNow
-                | Obstacle::Order => return None,
-            };
-            return Some(format!(
-                "{change}: {} at ${}/h would hold it",
-                offer.node.instance_type,
-                offer.node.price.rounded(4)
-            ));
-        }
-        self.nearest_type(shape)
+/// Returns, by pool, the most of each resource that a node which is too small leaves to pods.
+fn largest<'o>(obstacles: &[(&'o Offer, Obstacle)]) -> Largest<'o> {
+    let small = obstacles.iter().filter(|(_, why)| matches!(why, Obstacle::TooSmall { .. }));
+    let mut largest = Largest::new();
+    for (offer, _) in small {
+        let most = largest.entry(&offer.node.pool).or_default();
+        *most = most.at_least(&offer.room);
     }
-
-    /// The type of the region that would hold the pod and breaks the fewest requirements of the
-    /// pool; the cheapest of several.
-    fn nearest_type(&self, shape: &PodShape) -> Option<String> {
-        let (pool, settings) = self.first_pool()?;
-        let daemons =
-            self.offers.list.first().map(|offer| offer.daemons.clone()).unwrap_or_default();
-        let requirements = pool_requirements(&self.input.desired.pools[&pool]);
-        let broken = |kind: &InstanceType| -> Vec<String> {
-            let of_type = requirements.iter().filter_map(|(key, set)| {
-                let value = kind.labels.get(key)?;
-                (!set.contains(Some(value))).then(|| format!("{key} {value}, not {set}"))
-            });
-            of_type.collect()
-        };
-        let types = self.input.catalog.types.values().filter(|kind| !kind.bare_metal);
-        let holding = types.filter_map(|kind| {
-            let room = self.input.catalog.allocation(kind, &settings).allocatable.minus(&daemons);
-            let on_demand =
-                kind.offerings.iter().filter(|o| o.capacity_type == CapacityType::OnDemand);
-            let price = on_demand.filter_map(|o| o.price).min()?;
-            shape.requests.fits(&room).then(|| (broken(kind), price, kind))
-        });
-        let best =
-            holding.min_by(|a, b| (a.0.len(), a.1, &a.2.name).cmp(&(b.0.len(), b.1, &b.2.name)));
-        let Some((broken, price, kind)) = best else {
-            return Some(
-                "lower the requests: no instance type of the region holds such a pod".to_owned(),
-            );
-        };
-        let why =
-            if broken.is_empty() { String::new() } else { format!(" ({})", broken.join("; ")) };
-        let (name, price) = (&kind.name, price.rounded(4));
-        Some(format!("let pool {pool} use {name}{why}: ${price}/h on demand"))
-    }
-
-    fn first_pool(&self) -> Option<(PoolName, NodeSettings)> {
-        let desired: &Desired = self.input.desired;
-        desired.pools.values().find_map(|pool| {
-            let class = desired.node_classes.get(pool.node_class.as_ref()?)?;
-            Some((pool.name.clone(), NodeSettings::of(pool, class)))
-        })
-    }
+    largest
 }
 
 /// Returns what keeps a pod off a node of the offer in any case.
 fn obstacle(shape: &PodShape, offer: &Offer) -> Option<Obstacle> {
+    obstacles(shape, offer).into_iter().next()
+}
+
+/// Returns everything that keeps a pod off a node of the offer in any case, most important first; of
+/// labels the first that its first term misses.
+fn obstacles(shape: &PodShape, offer: &Offer) -> Vec<Obstacle> {
     let node = &offer.node;
+    let mut found = Vec::new();
     if let Some(taint) = untolerated(&node.taints, &shape.tolerations) {
         let taint = format!("{}={}:{:?}", taint.key, taint.value, taint.effect);
-        return Some(Obstacle::Taint(taint));
+        found.push(Obstacle::Taint(taint));
     }
     let labels = &node.labels;
     let reached = |mount: &&Mount| !mount.nodes.iter().any(|place| place.match_labels(labels));
-    if shape.nodes.stated().iter().any(|stated| stated.match_labels(labels))
-        && let Some(mount) = shape.volumes.iter().find(reached)
-    {
-        return Some(Obstacle::Volume { place: mount.place_text() });
-    }
-    let unmatched = |alternative: &Requirements| {
-        let key = alternative.unmatched(&node.labels)?;
-        let asked = alternative.get(key.as_str()).map(ToString::to_string).unwrap_or_default();
-        Some(Obstacle::Label { key: key.to_string(), asked })
-    };
-    let verdicts: Vec<Option<Obstacle>> = shape.nodes.any_of.iter().map(unmatched).collect();
-    if verdicts.iter().all(Option::is_some) {
-        let first = verdicts.into_iter().flatten().next();
-        let impossible =
-            Obstacle::Label { key: "node affinity".into(), asked: "impossible".into() };
-        return Some(first.unwrap_or(impossible));
+    let is_asked_for = shape.nodes.stated().iter().any(|stated| stated.match_labels(labels));
+    match shape.volumes.iter().find(reached).filter(|_| is_asked_for) {
+        Some(mount) => found.push(Obstacle::Volume { place: mount.place_text() }),
+        None => found.extend(unmatched(shape, labels)),
     }
     // Of several resources that are short, the one that is furthest from enough tells most.
     let shortage = |resource: &String| {
@@ -409,7 +307,31 @@ fn obstacle(shape: &PodShape, offer: &Offer) -> Option<Obstacle> {
         if room <= 0 { i128::MAX } else { i128::from(asked) * 1000 / i128::from(room) }
     };
     let short = shape.requests.exceeding(&offer.room).into_iter().max_by_key(shortage);
-    short.map(|resource| Obstacle::TooSmall { resource })
+    found.extend(short.map(|resource| Obstacle::TooSmall { resource }));
+    found
+}
+
+/// Returns a label that a pod asks for otherwise in each of its terms.
+fn unmatched(shape: &PodShape, labels: &Labels) -> Option<Obstacle> {
+    if shape.nodes.any_of.is_empty() {
+        return Some(Obstacle::NoTerm);
+    }
+    let of_term = |alternative: &Requirements| {
+        let key = alternative.unmatched(labels)?;
+        let asked = alternative.get(key.as_str()).map(ToString::to_string).unwrap_or_default();
+        Some(Obstacle::Label { key: key.to_string(), asked })
+    };
+    let verdicts: Option<Vec<Obstacle>> = shape.nodes.any_of.iter().map(of_term).collect();
+    verdicts?.into_iter().next()
+}
+
+/// Says why no node meets any term of a pod.
+fn no_term(shape: &PodShape) -> String {
+    let places: Vec<String> = shape.volumes.iter().map(Mount::place_text).collect();
+    match places.as_slice() {
+        [_, _, ..] => format!("no node reaches all of its volumes: {}", places.join("; ")),
+        _ => "no term of its node affinity can be met by any node".to_owned(),
+    }
 }
 
 /// Returns an amount as Kubernetes writes it.
@@ -417,6 +339,7 @@ fn show(resource: &str, amount: i64) -> String {
     match resource {
         "cpu" => crate::units::MilliCpu(amount).to_string(),
         "memory" | "ephemeral-storage" => crate::units::Bytes(amount).to_string(),
+        _ if resource.starts_with("hugepages-") => crate::units::Bytes(amount).to_string(),
         _ => amount.to_string(),
     }
 }

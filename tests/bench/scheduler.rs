@@ -194,6 +194,7 @@ fn class(scheduler: &mut Scheduler, pod: &Pod, has_owner: bool) -> ClassIndex {
         preempts: true,
         pinned: false,
         unsupported: vec![],
+        default_spread: None,
     };
     let owner = WorkloadId {
         namespace: "default".into(),

@@ -270,6 +270,7 @@ fn a_daemon_that_git_dropped_does_not_disturb_the_node_it_runs_on() {
     story.observed.workloads.push(LiveWorkload {
         id: daemon,
         replicas: 1,
+        first_ordinal: 0,
         delivered: true,
         template: None,
     });

@@ -8,6 +8,7 @@ use super::super::decode::{Field, Map, PLAIN, Report, Scope, shorten};
 use super::super::karpenter::milli_percent;
 use super::super::model::{Problem, Severity, Tree};
 use super::super::placeholder::Vars;
+use super::super::podspec::spread_constraint;
 use super::super::pool::MinValuesPolicy;
 use super::super::yaml::{self, Node};
 use super::guard;
@@ -18,6 +19,7 @@ use super::{
 
 use crate::fargate::Rates;
 use crate::ids::{Origin, Region, ZoneId, ZoneName};
+use crate::pod::TopologySpread;
 use crate::units::MicroUsd;
 
 /// Name of the file, at the root of the repository.
@@ -149,6 +151,12 @@ fn read_spec(spec: &Map<'_>, fleet: &mut Fleet) {
         set(&mut fleet.min_values_policy, policy);
         map.finish(Severity::Error);
     }
+    if let Some(map) = spec.get("scheduler").as_ref().and_then(Field::map) {
+        if let Some(constraints) = map.get("defaultConstraints") {
+            fleet.default_spread = Some(default_constraints(&constraints));
+        }
+        map.finish(Severity::Error);
+    }
     if let Some(map) = spec.get("groups").as_ref().and_then(Field::map) {
         fleet.groups = map.entries().filter_map(|(name, field)| group(name, &field)).collect();
     }
@@ -176,6 +184,22 @@ fn read_consolidation(map: &Map<'_>, consolidation: &mut ConsolidationSettings) 
     let saving = map.get("minimumSaving").and_then(|f| share(&f));
     set(&mut consolidation.minimum_saving_milli_percent, saving);
     map.finish(Severity::Error);
+}
+
+/// Reads the constraints of the scheduler's configuration. It takes none that tells pods apart
+/// itself: which pods count follows from what a pod belongs to.
+fn default_constraints(field: &Field<'_>) -> Vec<TopologySpread> {
+    let constraint = |item: Field<'_>| {
+        let map = item.map()?;
+        let refused = ["labelSelector", "matchLabelKeys"].iter().find_map(|key| map.get(key));
+        if let Some(field) = &refused {
+            field.error("has no place in a default constraint: pods of a workload count", None);
+        }
+        let read = spread_constraint(&map);
+        map.finish(Severity::Error);
+        read.filter(|_| refused.is_none())
+    };
+    field.items().filter_map(constraint).collect()
 }
 
 fn group(name: &str, field: &Field<'_>) -> Option<(String, bool)> {

@@ -299,19 +299,10 @@ struct Device {
 fn ephemeral_storage(field: &Field<'_>, family: AmiFamily) -> Option<i64> {
     let devices: Vec<Device> =
         field.items().filter_map(|item| Some(device(&item.map()?))).collect();
-    let device_name = match family {
-        AmiFamily::Al2 | AmiFamily::Al2023 => "/dev/xvda",
-        AmiFamily::Bottlerocket => "/dev/xvdb",
-        AmiFamily::Windows | AmiFamily::Ubuntu => "/dev/sda1",
-        AmiFamily::Custom => "",
-    };
-    let chosen = devices.iter().find(|device| device.root).or_else(|| match family {
-        AmiFamily::Custom => devices.last(),
-        AmiFamily::Al2
-        | AmiFamily::Al2023
-        | AmiFamily::Bottlerocket
-        | AmiFamily::Windows
-        | AmiFamily::Ubuntu => devices.iter().find(|device| device.name == device_name),
+    let chosen = devices.iter().find(|device| device.root).or_else(|| match family.devices() {
+        // Pods use the last of the volumes that an image has.
+        [.., (name, _)] => devices.iter().find(|device| device.name == *name),
+        [] => devices.last(),
     });
     chosen.and_then(|device| device.size)
 }

@@ -104,7 +104,8 @@ pub(super) fn topology_spread(field: Option<Field<'_>>) -> Vec<TopologySpread> {
     field.items().filter_map(constraint).collect()
 }
 
-fn spread_constraint(map: &Map<'_>) -> Option<TopologySpread> {
+/// Reads a topology spread constraint; its map is left open for further keys.
+pub(in super::super) fn spread_constraint(map: &Map<'_>) -> Option<TopologySpread> {
     let policies = [("Honor", NodeInclusion::Honor), ("Ignore", NodeInclusion::Ignore)];
     let unsatisfiable = [
         ("DoNotSchedule", WhenUnsatisfiable::DoNotSchedule),

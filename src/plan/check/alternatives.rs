@@ -12,7 +12,7 @@ use super::Verdict;
 use super::case::{Case, Row};
 use super::fit::{Spot, refusal_of, runs_daemon};
 use super::launches::{is_excluded, stand_in_labels, unmet};
-use super::parts::admitted;
+use super::parts::{admitted, torn};
 use super::state::{Crowd, CrowdKind, EndState};
 use super::together::{first_clash, ties};
 use crate::catalog::{CapacityType, Offering};
@@ -47,6 +47,7 @@ struct Template<'a> {
 /// A launch, as far as offerings are held to it.
 struct Launch<'a> {
     after: &'a NodeState,
+    site: usize,
     template: usize,
     /// The topology keys that its pods are tied to.
     ties: BTreeSet<&'a LabelKey>,
@@ -81,6 +82,9 @@ struct Answers<'a> {
     sites: BTreeMap<&'a Address, usize>,
     templates: BTreeMap<Template<'a>, usize>,
     stand_ins: BTreeMap<(usize, Stated<'a>), Result<StandIn, Fault>>,
+    /// The parts of a crowd's pods that may be on a launch whatever stands in for it, by site; of
+    /// crowds whose pods differ.
+    parts: BTreeMap<usize, BTreeMap<usize, BTreeSet<usize>>>,
 }
 
 pub(super) fn check(case: &Case<'_>, state: &EndState<'_>, verdict: &mut Verdict) {
@@ -102,6 +106,18 @@ pub(super) fn check(case: &Case<'_>, state: &EndState<'_>, verdict: &mut Verdict
             }
         }
     }
+    for (crowd, only) in &answers.parts {
+        let Some(group) = answers.groups[*crowd] else { continue };
+        let crowd = &state.crowds[*crowd];
+        if let Some((address, pods)) = torn((state, crowd), group, only) {
+            let fault = format!(
+                "{}: of {pods} pods here and on nodes like this one, some are bound to where what \
+                 stands in is not",
+                crowd.name
+            );
+            verdict.row("alternatives/fit", address, fault);
+        }
+    }
 }
 
 impl<'a> Answers<'a> {
@@ -120,6 +136,7 @@ impl<'a> Answers<'a> {
             sites: sites.collect(),
             templates: BTreeMap::new(),
             stand_ins: BTreeMap::new(),
+            parts: BTreeMap::new(),
         }
     }
 
@@ -138,19 +155,19 @@ impl<'a> Answers<'a> {
         let asked = state.on(site).filter(|(crowd, _)| crowd.kind == CrowdKind::Placed);
         let asked = asked.map(|(crowd, pods)| crowd.shape.requests.times(i64::from(pods.all())));
         let asked = asked.fold(Resources::default(), |sum, requests| sum.plus(&requests));
-        Some(Launch { after, template, ties, placed, asked })
+        Some(Launch { after, site, template, ties, placed, asked })
     }
 
     /// Returns the rule that `offering` would break in the place of a launch, and how.
     fn unfit(&mut self, launch: &Launch<'a>, offering: &'a Alternative) -> Option<Fault> {
-        let Launch { after, template, ties, placed, asked } = launch;
+        let Launch { after, site, template, ties, placed, asked } = launch;
         let Alternative { instance_type, zone, capacity_type, hourly } = offering;
         let place = (*template, (instance_type, zone, *capacity_type, *hourly));
         if !self.stand_ins.contains_key(&place) {
             let Some(stand_in) = self.stand_in(after, offering) else { return Some(unjudged()) };
             self.stand_ins.insert(place, stand_in);
         }
-        let Self { state, wishes, groups, stand_ins, .. } = self;
+        let Self { state, wishes, groups, stand_ins, parts, .. } = self;
         let stand_in = match stand_ins.get_mut(&place)? {
             Ok(stand_in) => stand_in,
             Err(fault) => return Some(fault.clone()),
@@ -165,6 +182,13 @@ impl<'a> Answers<'a> {
             if let Some(why) = stand_in.refusal(wishes[*crowd], group, after) {
                 let name = &state.crowds[*crowd].name;
                 return Some(("alternatives/fit", format!("{name} is not admitted: {why}")));
+            }
+            if !group.parts.is_empty() {
+                let here = Spot { labels: &after.labels, taints: &after.taints, name: None };
+                let there = Spot { labels: &stand_in.labels, ..here };
+                let of_crowd = parts.entry(*crowd).or_default();
+                let both = of_crowd.entry(*site).or_insert_with(|| admitted(group, &here));
+                *both = both.intersection(&admitted(group, &there)).copied().collect();
             }
         }
         let short = asked.plus(&stand_in.daemons_take).exceeding(&stand_in.allocatable);
@@ -238,18 +262,14 @@ impl<'a> Answers<'a> {
 }
 
 impl StandIn {
-    /// Returns why the node would not admit pods of `group`, whose wish is `wish`, that the launch
-    /// `after` admits.
+    /// Returns why the node would admit none of `group`, whose wish is `wish`, in the place of the
+    /// launch `after`.
     fn refusal(&mut self, wish: usize, group: &PodGroup, after: &NodeState) -> Option<String> {
         if let Some(known) = self.refusals.get(&wish) {
             return known.clone();
         }
         let spot = Spot { labels: &self.labels, taints: &after.taints, name: None };
-        let launch = Spot { labels: &after.labels, ..spot };
-        let lost = || admitted(group, &launch).difference(&admitted(group, &spot)).next().copied();
         let refusal = refusal_of(group, &spot).map(|(_, why)| why);
-        let refusal = refusal
-            .or_else(|| lost().map(|_| "its volumes bind some of its pods elsewhere".to_owned()));
         self.refusals.insert(wish, refusal.clone());
         refusal
     }

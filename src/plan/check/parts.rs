@@ -11,8 +11,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::Verdict;
 use super::case::Case;
 use super::fit::refusal;
-use super::state::{CrowdKind, EndState, Site};
+use super::state::{Crowd, CrowdKind, EndState, Site};
 use crate::demand::{Part, PodGroup};
+use crate::ids::Address;
 
 pub(super) fn check(case: &Case<'_>, state: &EndState<'_>, verdict: &mut Verdict) {
     for crowd in state.crowds.iter().filter(|crowd| crowd.kind == CrowdKind::Placed) {
@@ -20,9 +21,9 @@ pub(super) fn check(case: &Case<'_>, state: &EndState<'_>, verdict: &mut Verdict
         else {
             continue;
         };
-        let on = crowd.on.iter().map(|(site, pods)| (&state.sites[*site], pods.all()));
-        let mut deal = Deal::new(group, on);
-        if let Some((site, pods)) = deal.left_over() {
+        if let Some((site, pods)) = left_over((state, crowd), group, |part, site| {
+            room(&group.parts[part], &state.sites[site])
+        }) {
             let fault = format!(
                 "{} has {pods} pods here and on nodes like this one, and some of them are of no \
                  part of it that may be there",
@@ -31,6 +32,37 @@ pub(super) fn check(case: &Case<'_>, state: &EndState<'_>, verdict: &mut Verdict
             verdict.row("fit/parts", site.row.address, fault);
         }
     }
+}
+
+/// Returns the first node that has pods of no part, and how many pods it and nodes like it have; `room` tells how many pods of a part a site may have at most.
+fn left_over<'a>(
+    (state, crowd): (&'a EndState<'a>, &Crowd),
+    group: &PodGroup,
+    room: impl Fn(usize, usize) -> u32,
+) -> Option<(&'a Site<'a>, u32)> {
+    let on = crowd.on.iter().map(|(site, pods)| {
+        let rooms = (0..group.parts.len()).map(|part| room(part, *site)).collect();
+        (&state.sites[*site], pods.all(), rooms)
+    });
+    Deal::new(group, on).left_over()
+}
+
+/// Returns the address of a launch whose stand-ins leave pods without a part, and how many pods: for
+/// each launch of `only` the parts that may be there whichever machine comes.
+///
+/// Which part a pod is of does not depend on what comes, so that one deal must do for all of them,
+/// in whatever combination they come.
+pub(super) fn torn<'a>(
+    (state, crowd): (&'a EndState<'a>, &Crowd),
+    group: &PodGroup,
+    only: &BTreeMap<usize, BTreeSet<usize>>,
+) -> Option<(&'a Address, u32)> {
+    let room = |part: usize, site: usize| match only.get(&site) {
+        Some(parts) if parts.contains(&part) => u32::MAX,
+        Some(_) => 0,
+        None => room(&group.parts[part], &state.sites[site]),
+    };
+    left_over((state, crowd), group, room).map(|(site, pods)| (site.row.address, pods))
 }
 
 /// How many pods of each part are on each kind of node.
@@ -44,11 +76,10 @@ struct Deal<'a> {
 }
 
 impl<'a> Deal<'a> {
-    fn new(group: &PodGroup, on: impl Iterator<Item = (&'a Site<'a>, u32)>) -> Self {
+    fn new(group: &PodGroup, on: impl Iterator<Item = (&'a Site<'a>, u32, Vec<u32>)>) -> Self {
         let mut alike: BTreeMap<Vec<u32>, (&Site<'_>, u32)> = BTreeMap::new();
         let mut nodes = Vec::new();
-        for (site, pods) in on {
-            let room: Vec<u32> = group.parts.iter().map(|part| room(part, site)).collect();
+        for (site, pods, room) in on {
             // Limits of a node's own bind it alone; only nodes without any may be put together.
             if room.iter().all(|most| *most == 0 || *most == u32::MAX) {
                 let entry = alike.entry(room).or_insert((site, 0));

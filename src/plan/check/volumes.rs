@@ -13,11 +13,12 @@ use super::Verdict;
 use super::case::Case;
 use super::state::{Crowd, CrowdKind, EndState, Site};
 use crate::demand::PodGroup;
-use crate::ids::{Labels, Namespace, WorkloadKind};
+use crate::ids::{LabelValue, Labels, Namespace, WorkloadKind};
 use crate::pod::{Expression, NodeTerm, Volume, VolumeSource};
 use crate::requirement::{Operator, key, normalize_key};
 use crate::storage::{
     Claim, ClaimPhase, EBS_DRIVER, PersistentVolume, StorageClass, csi_driver, ebs_zone,
+    is_file_system,
 };
 
 /// Where a claim can be used, as far as it is known.
@@ -33,6 +34,8 @@ struct Place {
     shared: Option<String>,
     /// Whether one pod at most may.
     for_one_pod: bool,
+    /// Whether a class is still to make the volume, where its first pod goes.
+    to_come: bool,
 }
 
 /// The volumes of each planned pod of a workload, and how many pods have such volumes.
@@ -56,6 +59,7 @@ pub(super) fn check(case: &Case<'_>, state: &EndState<'_>, verdict: &mut Verdict
         ready(crowd, pods, verdict);
     }
     one_pod(state, &all, verdict);
+    one_zone(state, &all, verdict);
     for (index, site) in state.sites.iter().enumerate() {
         attach(case, state, (index, site), &all, verdict);
     }
@@ -108,6 +112,27 @@ fn ready(crowd: &Crowd, pods: &Pods, verdict: &mut Verdict) {
     if come > usable {
         let fault = format!("{come} pods of {} come, {usable} have volumes", crowd.name);
         verdict.plan("volumes/ready", fault);
+    }
+}
+
+/// Holds pods that share a volume which is still to be made to one zone: it will be in that of the
+/// first of them.
+fn one_zone(state: &EndState<'_>, all: &BTreeMap<&str, Pods>, verdict: &mut Verdict) {
+    let mut zones: BTreeMap<&str, BTreeSet<Option<&LabelValue>>> = BTreeMap::new();
+    for crowd in &state.crowds {
+        let Some(pods) = all.get(crowd.name.as_str()) else { continue };
+        let in_zone = |place: &&Place| {
+            place.to_come && place.driver.as_deref().is_some_and(|driver| !is_file_system(driver))
+        };
+        let places: BTreeSet<&Place> = pods.keys().flatten().filter(in_zone).collect();
+        for claim in places.into_iter().filter_map(|place| place.shared.as_deref()) {
+            let sites = crowd.on.keys().map(|site| &state.sites[*site].after.labels);
+            zones.entry(claim).or_default().extend(sites.map(|labels| labels.get(key::ZONE)));
+        }
+    }
+    for (claim, zones) in zones.into_iter().filter(|(_, zones)| zones.len() > 1) {
+        let fault = format!("pods that share claim {claim} would be in {} zones", zones.len());
+        verdict.plan("volumes/zone", fault);
     }
 }
 
@@ -280,14 +305,28 @@ impl Books<'_> {
         let kept =
             |(_, volume): &(&String, &PersistentVolume)| volume.claim.as_ref() == Some(&full);
         let mut known = facts.observed.storage.volumes.iter().chain(&facts.desired.volumes);
-        let place = match &claim.volume_name {
-            Some(volume) => self.volume(volume),
-            None => known.find(kept).map_or_else(
-                || self.of_class(claim.storage_class.as_deref(), false),
-                |(name, _)| self.volume(name),
-            ),
+        let meant = claim.volume_name.as_ref().or_else(|| known.find(kept).map(|(name, _)| name));
+        let place = match meant {
+            Some(name) => {
+                let place = self.volume(name);
+                Place { ready: place.ready && self.suits(claim, name, &full), ..place }
+            }
+            None => self.of_class(claim.storage_class.as_deref(), false),
         };
         Some(of(claim, place))
+    }
+
+    /// Returns whether a volume can be bound to a claim: not to one of another name, and not to one
+    /// that asks for more.
+    fn suits(&self, claim: &Claim, volume: &str, full: &str) -> bool {
+        let facts = self.case.facts;
+        let known = facts.observed.storage.volumes.get(volume);
+        let Some(volume) = known.or_else(|| facts.desired.volumes.get(volume)) else {
+            return false;
+        };
+        let others = volume.claim.as_ref().is_some_and(|kept_for| kept_for != full);
+        let small = matches!((claim.request, volume.capacity), (Some(ask), Some(has)) if ask > has);
+        !others && !small
     }
 
     fn volume(&self, name: &str) -> Place {
@@ -310,6 +349,7 @@ impl Books<'_> {
             terms: Some(allowed_topologies.clone()),
             ready: *waits_for_pod || !live,
             driver: Some(csi_driver(provisioner).to_owned()),
+            to_come: true,
             ..unknown
         }
     }
@@ -337,6 +377,7 @@ fn disk(id: &str) -> Place {
         driver: Some(EBS_DRIVER.to_owned()),
         shared: Some(id.to_owned()),
         for_one_pod: false,
+        to_come: false,
     }
 }
 

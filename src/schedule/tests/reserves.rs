@@ -1,7 +1,7 @@
 //! Room that is held, budgets that are spared, and spreading by configuration.
 
 use super::*;
-use crate::schedule::{Balance, Budget, DefaultSpread, Preemption};
+use crate::schedule::{Balance, Budget, Preemption};
 
 fn large(app: &str, priority: i32) -> PodShape {
     PodShape { priority, requests: resources(3000, 100), ..pod(app) }
@@ -104,15 +104,15 @@ fn on_a_node_the_pods_of_a_spent_budget_are_the_first_to_stay() {
 #[test]
 fn default_constraints_from_the_configuration_replace_those_of_the_system() {
     let hard = TopologySpread { selector: None, ..spread("", key::ZONE, 1) };
-    for (default, pods_on_second) in
-        [(DefaultSpread::List(vec![]), 0), (DefaultSpread::List(vec![hard]), 2)]
-    {
+    for (default, pods_on_second) in [(vec![], 0), (vec![hard], 2)] {
         // The first node scores higher for every pod: it is much larger.
         let mut nodes = vec![node("a1", "a"), node("b1", "b")];
         nodes[0].allocatable = Resources { pods: 110, ..resources(400_000, 819_200) };
         let scheduler = Scheduler::new(nodes, &BTreeMap::new(), 1);
-        let mut scheduler = scheduler.with_default_spread(default).with_balance(Balance::Level);
-        let class = scheduler.class(&Arc::new(pod("s")), Some(&deployment("s")));
+        let mut scheduler = scheduler.with_balance(Balance::Level);
+        let shape = PodShape { default_spread: Some(default), ..pod("s") };
+        let shape = shape.spread_by_default(WorkloadKind::Deployment);
+        let class = scheduler.class(&Arc::new(shape), Some(&deployment("s")));
         for _ in 0..4 {
             scheduler.schedule(class, None).expect("there is room");
         }

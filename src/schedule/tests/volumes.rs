@@ -19,6 +19,7 @@ fn mount(name: &str, sharing: Sharing) -> Mount {
         driver: Some(EBS_DRIVER.to_owned()),
         nodes: vec![Requirements::default()],
         cause: Cause::Bound,
+        settles: false,
         waits: None,
     }
 }

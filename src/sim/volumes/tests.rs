@@ -54,7 +54,9 @@ fn deliver(
     storage: Storage,
 ) {
     let mut delivery = Delivery { storage, ..Delivery::default() };
-    delivery.workloads.insert(id(kind, "db"), DeliveredWorkload { replicas, template });
+    delivery
+        .workloads
+        .insert(id(kind, "db"), DeliveredWorkload { replicas, first_ordinal: 0, template });
     world.deliver(&delivery).expect("kept in memory");
     settle(world);
 }

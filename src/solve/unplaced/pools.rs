@@ -14,6 +14,9 @@ pub(in super::super) fn refusal_text(pool: &PoolName, refusal: &PoolRefusal) -> 
         }
         PoolRefusal::Group { why } => format!("group {pool} is only observed: {why}"),
         PoolRefusal::NoOffering => format!("no offering satisfies the requirements of pool {pool}"),
+        PoolRefusal::TooManyLabels => format!(
+            "pods ask for more combinations of labels that pool {pool} leaves open than are looked at"
+        ),
         PoolRefusal::Withheld(why) => {
             format!("pool {pool} makes no nodes now: {}", withheld_text(pool, why))
         }

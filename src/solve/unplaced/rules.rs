@@ -1,6 +1,6 @@
 //! Rules between pods in words: which one keeps a pod off a new node, and what would help.
 
-use crate::demand::PodShape;
+use crate::demand::{PodShape, is_of_claim};
 use crate::ids::{LabelKey, Labels};
 use crate::pod::{PodAffinityTerm, WhenUnsatisfiable};
 use crate::requirement::key;
@@ -19,30 +19,10 @@ pub(super) struct Told {
 /// Returns what `reason` says of a pod and a node with these labels.
 pub(super) fn told(shape: &PodShape, labels: &Labels, reason: &UnfitReason) -> Told {
     match reason {
-        UnfitReason::Spread | UnfitReason::SpreadKey => {
-            let keys = spread_keys(shape);
-            Told {
-                code: "topology-spread",
-                detail: format!("one more pod in {} would exceed maxSkew", place(&keys, labels)),
-                remedy: Some(format!(
-                    "let a pool make nodes in more domains of {}, raise maxSkew, or let the \
-                     constraint be ScheduleAnyway",
-                    list(&keys)
-                )),
-            }
-        }
-        UnfitReason::PodAffinity => {
-            let keys = term_keys(&shape.affinity.required);
-            let place = place(&keys, labels);
-            Told {
-                code: "pod-affinity",
-                detail: format!("no pod that its affinity asks for is in {place}"),
-                remedy: Some(format!(
-                    "deploy the pods that its affinity asks for; they have to be in the same {}",
-                    list(&keys)
-                )),
-            }
-        }
+        UnfitReason::SpreadKey => without_key(&spread_keys(shape)),
+        UnfitReason::Spread => uneven(&spread_keys(shape), labels),
+        UnfitReason::PodAffinity if shape.affinity.required.iter().all(is_of_claim) => of_claim(),
+        UnfitReason::PodAffinity => alone(&term_keys(&shape.affinity.required), labels),
         UnfitReason::PodAntiAffinity => {
             let keys = term_keys(&shape.anti_affinity.required);
             Told {
@@ -77,6 +57,47 @@ pub(super) fn told(shape: &PodShape, labels: &Labels, reason: &UnfitReason) -> T
         | UnfitReason::Insufficient(_) => {
             Told { code: "unfit", detail: reason.to_string(), remedy: None }
         }
+    }
+}
+
+fn without_key(keys: &[&LabelKey]) -> Told {
+    let keys = list(keys);
+    Told {
+        code: "topology-spread",
+        detail: format!("its nodes have no label {keys} to spread over"),
+        remedy: Some(format!(
+            "let a pool label its nodes with {keys}, or let the constraint be ScheduleAnyway"
+        )),
+    }
+}
+
+fn uneven(keys: &[&LabelKey], labels: &Labels) -> Told {
+    Told {
+        code: "topology-spread",
+        detail: format!("one more pod in {} would exceed maxSkew", place(keys, labels)),
+        remedy: Some(format!(
+            "let a pool make nodes in more domains of {}, raise maxSkew, or let the constraint be \
+             ScheduleAnyway",
+            list(keys)
+        )),
+    }
+}
+
+fn of_claim() -> Told {
+    let detail = "a volume that it shares is made in the zone of another pod, and is reached from there alone";
+    let remedy = "let the pods that share it run in one zone, or give each a volume of its own";
+    Told { code: "volume-elsewhere", detail: detail.to_owned(), remedy: Some(remedy.to_owned()) }
+}
+
+fn alone(keys: &[&LabelKey], labels: &Labels) -> Told {
+    Told {
+        code: "pod-affinity",
+        detail: format!("no pod that its affinity asks for is in {}", place(keys, labels)),
+        remedy: Some(format!(
+            "its affinity lets it run only in the same {} as pods that it selects: deploy them where \
+             they are missing, let larger nodes hold both, or prefer to be near instead of requiring it",
+            list(keys)
+        )),
     }
 }
 

@@ -8,8 +8,9 @@ use fleetwright::catalog::{Catalog, Measured, ZoneSetting};
 use fleetwright::demand::DemandMode;
 use fleetwright::engine::{self, Inputs, Scope};
 use fleetwright::fleet::{ClusterIdentity, Node, Observed, tag};
-use fleetwright::manifest::{Desired, Fleet, Tree, TreeFile, read};
+use fleetwright::manifest::{Desired, Fleet, Severity, Tree, TreeFile, read, read_fleet};
 use fleetwright::plan::wire::{Base, BaseWorld, Plan, UnschedulableRow};
+use fleetwright::pod::TopologySpread;
 use fleetwright::schedule::ScheduleNode;
 use fleetwright::solve::Settings;
 use fleetwright::units::Resources;
@@ -55,6 +56,8 @@ pub(crate) struct Given {
     mode: DemandMode,
     /// Node groups that the settings hand over.
     managed: Vec<String>,
+    /// What pods are spread by that ask for no spreading; `None`: nobody told the scheduler.
+    default_spread: Option<Vec<TopologySpread>>,
     /// Whether the manifests are read in the opposite order.
     is_reversed: bool,
     pub(crate) world: Observed,
@@ -76,6 +79,7 @@ impl Default for Given {
             lead: 10,
             mode: DemandMode::Live,
             managed: Vec::new(),
+            default_spread: None,
             is_reversed: false,
             world: Observed::empty(cluster, NOW.parse().expect("a time")),
         }
@@ -109,6 +113,7 @@ impl Given {
                 world::add(&mut self.world, line, &desired, &catalog)?;
             }
             "manage" => self.managed.extend(line.words[1..].iter().cloned()),
+            "scheduler" => self.default_spread = default_spread(line)?,
             "group" => world::group(&mut self.world, line)?,
             "reservation" => world::reserve(&mut self.world, line)?,
             "at" => {
@@ -173,18 +178,25 @@ impl Given {
         });
         let file = TreeFile { path: "tree.yaml".into(), content: Ok(text.into_bytes().into()) };
         let groups = self.managed.iter().map(|name| (name.clone(), true)).collect();
-        let mut fleet = Fleet { groups, ..Fleet::default() };
+        let default_spread = self.default_spread.clone();
+        let mut fleet = Fleet { groups, default_spread, ..Fleet::default() };
         fleet.demand.lead = jiff::SignedDuration::from_mins(self.lead);
         read(&Tree { files: vec![file] }, &fleet)
     }
 
     /// Returns the same with another world.
     pub(crate) fn in_world(&self, world: Observed) -> Self {
-        let Self { zones, types, manifests, managed, lead, mode, is_reversed, world: _ } = self;
-        let (zones, types, managed) = (zones.clone(), types.clone(), managed.clone());
-        let manifests = manifests.clone();
-        let (lead, mode, is_reversed) = (*lead, *mode, *is_reversed);
-        Self { zones, types, manifests, lead, mode, managed, is_reversed, world }
+        Self {
+            zones: self.zones.clone(),
+            types: self.types.clone(),
+            manifests: self.manifests.clone(),
+            lead: self.lead,
+            mode: self.mode,
+            managed: self.managed.clone(),
+            default_spread: self.default_spread.clone(),
+            is_reversed: self.is_reversed,
+            world,
+        }
     }
 
     /// Returns the same with documents and rows of the world in the opposite order.
@@ -290,6 +302,21 @@ impl Given {
     pub(crate) fn zones(&self) -> Vec<ZoneSetting> {
         let setting = |name: &String| ZoneSetting { name: name.as_str().into(), id: None };
         self.zones.iter().map(setting).collect()
+    }
+}
+
+/// Returns the constraints of `spec.scheduler` as the body of `line` writes it.
+fn default_spread(line: &Line) -> Result<Option<Vec<TopologySpread>>, String> {
+    let settings = format!(
+        "apiVersion: fleetwright.dev/v1\nkind: Fleet\nspec:\n  scheduler:\n    {}\n",
+        line.body.join("\n    ")
+    );
+    let content = Ok(settings.into_bytes().into());
+    let file = TreeFile { path: "fleetwright.yaml".into(), content };
+    let (fleet, problems) = read_fleet(&Tree { files: vec![file] });
+    match problems.iter().find(|problem| problem.severity == Severity::Error) {
+        Some(problem) => Err(problem.message.clone()),
+        None => Ok(fleet.default_spread),
     }
 }
 

@@ -18,7 +18,13 @@ pub(super) fn runs(world: &mut Observed, line: &Line, desired: &Desired) -> Resu
     let (name, replicas) = (line.word(1)?, line.count(2)?);
     let of = |id: &&WorkloadId| &*id.name == name;
     let id = desired.workloads.keys().find(of).ok_or(format!("no workload {name}"))?.clone();
-    world.workloads.push(LiveWorkload { id, replicas, delivered: true, template: None });
+    world.workloads.push(LiveWorkload {
+        id,
+        replicas,
+        first_ordinal: 0,
+        delivered: true,
+        template: None,
+    });
     Ok(())
 }
 

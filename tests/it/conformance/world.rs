@@ -166,7 +166,13 @@ fn grant(world: &mut Observed, owner: &str, node: &NodeName, cpu_milli: i64) {
         let id = pod.owner.clone().expect("it has the owner that was asked for");
         let template = Some(pod.template.clone());
         if world.workloads.iter().all(|live| live.id != id) {
-            world.workloads.push(LiveWorkload { id, replicas: 1, delivered: true, template });
+            world.workloads.push(LiveWorkload {
+                id,
+                replicas: 1,
+                first_ordinal: 0,
+                delivered: true,
+                template,
+            });
         }
     }
 }

@@ -131,7 +131,14 @@ fn delivery(desired: &Desired) -> Delivery {
     };
     let workloads = desired.workloads.values().map(|workload| {
         let template = Arc::clone(&workload.template);
-        (workload.id.clone(), DeliveredWorkload { replicas: replicas(&workload.scale), template })
+        (
+            workload.id.clone(),
+            DeliveredWorkload {
+                replicas: replicas(&workload.scale),
+                first_ordinal: workload.first_ordinal,
+                template,
+            },
+        )
     });
     Delivery {
         workloads: workloads.collect(),

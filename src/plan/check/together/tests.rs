@@ -165,6 +165,7 @@ fn bare(name: &str) -> PodShape {
         preempts: true,
         pinned: false,
         unsupported: Vec::new(),
+        default_spread: None,
     }
 }
 

@@ -8,7 +8,9 @@ use crate::ids::Origin;
 use crate::manifest::{Scale, Workload};
 use crate::plan::check::check;
 use crate::plan::fixture::{Inputs, inputs, plan, workload};
+use crate::plan::wire::Plan;
 use crate::pod::{PodSpec, PodTemplate};
+use crate::requirement::label;
 
 const ZONE: &str = "us-east-1a";
 
@@ -35,10 +37,14 @@ fn claim(inputs: &mut Inputs) -> &mut Claim {
 
 /// Gives `shop/batch` these volumes, in the repository and in the demand.
 fn mount(inputs: &mut Inputs, sources: Vec<VolumeSource>) {
+    mount_to(inputs, "batch", sources);
+}
+
+fn mount_to(inputs: &mut Inputs, name: &str, sources: Vec<VolumeSource>) {
     let volume = |(n, source)| Volume { name: format!("v{n}"), source };
     let volumes: Vec<Volume> = sources.into_iter().enumerate().map(volume).collect();
     let spec = PodSpec { volumes: volumes.clone(), ..PodSpec::default() };
-    let id = workload("batch");
+    let id = workload(name);
     let planned = Workload {
         id: id.clone(),
         origin: Origin::new("shop.yaml", 1),
@@ -152,4 +158,33 @@ fn what_waits_and_does_not_come_is_no_defect() {
     shape(&mut inputs).unsupported = vec![Unsupported::Volumes];
     let found = check(&plan(), &inputs.facts());
     assert!(found.iter().any(|violation| violation.rule == "fit/unsupported"));
+}
+
+#[test]
+fn pods_that_share_a_volume_to_come_are_in_one_zone() {
+    let mut inputs = sound();
+    let class = StorageClass {
+        provisioner: EBS_DRIVER.to_owned(),
+        waits_for_pod: true,
+        allowed_topologies: Vec::new(),
+        is_default: true,
+        created_at: None,
+    };
+    inputs.desired.storage_classes.insert("gp3".to_owned(), class);
+    *claim(&mut inputs) = Claim::default();
+    for name in ["api", "batch"] {
+        mount_to(&mut inputs, name, vec![VolumeSource::Claim("data".to_owned())]);
+    }
+    let verdict = |plan: &Plan| {
+        let all = check(plan, &inputs.facts());
+        all.iter().any(|violation| violation.rule == "volumes/zone")
+    };
+    let mut plan = plan();
+    assert!(!verdict(&plan));
+    // All pods of `api` stay in the other zone.
+    let launch =
+        plan.resource_changes.iter_mut().find(|row| row.address.to_string().contains("\"3\""));
+    let after = launch.and_then(|row| row.change.after.as_mut()).expect("it is launched");
+    after.labels.extend([label(key::ZONE, "us-east-1b")]);
+    assert!(verdict(&plan));
 }

@@ -78,7 +78,8 @@ fn a_node_of_tied_pods_keeps_its_place() {
                 only(&mut shape, ZONE, "a");
                 let running = BTreeMap::new();
                 let here = crate::demand::Part { shape: shape.into(), planned: 1, running };
-                let anywhere = crate::demand::Part { shape: group.shape.clone(), ..here.clone() };
+                let shape = group.shape.clone();
+                let anywhere = crate::demand::Part { shape, planned: 0, ..here.clone() };
                 group.parts = vec![here, anywhere];
             },
             &["alternatives/fit"],
