@@ -1,7 +1,9 @@
-# What the fleet may cost.
+# What the fleet may cost, Fargate included.
 package guardrails.budget
 
 import rego.v1
+
+hours_a_month := 730
 
 deny_unset contains msg if {
 	some limit in ["hourly_max", "monthly_increase_max"]
@@ -9,16 +11,36 @@ deny_unset contains msg if {
 	msg := sprintf("data.fleetwright.%s is not set to a number", [limit])
 }
 
+# Fargate's pods are in no amount of the nodes.
+fargate(side) := object.get(object.get(input.capacity.cost, "fargate", {}), side, {})
+
+fargate_hourly(side) := to_number(object.get(fargate(side), "hourly", "0"))
+
+hourly := to_number(input.capacity.cost.hourly_after) + fargate_hourly("after")
+
+increase := to_number(input.capacity.cost.monthly_delta) + ((fargate_hourly("after") - fargate_hourly("before")) * hours_a_month)
+
 deny_hourly contains msg if {
 	limit := data.fleetwright.hourly_max
-	price := to_number(input.capacity.cost.hourly_after)
-	price > limit
-	msg := sprintf("the fleet would cost %v USD an hour, the budget is %v", [input.capacity.cost.hourly_after, limit])
+	hourly > limit
+	msg := sprintf("the fleet would cost %v USD an hour, the budget is %v", [hourly, limit])
 }
 
 deny_increase contains msg if {
 	limit := data.fleetwright.monthly_increase_max
-	price := to_number(input.capacity.cost.monthly_delta)
-	price > limit
-	msg := sprintf("the plan adds %v USD a month, the budget is %v", [input.capacity.cost.monthly_delta, limit])
+	increase > limit
+	msg := sprintf("the plan adds %v USD a month, the budget is %v", [increase, limit])
+}
+
+# What has no price is in no budget.
+deny_unpriced contains msg if {
+	some side in ["before", "after"]
+	object.get(fargate(side), "pods", 0) > 0
+	not fargate(side).hourly
+	msg := "pods run on Fargate without a price: set spec.fargate in fleetwright.yaml, so that the budget covers them"
+}
+
+deny_unpriced contains msg if {
+	input.capacity.cost.unpriced > 0
+	msg := sprintf("%d nodes have no known price, so that no budget covers them", [input.capacity.cost.unpriced])
 }

@@ -3,9 +3,14 @@ package guardrails.spot
 
 import rego.v1
 
-after := [row.change.after | some row in input.resource_changes; row.change.after != null]
+# A node group is no node: its members have rows of their own.
+after := [row.change.after |
+	some row in input.resource_changes
+	row.change.after != null
+	object.get(row, "type", "") != "autoscaling_group"
+]
 
-spot := [state | some state in after; state.capacity_type == "spot"]
+spot := [state | some state in after; object.get(state, "capacity_type", "") == "spot"]
 
 deny_unset contains msg if {
 	some limit in ["spot_percent_max"]
