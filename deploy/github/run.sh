@@ -9,6 +9,7 @@ results=${FLEETWRIGHT_RESULTS:-${RUNNER_TEMP:?}/fleetwright}
 mkdir -p "$results"
 plan=$results/plan.json
 receipt=$results/receipt.json
+labels=$results/labels.json
 path=${FLEETWRIGHT_PATH:-.}
 planning=()
 [ -z "${FLEETWRIGHT_WORLD:-}" ] || planning+=(--world "$FLEETWRIGHT_WORLD")
@@ -22,12 +23,35 @@ each() {
   done <<<"$2"
 }
 
+# Says why an apply ended as it did, by its exit code.
+reason() {
+  case $1 in
+  0) ;;
+  3) echo "the world or the plan is not what was approved any more" ;;
+  4) echo "another apply is under way" ;;
+  5) echo "an approval or another requirement is missing" ;;
+  6) echo "a policy denies it" ;;
+  7) echo "a part is applied; run it again" ;;
+  8) echo "it is outside of the windows" ;;
+  9) echo "the plan cannot be read or was altered" ;;
+  10) echo "the plan is of another cluster" ;;
+  11) echo "the plan has expired" ;;
+  130) echo "it was interrupted; run it again" ;;
+  *) echo "it failed" ;;
+  esac
+}
+
 case "${FLEETWRIGHT_COMMAND:?plan, apply, comment, failed or drift}" in
 plan)
-  rm -f "$plan" "$receipt"
+  rm -f "$plan" "$receipt" "$labels"
+  # Policies read the labels of the pull request under data.fleetwright.labels.
+  if [ -n "${FLEETWRIGHT_LABELS:-}" ]; then
+    printf '{"fleetwright": {"labels": %s}}\n' "$FLEETWRIGHT_LABELS" >"$labels"
+  fi
   [ -z "${FLEETWRIGHT_BASE:-}" ] || planning+=(--compare "$FLEETWRIGHT_BASE")
   each --policy "${FLEETWRIGHT_POLICIES:-}"
   each --policy-data "${FLEETWRIGHT_POLICY_DATA:-}"
+  [ ! -s "$labels" ] || options+=(--policy-data "$labels")
   ended=0
   fleetwright plan "$path" "${planning[@]}" "${options[@]}" --out "$plan" --format github || ended=$?
   # The summary and the outputs are written whether or not a policy denies; no token is needed.
@@ -40,9 +64,13 @@ apply)
   [ -z "${FLEETWRIGHT_BASE:-}" ] || options+=(--guard-ref "$FLEETWRIGHT_BASE")
   each --policy "${FLEETWRIGHT_POLICIES:-}"
   each --policy-data "${FLEETWRIGHT_POLICY_DATA:-}"
+  [ ! -s "$labels" ] || options+=(--policy-data "$labels")
   each --approval "${FLEETWRIGHT_APPROVALS:-}"
+  ended=0
   fleetwright apply "$plan" "${options[@]}" --approved-digest "$FLEETWRIGHT_APPROVED_DIGEST" \
-    --receipt "$receipt"
+    --receipt "$receipt" || ended=$?
+  [ -z "${GITHUB_OUTPUT:-}" ] || echo "failure_reason=$(reason "$ended")" >>"$GITHUB_OUTPUT"
+  exit "$ended"
   ;;
 comment | failed)
   [ -z "${FLEETWRIGHT_PULL:-}" ] || options+=(--pull "$FLEETWRIGHT_PULL")

@@ -106,6 +106,65 @@ fn policies_and_approvals_reach_the_program_one_a_line() {
     assert!(applied.status.success(), "{}", String::from_utf8_lossy(&applied.stderr));
 }
 
+#[test]
+fn labels_reach_policies_in_plan_and_apply_and_a_refusal_says_why() {
+    let place = Place::example("eks-workshop");
+    let guard = "package main\nimport rego.v1\ndeny contains \"no label\" if not \"big\" in \
+                 data.fleetwright.labels\n";
+    place.write("guard/main.rego", guard);
+    let both = [("FLEETWRIGHT_POLICIES", "guard"), ("FLEETWRIGHT_WORLD", "sim:world")];
+    let plan = |labels: &'static str| {
+        let more = [("FLEETWRIGHT_COMMAND", "plan"), ("FLEETWRIGHT_LABELS", labels)];
+        step(&place, &[&more[..], &both].concat())
+    };
+    assert_eq!(plan("[]").status.code(), Some(6));
+    assert_eq!(plan("[\"big\", \"a b\"]").status.code(), Some(0));
+    let digest = output(&place, "digest");
+    let apply = |digest: &str| {
+        let more = [("FLEETWRIGHT_COMMAND", "apply"), ("FLEETWRIGHT_APPROVED_DIGEST", digest)];
+        step(&place, &[&more[..], &both].concat())
+    };
+    assert_eq!(apply(&format!("sha256:{:064}", 0)).status.code(), Some(3));
+    let why = output(&place, "failure_reason");
+    assert_eq!(why, "the world or the plan is not what was approved any more");
+    let applied = apply(&digest);
+    assert!(applied.status.success(), "{}", String::from_utf8_lossy(&applied.stderr));
+    assert_eq!(output(&place, "failure_reason"), "");
+}
+
+#[test]
+fn a_role_is_taken_on_with_the_identity_of_the_job_and_its_token_is_for_nobody_else() {
+    let place = Place::empty();
+    let script = deploy().join("identity.sh").display().to_string();
+    place.write("bin/aws", "#!/bin/sh\necho \"$AWS_ROLE_ARN $*\" >> \"$RUNNER_TEMP/called\"\n");
+    let aws = place.path("bin/aws");
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(aws, mode).expect("executable");
+    place.write("temp/x", "");
+    let exports = format!(
+        "export RUNNER_TEMP='{0}/temp' GITHUB_ENV='{0}/env' FLEETWRIGHT_ROLE=arn:r \
+         FLEETWRIGHT_REGION=eu-west-1 FLEETWRIGHT_CLUSTER=prod; ",
+        place.root().display()
+    );
+    let asks =
+        "export ACTIONS_ID_TOKEN_REQUEST_URL='https://x?a=b' ACTIONS_ID_TOKEN_REQUEST_TOKEN=t; ";
+    let curl = "#!/bin/sh\nfor last; do :; done\n[ \"$last\" = 'https://x?a=b&audience=sts.amazonaws.com' ]\n\
+                echo '{\"value\": \"jwt\"}'\n";
+    let run = format!("{exports}bash '{script}'");
+    assert!(!with_stand_in(&place, &run, "curl", curl).status.success(), "no permission");
+    let run = format!("{exports}{asks}bash '{script}'");
+    let refused = with_stand_in(&place, &run, "curl", "#!/bin/sh\nexit 22\n");
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&refused.stdout).contains("::error::GitHub gave no identity"));
+    let ran = with_stand_in(&place, &run, "curl", curl);
+    assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
+    assert_eq!(place.read("temp/fleetwright-identity"), "jwt\n");
+    let mode = std::fs::metadata(place.path("temp/fleetwright-identity")).expect("a file");
+    assert_eq!(std::os::unix::fs::MetadataExt::mode(&mode) & 0o077, 0);
+    assert!(place.read("env").contains("AWS_ROLE_ARN=arn:r\n"));
+    assert!(place.read("temp/called").contains("arn:r eks update-kubeconfig --name prod"));
+}
+
 /// Runs `script` with `program` in place of a program on the path.
 fn with_stand_in(place: &Place, script: &str, name: &str, program: &str) -> Output {
     place.write(&format!("bin/{name}"), program);
@@ -191,21 +250,22 @@ fn permissions(text: &str) -> Vec<(String, Vec<String>)> {
 #[test]
 fn each_job_may_do_what_it_does_and_nothing_else() {
     let (read, write) = ("contents: read", ["pull-requests: write", "statuses: write"]);
+    let identity = "id-token: write";
     let build = ("build", vec!["nothing"]);
     let comment = |more: &[&'static str]| ("comment", [more, &write[..]].concat());
     for (name, expected) in [
-        ("plan", vec![build.clone(), ("plan", vec![read]), comment(&[])]),
+        ("plan", vec![build.clone(), ("plan", vec![read, identity]), comment(&[])]),
         (
             "apply",
             vec![
                 build.clone(),
-                ("plan", vec![read]),
+                ("plan", vec![read, identity, "pull-requests: read"]),
                 ("protected", vec!["actions: read", read]),
-                ("apply", vec![read]),
+                ("apply", vec![read, identity]),
                 comment(&[read]),
             ],
         ),
-        ("drift", vec![build, ("drift", vec![read])]),
+        ("drift", vec![build, ("drift", vec![read, identity])]),
     ] {
         let text = workflow(name);
         let found = permissions(&text);
@@ -214,7 +274,12 @@ fn each_job_may_do_what_it_does_and_nothing_else() {
             .map(|(job, may)| (job.as_str(), may.iter().map(String::as_str).collect()))
             .collect();
         assert_eq!(found, expected, "{name}");
-        assert!(!text.contains("id-token"), "{name}: nothing asks for an identity yet");
+        // The role that writes is asked for in the environment with reviewers alone.
+        let writes = text.matches("FLEETWRIGHT_WRITE_ROLE").count();
+        assert_eq!(writes, usize::from(name == "apply"), "{name}");
+        if let Some((before, after)) = text.split_once("FLEETWRIGHT_WRITE_ROLE") {
+            assert!(before.contains("environment: capacity") && after.contains("  comment:"));
+        }
         // What is compiled is compiled where nothing is granted.
         let jobs = text.split_once("\njobs:\n").expect("jobs").1;
         assert_eq!(jobs.matches("cargo ").count(), 1, "{name}");

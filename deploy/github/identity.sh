@@ -1,0 +1,27 @@
+#!/usr/bin/env bash
+# Takes on the role that reads, or writes, a live cluster: GitHub's identity of this very job is exchanged
+# for it, so that no key lies anywhere. The role's trust policy says which job may have it.
+set -euo pipefail
+
+: "${FLEETWRIGHT_ROLE:?the role}" "${FLEETWRIGHT_REGION:?its region}" "${FLEETWRIGHT_CLUSTER:?the EKS cluster}"
+: "${ACTIONS_ID_TOKEN_REQUEST_URL:?the job needs the permission id-token: write}"
+token=$RUNNER_TEMP/fleetwright-identity
+(
+  umask 077
+  curl --silent --show-error --fail --max-time 30 \
+    --header "Authorization: bearer $ACTIONS_ID_TOKEN_REQUEST_TOKEN" \
+    "$ACTIONS_ID_TOKEN_REQUEST_URL&audience=sts.amazonaws.com" |
+    grep --only-matching '"value" *: *"[A-Za-z0-9._-]*"' | cut -d '"' -f 4 >"$token"
+) || {
+  echo "::error::GitHub gave no identity to this job"
+  exit 1
+}
+{
+  echo "AWS_ROLE_ARN=$FLEETWRIGHT_ROLE"
+  echo "AWS_WEB_IDENTITY_TOKEN_FILE=$token"
+  echo "AWS_ROLE_SESSION_NAME=fleetwright-${GITHUB_RUN_ID:-run}"
+  echo "AWS_REGION=$FLEETWRIGHT_REGION"
+  echo "KUBECONFIG=$RUNNER_TEMP/fleetwright-kubeconfig"
+} >>"$GITHUB_ENV"
+AWS_ROLE_ARN=$FLEETWRIGHT_ROLE AWS_WEB_IDENTITY_TOKEN_FILE=$token AWS_REGION=$FLEETWRIGHT_REGION \
+  aws eks update-kubeconfig --name "$FLEETWRIGHT_CLUSTER" --kubeconfig "$RUNNER_TEMP/fleetwright-kubeconfig"
