@@ -34,7 +34,7 @@ use crate::plan::wire::{
     Action, Base, Diagnostic, DisruptionBudgetRow, Plan, ResourceChange, ResourceKind,
 };
 use crate::plan::{Facts, Parts, check, diff, seal};
-use crate::solve::{Input, Purpose, Settings, Solution, Unplaced, measure, solve};
+use crate::solve::{Input, Purpose, Settings, Solution, Unplaced, measure, solve, workload_key};
 
 /// Rounds in which a limited plan is made again with more nodes left untouched.
 const SCOPE_ROUNDS: usize = 4;
@@ -92,6 +92,12 @@ impl Scope {
 #[must_use]
 pub fn plan(inputs: &Inputs) -> Plan {
     as_measured(inputs, plan_with)
+}
+
+/// Returns a warning for each autoscaler that may ask for more pods than there is room for.
+#[must_use]
+pub fn beyond(inputs: &Inputs) -> Vec<Diagnostic> {
+    as_measured(inputs, modes::beyond_ceiling)
 }
 
 /// Returns what follows from `inputs` with what the nodes of the world teach about their types.
@@ -348,18 +354,35 @@ fn strangers(demand: &Demand) -> Vec<Diagnostic> {
     let removed = demand.groups.iter().filter(|group| group.decided_by == Decider::Removed);
     let mut notes: Vec<Diagnostic> = removed.map(going).collect();
     let alone = demand.groups.iter().filter(|group| group.decided_by == Decider::World);
-    let (count, pods) = alone.fold((0_u32, 0_u32), |(count, pods), group| {
-        (count + 1, pods.saturating_add(group.counts.planned))
-    });
-    if count > 0 {
-        let message = format!(
-            "{count} workloads run that the repository does not declare: their {pods} pods keep \
-             their room"
-        );
-        notes.push(note(String::new(), message));
+    let alone: Vec<&PodGroup> = alone.collect();
+    let pods = alone.iter().fold(0_u32, |pods, group| pods.saturating_add(group.counts.planned));
+    let named = alone.iter().take(STRANGERS_NAMED).map(|group| workload_key(&group.workload));
+    let mut named: Vec<String> = named.collect();
+    if let Some(more) = alone.len().checked_sub(STRANGERS_NAMED).filter(|more| *more > 0) {
+        named.push(format!("and {more} more"));
+    }
+    let named = named.join(", ");
+    match alone.len() {
+        0 => {}
+        1 => notes.push(note(
+            named,
+            format!(
+                "runs, and the repository does not declare it: its {pods} pods keep their room"
+            ),
+        )),
+        n => notes.push(note(
+            String::new(),
+            format!(
+                "{n} workloads run that the repository does not declare ({named}): their {pods} \
+                 pods keep their room"
+            ),
+        )),
     }
     notes
 }
+
+/// Most undeclared workloads that a plan's note names; all of them have rows in its demand.
+const STRANGERS_NAMED: usize = 10;
 
 /// Adds identity, and the verdict of the independent judge: a plan that fails it is never applied.
 fn finish(inputs: &Inputs, demand: &Demand, mut plan: Plan) -> Plan {

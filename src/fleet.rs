@@ -344,6 +344,20 @@ pub enum PodPhase {
 }
 
 impl Observed {
+    /// Notes that workloads are delivered from the repository, which nothing in a cluster tells:
+    /// where it no longer declares them, they are on their way out.
+    pub fn deliver(&mut self, workloads: impl IntoIterator<Item = WorkloadId>) {
+        for id in workloads {
+            if let Some(live) = self.workloads.iter_mut().find(|live| live.id == id) {
+                live.delivered = true;
+                continue;
+            }
+            let (replicas, delivered, template, first_ordinal) = (0, true, None, 0);
+            let workload = LiveWorkload { id, replicas, delivered, template, first_ordinal };
+            self.workloads.push(workload);
+        }
+    }
+
     /// Returns a world with nothing in it, read completely.
     #[must_use]
     pub fn empty(cluster: ClusterIdentity, taken_at: Timestamp) -> Self {

@@ -23,6 +23,7 @@ pub fn lints(desired: &Desired, demand: &Demand, catalog: &Catalog) -> Vec<Probl
     found.extend(scalers::windows(desired));
     found.extend(scalers::rivals(desired));
     found.extend(scalers::targets(desired));
+    found.extend(scalers::verticals(desired));
     found.extend(scalers::proportional(desired, demand));
     found.extend(spread::zones(desired, catalog));
     found.extend(volumes::shared(desired, demand));

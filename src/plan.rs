@@ -31,7 +31,7 @@ pub use check::{Facts, Violation, check};
 pub use compare::{Difference, DifferenceRow, Side, compare, difference};
 pub use diff::{Parts, diff};
 pub use digest::{digest, is_whole};
-pub use drift::{drift, has_drift};
+pub use drift::{BEHIND, drift, has_drift};
 pub use identity::{Source, change_id, client_token, plan_id, seal, totals};
 pub use pinned::Pinned;
 pub use saved::{PLAN_BYTES_MAX, ReadPlanError, ReadPlanErrorKind, read_plan};

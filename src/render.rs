@@ -13,6 +13,7 @@
 
 mod amount;
 mod catalog;
+mod comparison;
 mod detail;
 mod difference;
 mod explain;
@@ -60,6 +61,9 @@ pub fn text(plan: &Plan, style: &TextStyle) -> String {
     let mut page = Page::new(style);
     let rows = row::rows(plan);
     head::write(&mut page, plan, &rows);
+    if let Some(found) = &plan.capacity.comparison {
+        comparison::write(&mut page, found, style.verbosity);
+    }
     if style.verbosity != Verbosity::Summary {
         table::write(&mut page, &rows);
     }

@@ -16,7 +16,7 @@ use crate::plan::Plan;
 use crate::plan::canonical::sha256;
 use crate::plan::wire::Summary;
 use crate::port::{CommitState, CommitStatus, Forge, ForgeError};
-use crate::render::{MarkdownStyle, code, markdown, prose};
+use crate::render::{MarkdownStyle, code, is_errored_by_rules, markdown, prose};
 pub use outputs::outputs;
 
 /// Most characters of a comment; GitHub takes 65,536.
@@ -119,16 +119,22 @@ pub fn requirements(plan: &Plan, approved: bool) -> Vec<Requirement> {
     let digest = &plan.capacity.digest;
     let denied = crate::policy::is_denied(plan);
     let has = |name, met, next: &str| Requirement { name, met, next: next.to_owned() };
-    vec![
-        has("inputs without errors", !plan.errored, "mend what the plan lists as errors"),
-        has("policies passed", !denied, "change what the policies object to"),
-        has(
-            "world that can change",
-            plan.applyable || plan.errored || denied,
-            "plan over a world that can change",
-        ),
-        has("approved", approved, &format!("approve `{digest}`, and merge")),
-    ]
+    let errors = if is_errored_by_rules(plan) {
+        has("plan that keeps its own rules", false, "report the plan: this is a defect")
+    } else {
+        has("inputs without errors", !plan.errored, "mend what the plan lists as errors")
+    };
+    let mut all =
+        vec![errors, has("policies passed", !denied, "change what the policies object to")];
+    // Of a plan that cannot be applied anyway, nothing tells whether its world could change.
+    if !plan.errored && !denied {
+        let next = "plan over a world that can change";
+        all.push(has("world that can change", plan.applyable, next));
+    }
+    // What cannot be applied is not approved, whoever signed.
+    let approved = approved && !plan.errored && !denied;
+    all.push(has("approved", approved, &format!("approve `{digest}`, and merge")));
+    all
 }
 
 /// Returns the comment of a plan: at most `chars_max` characters.

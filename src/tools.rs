@@ -217,7 +217,8 @@ fn run(
     let name = order.recipe.as_str();
     let output = cage.run(&program.path, &arguments, folder.path(), limits);
     let output = output.map_err(|why| {
-        format!("{name} {}", confine::shorten(&without_folder(&why, folder.path())))
+        let why = without_log_heads(&without_folder(&why, folder.path()));
+        format!("{name} {}", confine::shorten(&why))
     })?;
     if output.is_empty() && matches!(order.recipe, Recipe::Kustomize(_)) {
         tracing::debug!(path = order.path, "kustomize made nothing");
@@ -247,6 +248,27 @@ fn without_folder(text: &str, folder: &Path) -> String {
     let text = text.replace(&format!("{tree}/"), "").replace(&tree, ".");
     let text = text.replace(&folder.display().to_string(), "");
     text.replace("../tree/", "")
+}
+
+/// Takes time, process and source line out of what kubectl logs (`E1102 12:00:00.000000    4711
+/// main.go:1] why`): the same failure is the same text on each run.
+fn without_log_heads(text: &str) -> String {
+    let said = |line: &str| after_log_head(line).unwrap_or(line).to_owned();
+    text.split('\n').map(said).collect::<Vec<_>>().join("\n")
+}
+
+/// Returns what stands behind the head of a line that klog wrote.
+fn after_log_head(line: &str) -> Option<&str> {
+    let head = line.strip_prefix(['I', 'W', 'E', 'F'])?;
+    let is_number = |text: &str| !text.is_empty() && text.chars().all(|c| c.is_ascii_digit());
+    let (date, rest) = head.split_once(' ')?;
+    let (time, rest) = rest.trim_start().split_once(' ')?;
+    let (process, rest) = rest.trim_start().split_once(' ')?;
+    let (place, said) = rest.split_once("] ")?;
+    let is_time = time.split(['.', ':']).count() == 4 && time.split(['.', ':']).all(is_number);
+    let is_head =
+        date.len() == 4 && is_number(date) && is_time && is_number(process) && !place.contains(' ');
+    is_head.then_some(said)
 }
 
 /// Hashes everything that decides what comes out.

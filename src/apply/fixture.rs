@@ -168,6 +168,7 @@ fn capacity(observed: &Observed, waves: Vec<Wave>) -> Capacity {
             commit: None,
             tree: String::new(),
             dirty: false,
+            directory: None,
             rendered: Vec::new(),
             world: BaseWorld {
                 name: "sim:world".into(),

@@ -824,6 +824,7 @@ fn plan_over(story: &Story, world: &World) -> Plan {
             commit: None,
             tree: "0".repeat(64),
             dirty: false,
+            directory: None,
             rendered: Vec::new(),
             world,
             demand: DemandMode::Live,

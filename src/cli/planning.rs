@@ -15,7 +15,7 @@ use crate::demand::DemandMode;
 use crate::engine::{self, Inputs};
 use crate::fleet::Observed;
 use crate::git::{CloneCache, Remote, TreeRead, read_revision, read_tree};
-use crate::plan::wire::{Action, Base, BaseWorld, Comparison, ResourceChange};
+use crate::plan::wire::{Action, Base, BaseWorld, ResourceChange};
 use crate::plan::{Plan, breakdown, compare};
 use crate::policy;
 
@@ -41,12 +41,21 @@ pub(super) fn plan(settings: &PlanningSettings, console: &Console) -> Result<Pla
     let judge = Judge::read(&settings.source, &read, &settings.guard)?;
     let repository = Repository::read_since(&read, &judge.trusted);
     let world = choice(settings.world.as_ref(), &settings.source, &repository)?;
-    let observed = world::observe(&world, &repository, settings.at, console)?;
+    let mut observed = world::observe(&world, &repository, settings.at, console)?;
+    let before = settings.compare.as_deref().map(|revision| compared(settings, revision));
+    let before = before.transpose()?;
+    if let Some((_, before)) = &before {
+        // Nothing in a cluster tells whose a workload is, and the revision compared with does.
+        let head = &repository.desired.workloads;
+        let before = before.desired.workloads.keys();
+        observed.deliver(before.filter(|id| !head.contains_key(*id)).cloned());
+    }
     let ground =
         Ground { at: world::moment(&world, settings.at, &observed, console), world, observed };
     let mut plan = ground.plan(settings, &repository)?;
-    if let Some(revision) = &settings.compare {
-        plan.capacity.comparison = Some(ground.compare(settings, revision, &plan)?);
+    if let Some((revision, before)) = &before {
+        let other = ground.plan(settings, before)?;
+        plan.capacity.comparison = Some(compare(&plan, &other, revision));
     }
     judge.record(&mut plan);
     tracing::info!(plan_id = %plan.capacity.plan_id, rows = plan.resource_changes.len(), "planned");
@@ -81,20 +90,15 @@ impl Ground {
         plan.capacity.cost.breakdown = breakdown(&plan, &fleet.commitments);
         Ok(plan)
     }
+}
 
-    /// Plans `revision` over the same world, and returns what `plan` causes against it.
-    fn compare(
-        &self,
-        settings: &PlanningSettings,
-        revision: &str,
-        plan: &Plan,
-    ) -> Result<Comparison, CliError> {
-        let source =
-            SourceSettings { revision: Some(revision.to_owned()), ..settings.source.clone() };
-        let read = read(&source)?;
-        let other = self.plan(settings, &Repository::read(&read))?;
-        Ok(compare(plan, &other, revision))
-    }
+/// Reads the revision that the plan is compared with.
+fn compared<'a>(
+    settings: &PlanningSettings,
+    revision: &'a str,
+) -> Result<(&'a str, Repository), CliError> {
+    let source = SourceSettings { revision: Some(revision.to_owned()), ..settings.source.clone() };
+    Ok((revision, Repository::read(&read(&source)?)))
 }
 
 /// Returns the world that was asked for, else that of `fleetwright.yaml`.
@@ -129,6 +133,7 @@ pub(super) fn base_of(
 ) -> Base {
     Base {
         path: shown(&source.path),
+        directory: repository.base.commit.as_ref().map(|_| repository.base.below.clone()),
         repository: repository.base.repository.clone(),
         commit: repository.base.commit.clone(),
         tree: repository.base.tree.clone(),

@@ -8,7 +8,7 @@ use crate::apply::Replan;
 use crate::catalog::Catalog;
 use crate::engine::{self, Inputs, Scope};
 use crate::fleet::Observed;
-use crate::plan::wire::{Base, BaseWorld};
+use crate::plan::wire::{Base, BaseWorld, Decider};
 use crate::plan::{Pinned, Plan, difference};
 use crate::render::difference_text;
 
@@ -39,6 +39,11 @@ impl<'a> Again<'a> {
 impl Replan for Again<'_> {
     fn replan(&self, plan: &Plan, observed: &Observed) -> Pinned {
         let base = &plan.capacity.base;
+        let mut seen = observed.clone();
+        // What the approved plan took for going, because a revision that it was compared with
+        // declared it, is going now as well.
+        let going = plan.capacity.demand.iter().filter(|row| row.decided_by == Decider::Removed);
+        seen.deliver(going.map(|row| row.workload.clone()));
         let world = BaseWorld {
             name: base.world.name.clone(),
             cluster: observed.cluster.clone(),
@@ -49,7 +54,7 @@ impl Replan for Again<'_> {
         let pinned = engine::pinned(
             &Inputs {
                 desired: &self.repository.desired,
-                observed,
+                observed: &seen,
                 catalog: self.catalog,
                 base: Base { world, preconditions: Vec::new(), ..base.clone() },
                 // A plan for a moment to come is still for that moment.

@@ -5,20 +5,26 @@ use jiff::Timestamp;
 use super::error::CliError;
 use super::repository::Repository;
 use super::settings::{Format, ValidateSettings};
+use super::world::WorldChoice;
 use super::{Console, Exit, planning};
 use crate::catalog::{Catalog, CatalogError};
 use crate::demand::Demand;
+use crate::engine::{self, Inputs, Scope};
 use crate::fleet::Observed;
 use crate::ids::Origin;
 use crate::lint::{lints, requests};
 use crate::manifest::{Problem, Severity, Unresolved};
 use crate::plan::canonical;
+use crate::plan::wire::Diagnostic;
 use crate::render::{Tally, Verbosity, problems_json, problems_text};
 
 pub(super) fn run(settings: &ValidateSettings, console: &mut Console) -> Result<Exit, CliError> {
     let read = planning::read(&settings.source)?;
     let repository = Repository::read(&read);
-    let problems = problems(&repository);
+    let mut problems = problems(&repository);
+    problems.extend(beyond(settings, &repository)?);
+    problems.sort();
+    problems.dedup();
     let desired = &repository.desired;
     let tally = Tally {
         files: count(read.tree.files.len()),
@@ -77,6 +83,30 @@ fn problems(repository: &Repository) -> Vec<Problem> {
     problems.sort();
     problems.dedup();
     problems
+}
+
+/// Returns a warning for each autoscaler that may ask for more than the pools have room for.
+fn beyond(settings: &ValidateSettings, repository: &Repository) -> Result<Vec<Problem>, CliError> {
+    let fleet = &repository.fleet;
+    let Ok(catalog) = Catalog::load(&fleet.region, &fleet.zones) else { return Ok(Vec::new()) };
+    let nothing = Observed::empty(fleet.identity(), Timestamp::UNIX_EPOCH);
+    let world = WorldChoice::parse("empty")?;
+    let found = engine::beyond(&Inputs {
+        desired: &repository.desired,
+        observed: &nothing,
+        catalog: &catalog,
+        base: planning::base_of(&settings.source, repository, &world, &nothing, fleet.demand),
+        at: nothing.taken_at,
+        demand: fleet.demand,
+        is_forecast: false,
+        scope: Scope::default(),
+        settings: fleet.solve,
+    });
+    let warning = |found: Diagnostic| {
+        let Diagnostic { severity: _, origin, object, message, hint } = found;
+        Some(Problem { origin: origin?, severity: Severity::Warning, object, message, hint })
+    };
+    Ok(found.into_iter().filter_map(warning).collect())
 }
 
 fn of_unresolved(unresolved: &Unresolved) -> Problem {

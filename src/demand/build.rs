@@ -4,6 +4,8 @@ use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use jiff::Timestamp;
+
 use super::admission;
 use super::claims::Claims;
 use super::decide::{Decision, Decisions};
@@ -18,7 +20,9 @@ use super::{
 };
 use crate::fleet::Observed;
 use crate::ids::{Namespace, WorkloadId, WorkloadKind};
-use crate::manifest::{Desired, Problem, Scale, ScalerRule, Severity, Unresolved, Workload};
+use crate::manifest::{
+    Desired, Problem, Scale, Scaler, ScalerRule, Severity, Unresolved, Workload,
+};
 
 /// Most pods of one workload; Kubernetes clusters hold at most some 150,000 pods in all.
 const PODS_MAX: u32 = 1_000_000;
@@ -101,6 +105,32 @@ impl Demand {
         for group in &absurd {
             self.refuse(group);
         }
+    }
+
+    /// Returns how many pods the clock alone asks for at each of `times`, workload by workload:
+    /// where two moments agree, everything else agrees as well.
+    #[must_use]
+    pub fn by_clock(
+        desired: &Desired,
+        observed: &Observed,
+        asked: &Asked,
+        times: &[Timestamp],
+    ) -> Vec<Vec<u32>> {
+        let context = ShapeContext::of(desired).within(observed);
+        let live = LivePods::of(observed, &context);
+        let follows = |workload: &&Workload| {
+            let is_timed = |scaler: &&Scaler| matches!(scaler.rule, ScalerRule::EventDriven(_));
+            matches!(workload.scale, Scale::CronJob { .. })
+                || decide::claimants(&desired.scalers, &workload.id).iter().any(is_timed)
+        };
+        let by_clock: Vec<&Workload> = desired.workloads.values().filter(follows).collect();
+        let counts = |at: &Timestamp| {
+            let asked = Asked { at: *at, ..asked.clone() };
+            let decisions = Decisions { desired, observed, live: &live, asked: &asked };
+            let count = |w: &&Workload| decisions.decide(w).counts.of(asked.mode);
+            by_clock.iter().map(count).collect()
+        };
+        times.iter().map(counts).collect()
     }
 
     fn add_live_only(

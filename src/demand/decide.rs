@@ -1,7 +1,7 @@
 //! Who decides how many pods a workload has, and between which bounds.
 //!
 //! Replicas that an autoscaler owns are never taken from the repository: what runs counts, and
-//! where nothing live is known, the count within its bounds that the workload would start with.
+//! where nothing live is known, the least that the autoscaler keeps.
 
 use jiff::Timestamp;
 
@@ -11,8 +11,8 @@ use super::{Asked, Counts, Decider, event, horizontal, jobs};
 use crate::fleet::{LiveEvents, LiveHorizontal, Observed};
 use crate::ids::WorkloadId;
 use crate::manifest::{
-    Desired, EventDriven, Horizontal, Paused, Problem, Scale, Scaler, ScalerRule, Severity,
-    Unresolved, Workload,
+    Desired, EventDriven, Horizontal, Paused, Problem, Scale, Scaler, ScalerRule, ScalingRules,
+    SelectPolicy, Severity, Unresolved, Workload,
 };
 
 /// What decides the number of a declared workload's pods.
@@ -114,7 +114,7 @@ impl Decisions<'_> {
         let known = self.known(&workload.id);
         let seen = self.seen(scaler);
         let span = match &scaler.rule {
-            ScalerRule::Horizontal(rule) => of_horizontal(workload, rule, known, seen),
+            ScalerRule::Horizontal(rule) => of_horizontal(rule, known, seen),
             ScalerRule::EventDriven(rule) => {
                 let events = self.events(&scaler.namespace, &scaler.name);
                 self.event_driven(workload, rule, (known, seen, events))
@@ -136,7 +136,8 @@ impl Decisions<'_> {
             next,
         };
         let mut decision = Decision::of(Counts { floor, live, ceiling, planned: 0 }, by);
-        decision.problems.extend(stated_outside(workload, scaler, (floor, ceiling)));
+        let is_known = known.is_some() || seen.is_some();
+        decision.problems.extend(stated_in_vain(workload, scaler, decision.counts, is_known));
         if let ScalerRule::Unknown(why) = &scaler.rule {
             decision.unresolved = Some(Unresolved {
                 origin: scaler.origin.clone(),
@@ -166,8 +167,12 @@ impl Decisions<'_> {
         }
         let Asked { at, lead, is_forecast, .. } = *self.asked;
         let until = at.checked_add(lead).unwrap_or(at);
-        let ahead = event::most_declared(rule, at, until);
-        let mut floor = ahead;
+        // What a formula makes of its triggers is not known: a window promises nothing then.
+        let mut floor = if rule.has_formula {
+            event::least(rule)
+        } else {
+            event::most_declared(rule, at, until)
+        };
         if let Some(fallback) = rule.fallback.filter(|_| events.is_some_and(|e| e.in_fallback)) {
             floor = floor.max(fallback.replicas.min(rule.max));
         }
@@ -214,20 +219,14 @@ impl Decisions<'_> {
 }
 
 /// Returns what a `HorizontalPodAutoscaler` decides.
-fn of_horizontal(
-    workload: &Workload,
-    rule: &Horizontal,
-    known: Option<u32>,
-    seen: Option<&LiveHorizontal>,
-) -> Span {
+fn of_horizontal(rule: &Horizontal, known: Option<u32>, seen: Option<&LiveHorizontal>) -> Span {
     let bounds = (rule.min, rule.max);
     let step = seen.and_then(|seen| horizontal::next(rule, seen));
     let Some(live) = known.max(seen.map(|s| s.current_replicas.max(s.desired_replicas))) else {
-        // A number that its autoscaler would never leave is not what it starts from.
-        let stated = initial(workload, None);
-        let live = if (rule.min..=rule.max).contains(&stated) { stated } else { rule.min };
-        let because = "nothing live is known of it".to_owned();
-        return Span { floor: rule.min, live, ceiling: rule.max, because, next: None };
+        // What the repository states is its author's guess, which a delivery may even reset: a
+        // change of it is no change of what is needed.
+        let because = "nothing live is known of it: its least counts".to_owned();
+        return Span { floor: rule.min, live: rule.min, ceiling: rule.max, because, next: None };
     };
     if live == 0 && rule.min > 0 {
         let because = "its target is scaled to 0, which switches it off".to_owned();
@@ -246,7 +245,17 @@ fn of_horizontal(
         (None, true) => format!("{live} pods run; none of its metrics is known"),
     };
     let next = step.map(|step| step.count).filter(|next| *next != live);
-    Span { floor: bounds.0, live: bounded, ceiling: bounds.1, because, next }
+    let (floor, ceiling) = open_bounds(rule, bounded);
+    Span { floor, live: bounded, ceiling, because, next }
+}
+
+/// Returns the bounds of `rule`, or what runs in a direction that its behavior closes.
+fn open_bounds(rule: &Horizontal, runs: u32) -> (u32, u32) {
+    let is_closed = |rules: &ScalingRules| rules.select == SelectPolicy::Disabled;
+    let behavior = rule.behavior.as_ref();
+    let floor = if behavior.is_some_and(|b| is_closed(&b.down)) { runs } else { rule.min };
+    let ceiling = if behavior.is_some_and(|b| is_closed(&b.up)) { runs } else { rule.max };
+    (floor, ceiling)
 }
 
 /// Says what windows of time want, and what else decides.
@@ -304,24 +313,38 @@ fn rivals(first: &Scaler, second: &Scaler, workload: &Workload) -> Problem {
     }
 }
 
-/// Warns of replicas in the repository that its autoscaler would never leave.
-fn stated_outside(
+/// Warns of replicas in the repository that its autoscaler would never leave, or with which a first
+/// delivery begins above what is planned.
+fn stated_in_vain(
     workload: &Workload,
     scaler: &Scaler,
-    (floor, ceiling): (u32, u32),
+    counts: Counts,
+    is_known: bool,
 ) -> Option<Problem> {
     let Scale::Replicas(stated) = workload.scale else { return None };
-    // One is what a manifest without replicas says.
-    if stated <= 1 || (floor..=ceiling).contains(&stated) {
+    if matches!(scaler.rule, ScalerRule::Unknown(_)) {
         return None;
     }
+    let Counts { floor, live, ceiling, planned: _ } = counts;
+    // One is what a manifest without replicas says.
+    let is_outside = stated > 1 && !(floor..=ceiling).contains(&stated);
+    let begins_above = !is_known && stated > live.max(1);
+    let says = if is_outside {
+        format!("keeps it between {floor} and {ceiling}: the number is not used")
+    } else if begins_above {
+        format!(
+            "owns the number: what runs is not known, planned are {live}, and a first delivery \
+             begins with {stated}"
+        )
+    } else {
+        return None;
+    };
     Some(Problem {
         origin: workload.origin.clone(),
         severity: Severity::Warning,
         object: format!("{} {}", workload.id.kind, workload.id),
         message: format!(
-            "states {stated} replicas, and {} at {} keeps it between {floor} and {ceiling}: the \
-             number is not used",
+            "states {stated} replicas, and {} at {} {says}",
             scaler.object, scaler.origin
         ),
         hint: Some("leave `replicas` out: each delivery would reset them".to_owned()),

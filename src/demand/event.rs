@@ -65,6 +65,11 @@ fn declared_of(rule: &EventDriven, wanted: Option<u32>) -> u32 {
     }
 }
 
+/// Returns what is declared where no trigger wants anything.
+pub(super) fn least(rule: &EventDriven) -> u32 {
+    declared_of(rule, None)
+}
+
 /// Returns what cron triggers and bounds alone declare at `moment`.
 pub(super) fn declared(rule: &EventDriven, moment: Timestamp) -> u32 {
     let wanted = rule.crons.iter().filter(|cron| holds(cron, moment)).map(|cron| cron.desired);

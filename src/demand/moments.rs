@@ -10,8 +10,9 @@ use crate::manifest::{
     Budget, CronSchedule, Desired, EventDriven, Pool, Scale, Scaler, ScalerRule, Schedule, Workload,
 };
 
-/// Most times of one schedule that are looked at: one a minute for a week.
-const TIMES_MAX: usize = 10_080;
+/// Most times of one schedule that are looked at: one a minute for 69 days, which is longer than any
+/// forecast with what leads to it.
+const TIMES_MAX: usize = 100_000;
 
 /// Something that the clock does.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]

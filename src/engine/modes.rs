@@ -1,7 +1,7 @@
 //! What the fleet comes to at the least, the present and the most that autoscalers may choose.
 
 use super::{Inputs, Scope, input, put_together, size};
-use crate::demand::{Demand, DemandMode, PodGroup};
+use crate::demand::{Demand, DemandMode};
 use crate::plan::wire::{Decider, Diagnostic, ModeRow, Plan, UnschedulableRow};
 use crate::solve::{Input, Purpose, solve};
 
@@ -14,8 +14,7 @@ pub(super) fn rows(
     demand: &Demand,
     plan: &Plan,
 ) -> (Vec<ModeRow>, Vec<Diagnostic>) {
-    let is_open = |group: &PodGroup| group.counts.floor != group.counts.ceiling;
-    if !demand.groups.iter().any(is_open) {
+    if !is_open(demand) {
         return (Vec::new(), Vec::new());
     }
     let mut rows: Vec<ModeRow> = Vec::new();
@@ -32,6 +31,20 @@ pub(super) fn rows(
         }
     }
     (rows, found)
+}
+
+/// Returns whether the number of any workload's pods is left open.
+fn is_open(demand: &Demand) -> bool {
+    demand.groups.iter().any(|group| group.counts.floor != group.counts.ceiling)
+}
+
+/// Returns a warning for each autoscaler of `inputs` whose most has no place.
+pub(super) fn beyond_ceiling(inputs: &Inputs) -> Vec<Diagnostic> {
+    let demand = size::demand(inputs, inputs.observed);
+    if !is_open(&demand) {
+        return Vec::new();
+    }
+    beyond(&demand, &planned(inputs, DemandMode::Ceiling))
 }
 
 /// Returns a warning for each autoscaler that may ask for more pods than there is room for.

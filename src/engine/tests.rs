@@ -13,13 +13,14 @@ use crate::plan::canonical;
 use crate::plan::wire::{BaseWorld, Reason};
 use crate::story::Story;
 
-fn base(observed: &Observed, name: &str) -> Base {
+pub(super) fn base(observed: &Observed, name: &str) -> Base {
     Base {
         path: ".".into(),
         repository: None,
         commit: Some("4f2c9a1".into()),
         tree: "0".repeat(64),
         dirty: false,
+        directory: None,
         rendered: Vec::new(),
         world: BaseWorld {
             name: name.into(),

@@ -180,7 +180,8 @@ impl Read {
                 | Scale::Buffer(_) => 0,
             };
             let template = Some(self.keep(&workload.template));
-            // Nothing in a cluster tells reliably which repository delivers a workload.
+            // Nothing in a cluster tells reliably which repository delivers a workload; what a plan
+            // is compared with does.
             let delivered = false;
             self.into.workloads.push(LiveWorkload {
                 id,

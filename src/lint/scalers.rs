@@ -6,8 +6,9 @@ use super::warning;
 use crate::demand::{Demand, holds};
 use crate::manifest::{
     CronTrigger, Desired, Horizontal, Metric, MetricSource, MetricTarget, Problem,
-    ProportionalMode, Scaler, ScalerRule, UpdateMode, VerticalScaler, Workload,
+    ProportionalMode, Scale, Scaler, ScalerRule, UpdateMode, VerticalScaler, Workload,
 };
+use crate::units::ResourceName;
 
 /// The fortnight in which windows are looked at; it begins on a Monday.
 const FROM: &str = "2026-06-01T00:00:00Z";
@@ -102,6 +103,15 @@ pub(super) fn targets(desired: &Desired) -> Vec<Problem> {
                     && *workload.id.name == *target.name
             });
             match (workload, &scaler.rule) {
+                (Some(workload), _) if workload.scale == Scale::PerNode => found.push(warning(
+                    &scaler.origin,
+                    &scaler.object,
+                    format!(
+                        "scales {} {}, of which each node has one pod: it never acts",
+                        target.kind, workload.id
+                    ),
+                    "take it out, or let it scale a Deployment",
+                )),
                 (Some(workload), ScalerRule::Horizontal(rule)) => {
                     found.extend(unmeasured(scaler, rule, workload, desired));
                 }
@@ -117,6 +127,40 @@ pub(super) fn targets(desired: &Desired) -> Vec<Problem> {
                     ),
                     "correct its target, or add the workload",
                 )),
+            }
+        }
+    }
+    found
+}
+
+/// Returns a warning for each vertical autoscaler whose target is not there, or whose bounds leave
+/// nothing between them.
+pub(super) fn verticals(desired: &Desired) -> Vec<Problem> {
+    let mut found = Vec::new();
+    for vertical in &desired.verticals {
+        let VerticalScaler { object, origin, namespace, target, policies, .. } = vertical;
+        let is_it = |workload: &Workload| {
+            workload.id.namespace == *namespace
+                && workload.id.kind.as_str() == target.kind
+                && *workload.id.name == *target.name
+        };
+        // It may be among what is rendered elsewhere.
+        if desired.unresolved.is_empty() && !desired.workloads.values().any(is_it) {
+            let (kind, name) = (&target.kind, &target.name);
+            let message =
+                format!("sizes {kind} {namespace}/{name}, which is not in the repository");
+            found.push(warning(origin, object, message, "correct its target, or add the workload"));
+        }
+        for (container, policy) in policies {
+            let crossed = |(name, least): (&ResourceName, &i64)| {
+                policy.max.get(name).is_some_and(|most| most < least).then(|| name.clone())
+            };
+            for name in policy.min.iter().filter_map(crossed) {
+                let message = format!(
+                    "of container {container}, minAllowed is above maxAllowed for {name}: the \
+                     minimum counts"
+                );
+                found.push(warning(origin, object, message, "let minAllowed be the lower one"));
             }
         }
     }

@@ -171,3 +171,40 @@ fn pods_that_share_a_volume_of_one_node_are_named() {
         assert_eq!(found.len(), expected, "{rule}: {found:?}");
     }
 }
+
+#[test]
+fn autoscalers_that_never_act_as_they_are_meant_are_named() {
+    let vertical = |target: &str, policy: &str| {
+        format!(
+            "---\napiVersion: autoscaling.k8s.io/v1\nkind: VerticalPodAutoscaler\nmetadata: {{name: v, \
+             namespace: web}}\nspec: {{targetRef: {{apiVersion: apps/v1, kind: Deployment, name: \
+             {target}}}, resourcePolicy: {{containerPolicies: [{{containerName: app{policy}}}]}}}}\n"
+        )
+    };
+    let daemon = "apiVersion: apps/v1\nkind: DaemonSet\nmetadata: {name: agent, namespace: web}\nspec: \
+                  {selector: {}, template: {metadata: {labels: {a: b}}, spec: {containers: [{name: \
+                  a, image: x, resources: {requests: {cpu: 1}}}]}}}\n---\napiVersion: \
+                  autoscaling/v2\nkind: HorizontalPodAutoscaler\nmetadata: {name: h, namespace: \
+                  web}\nspec: {maxReplicas: 4, scaleTargetRef: {apiVersion: apps/v1, kind: DaemonSet, \
+                  name: agent}}\n";
+    let api = deployment(&container("app", "requests: {cpu: 1, memory: 1Gi}"), "");
+    let crossed = ", minAllowed: {cpu: 2}, maxAllowed: {cpu: 1}";
+    for (rule, text, expected) in [
+        ("as meant", format!("{api}{}", vertical("api", "")), None),
+        (
+            "no such target",
+            format!("{api}{}", vertical("gone", "")),
+            Some("web/gone, which is not"),
+        ),
+        (
+            "no room between bounds",
+            format!("{api}{}", vertical("api", crossed)),
+            Some("minAllowed is above maxAllowed for cpu"),
+        ),
+        ("a pod on each node", daemon.to_owned(), Some("of which each node has one pod")),
+    ] {
+        let found = of_plan(&text);
+        assert_eq!(found.len(), usize::from(expected.is_some()), "{rule}: {found:?}");
+        assert!(found.iter().all(|said| said.contains(expected.unwrap_or_default())), "{found:?}");
+    }
+}

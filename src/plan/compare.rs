@@ -5,7 +5,7 @@
 //! makes the same change to the same node, or launches a node of the same kind; keys that a pool
 //! hands out do not matter, since they depend on what else is launched.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 use serde::Serialize;
@@ -14,7 +14,7 @@ use super::canonical;
 use super::wire::{
     Action, ComparedWorkload, Comparison, DemandRow, NodeState, Plan, ResourceChange, workload_key,
 };
-use crate::ids::{Address, Digest, PlanId};
+use crate::ids::{Address, Digest, PlanId, WorkloadId};
 use crate::units::MicroUsd;
 
 /// Returns what `plan` changes that `other`, planned from `revision` over the same world, would not.
@@ -45,7 +45,31 @@ pub fn compare(plan: &Plan, other: &Plan, revision: &str) -> Comparison {
         hourly_caused: ours.hourly_after - before.hourly_after,
         hourly_pending: before.hourly_after - ours.hourly_before,
         workloads: workloads(&other.capacity.demand, &plan.capacity.demand),
+        unplaced_pending: unplaced(other, plan),
+        problems_pending: problems(other, plan),
     }
+}
+
+/// Returns the workloads of `ours` of which `theirs` leaves at least as many pods without a place.
+fn unplaced(theirs: &Plan, ours: &Plan) -> Vec<WorkloadId> {
+    let left = |plan: &Plan| {
+        let mut pods: BTreeMap<WorkloadId, u32> = BTreeMap::new();
+        for row in &plan.capacity.unschedulable {
+            *pods.entry(row.workload.clone()).or_insert(0) += row.pods;
+        }
+        pods
+    };
+    let theirs = left(theirs);
+    let is_known = |(workload, pods): &(WorkloadId, u32)| theirs.get(workload) >= Some(pods);
+    left(ours).into_iter().filter(is_known).map(|(workload, _)| workload).collect()
+}
+
+/// Returns the problems that both plans tell of.
+fn problems(theirs: &Plan, ours: &Plan) -> Vec<String> {
+    let told = |plan: &Plan| -> BTreeSet<String> {
+        plan.capacity.diagnostics.iter().map(Comparison::problem).collect()
+    };
+    told(theirs).intersection(&told(ours)).cloned().collect()
 }
 
 fn changes(plan: &Plan) -> impl Iterator<Item = &ResourceChange> {
@@ -137,8 +161,10 @@ fn workloads(theirs: &[DemandRow], ours: &[DemandRow]) -> Vec<ComparedWorkload> 
         let (before, after) = (theirs.get(key), ours.get(key));
         let workload = after.or(before)?.workload.clone();
         let origin = after.and_then(|row| row.origin.clone());
+        let requests = before.zip(after).map(|(a, b)| (a.requests.clone(), b.requests.clone()));
+        let (requests_before, requests_after) = requests.filter(|(a, b)| a != b).unzip();
         let (before, after) = (planned(before), planned(after));
-        Some(ComparedWorkload { workload, origin, before, after })
+        Some(ComparedWorkload { workload, origin, before, after, requests_before, requests_after })
     };
     keys.into_iter().filter(differs).filter_map(row).collect()
 }
@@ -287,8 +313,31 @@ mod tests {
         assert!(found.withdrawn[0].contains("launch x9.large"), "{:?}", found.withdrawn);
         assert_eq!(found.hourly_caused, MicroUsd(-5));
         assert_eq!(found.workloads.len(), 1);
+        assert_eq!(found.workloads[0].requests_after, None, "each pod asks for the same");
         let total = found.hourly_caused + found.hourly_pending;
         assert_eq!(total, ours.capacity.cost.hourly_after - ours.capacity.cost.hourly_before);
+    }
+
+    #[test]
+    fn what_a_pod_asks_for_is_told_where_it_alone_differs_and_old_troubles_are_pending() {
+        let (ours, mut other) = (plan(), plan());
+        other.capacity.demand[0].requests.cpu_milli += 100;
+        let found = compare(&ours, &other, "main");
+        let row = &found.workloads[0];
+        assert_eq!(row.before, row.after);
+        let cpu = |amount: &Option<crate::plan::wire::Amount>| amount.as_ref().map(|a| a.cpu_milli);
+        assert_eq!(cpu(&row.requests_before), cpu(&row.requests_after).map(|cpu| cpu + 100));
+        let trouble = |message: &str| crate::plan::wire::Diagnostic {
+            severity: "warning".into(),
+            origin: None,
+            object: "o".into(),
+            message: message.into(),
+            hint: None,
+        };
+        let (mut ours, mut other) = (plan(), plan());
+        ours.capacity.diagnostics = vec![trouble("old"), trouble("new")];
+        other.capacity.diagnostics = vec![trouble("old")];
+        assert_eq!(compare(&ours, &other, "main").problems_pending, ["o: old"]);
     }
 
     #[test]

@@ -186,6 +186,7 @@ impl<'a> Decisions<'a> {
         } = capacity;
         let Base {
             path: _,
+            directory: _,
             repository: _,
             commit: _,
             tree: _,

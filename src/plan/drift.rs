@@ -1,5 +1,9 @@
-//! What moved outside Git: nodes that no longer are what their pool declares, and workloads that no
-//! longer run what the repository says.
+//! What moved outside Git, apart from what is only behind it.
+//!
+//! Drift is a node with a label that its pool does not make and that no machine brings about:
+//! somebody changed it. Behind is what an earlier commit explains as well: a pool or a node class
+//! that changed since the node was launched, a pool that is gone, a workload that does not run as
+//! many pods as are declared yet. That is told, and is no drift: each rollout passes through it.
 //!
 //! This module reads a plan and makes another of it that nobody can apply.
 
@@ -7,9 +11,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::seal;
 use super::wire::{
-    Decider, DemandRow, Diagnostic, LaunchReason, Plan, Reason, RetireReason, Summary, workload_key,
+    Decider, DemandRow, Diagnostic, ExplainRow, LaunchReason, Plan, Reason, RetireReason, Summary,
+    workload_key,
 };
-use crate::ids::Address;
+use crate::ids::{Address, Origin};
 
 /// Returns `plan` as a report of drift: `resource_drift` holds the rows that moved, nothing changes,
 /// and it can never be applied.
@@ -19,10 +24,7 @@ pub fn drift(plan: &Plan) -> Plan {
         .capacity
         .explain
         .iter()
-        .filter(|row| {
-            let differs = row.retire_reason.as_ref().is_some_and(is_drift_of_node);
-            differs || row.drift.is_some() || is_drift(&row.reason)
-        })
+        .filter(|row| reasons(row).any(is_moved))
         .map(|row| &row.address)
         .collect();
     let rows = plan.resource_changes.iter().filter(|row| drifted.contains(&row.address));
@@ -34,14 +36,15 @@ pub fn drift(plan: &Plan) -> Plan {
         summary: Summary::default(),
         ..plan.clone()
     };
-    let moved = workloads(plan);
+    let mut behind = nodes_behind(plan);
+    behind.extend(workloads(plan));
     let capacity = &mut report.capacity;
     capacity.explain.retain(|row| drifted.contains(&row.address));
     capacity.base.preconditions.clear();
     capacity.waves.clear();
     capacity.placements.clear();
     capacity.alternatives.clear();
-    capacity.diagnostics.extend(moved);
+    capacity.diagnostics.extend(behind);
     capacity.diagnostics.sort();
     seal(&mut report);
     report
@@ -51,31 +54,73 @@ pub fn drift(plan: &Plan) -> Plan {
 #[must_use]
 pub fn has_drift(report: &Plan) -> bool {
     !report.resource_drift.is_empty()
-        || report.capacity.diagnostics.iter().any(|d| d.severity == DRIFT)
 }
 
-/// The severity of what moved and is no row.
-const DRIFT: &str = "drift";
+/// The severity of what is behind the repository.
+pub const BEHIND: &str = "behind";
 
-fn is_drift(reason: &Reason) -> bool {
+/// Returns why a node is not what its pool declares.
+fn reasons(row: &ExplainRow) -> impl Iterator<Item = &RetireReason> {
+    let of_row = match &row.reason {
+        Reason::Retire { because } => Some(because),
+        Reason::Launch { because: LaunchReason::Replacement { because, .. } } => Some(&**because),
+        Reason::Launch { .. } | Reason::Keep { .. } | Reason::Resize { .. } => None,
+    };
+    of_row.into_iter().chain(&row.retire_reason).chain(&row.drift)
+}
+
+/// Returns whether no commit explains the difference.
+fn is_moved(reason: &RetireReason) -> bool {
     match reason {
-        Reason::Retire { because } => is_drift_of_node(because),
-        Reason::Launch { because: LaunchReason::Replacement { because, .. } } => {
-            is_drift_of_node(because)
+        RetireReason::Drifted { field, .. } => {
+            field.strip_prefix("label ").is_some_and(|key| !is_of_machine(key))
         }
-        Reason::Launch { .. } | Reason::Keep { .. } | Reason::Resize { .. } => false,
-    }
-}
-
-fn is_drift_of_node(reason: &RetireReason) -> bool {
-    match reason {
-        RetireReason::Drifted { .. } | RetireReason::PoolRemoved => true,
-        RetireReason::Empty { .. }
+        RetireReason::PoolRemoved
+        | RetireReason::Empty { .. }
         | RetireReason::Underutilized { .. }
         | RetireReason::Surplus { .. }
         | RetireReason::Expired { .. }
         | RetireReason::Requested => false,
     }
+}
+
+/// Returns whether a label says what the machine is: where it no longer fits, the pool changed.
+fn is_of_machine(key: &str) -> bool {
+    let prefixes = ["karpenter.k8s.aws/", "topology.kubernetes.io/", "topology.k8s.aws/"];
+    prefixes.iter().any(|prefix| key.starts_with(prefix))
+        || matches!(
+            key,
+            "kubernetes.io/arch"
+                | "kubernetes.io/os"
+                | "node.kubernetes.io/instance-type"
+                | "karpenter.sh/capacity-type"
+        )
+}
+
+/// Returns the nodes that are what an earlier commit declared.
+fn nodes_behind(plan: &Plan) -> Vec<Diagnostic> {
+    let of = |row: &ExplainRow| {
+        if reasons(row).any(is_moved) {
+            return None;
+        }
+        let message = reasons(row).find_map(|reason| match reason {
+            RetireReason::Drifted { field, is, declared } => {
+                Some(format!("its {field} is {is}, and its pool declares {declared}"))
+            }
+            RetireReason::PoolRemoved => Some("its pool is no longer declared".to_owned()),
+            RetireReason::Empty { .. }
+            | RetireReason::Underutilized { .. }
+            | RetireReason::Surplus { .. }
+            | RetireReason::Expired { .. }
+            | RetireReason::Requested => None,
+        })?;
+        Some(behind(None, row.address.to_string(), message))
+    };
+    plan.capacity.explain.iter().filter_map(of).collect()
+}
+
+fn behind(origin: Option<Origin>, object: String, message: String) -> Diagnostic {
+    Diagnostic { severity: BEHIND.to_owned(), origin, object, message, hint: None }
 }
 
 /// Returns workloads that run another number of pods than the repository declares, where nothing but
@@ -92,12 +137,9 @@ fn workloads(plan: &Plan) -> Vec<Diagnostic> {
         let declared = row.counts.planned.saturating_sub(on_fargate);
         let runs = running.get(name.as_str()).copied().unwrap_or(0);
         let decided = matches!(row.decided_by, Decider::Git | Decider::Removed);
-        (decided && runs != declared).then(|| Diagnostic {
-            severity: DRIFT.to_owned(),
-            origin: row.origin.clone(),
-            object: name,
-            message: format!("runs {runs} pods, and the repository declares {declared}"),
-            hint: None,
+        (decided && runs != declared).then(|| {
+            let message = format!("runs {runs} pods, and the repository declares {declared}");
+            behind(row.origin.clone(), name, message)
         })
     };
     plan.capacity.demand.iter().filter_map(of).collect()
@@ -118,7 +160,7 @@ mod tests {
         let address = moved.capacity.explain[1].address.clone();
         moved.capacity.explain[1].reason = Reason::Retire {
             because: RetireReason::Drifted {
-                field: "image".into(),
+                field: "label team".into(),
                 is: "a".into(),
                 declared: "b".into(),
             },
@@ -128,5 +170,40 @@ mod tests {
         assert_eq!(report.resource_drift[0].address, address);
         assert!(has_drift(&report));
         assert!(Plan::from_json(&report.to_json()).is_ok(), "its digest is that of its contents");
+    }
+    #[test]
+    fn what_a_commit_explains_is_behind_and_no_drift() {
+        let behind = |report: &Plan| {
+            report.capacity.diagnostics.iter().filter(|d| d.severity == BEHIND).count()
+        };
+        let drifted = |field: &str| RetireReason::Drifted {
+            field: field.into(),
+            is: "a".into(),
+            declared: "b".into(),
+        };
+        for (because, moved) in [
+            (drifted("pool template or node class"), false),
+            (drifted("label karpenter.k8s.aws/instance-family"), false),
+            (drifted("label topology.kubernetes.io/zone"), false),
+            (RetireReason::PoolRemoved, false),
+            (drifted("label team"), true),
+        ] {
+            let mut plan = plan();
+            plan.capacity.explain[1].reason = Reason::Retire { because: because.clone() };
+            let report = drift(&sealed(plan));
+            assert_eq!(has_drift(&report), moved, "{because:?}");
+            let address = &report.capacity.explain.first().map(|row| row.address.to_string());
+            let told = report
+                .capacity
+                .diagnostics
+                .iter()
+                .any(|d| d.severity == BEHIND && d.object.starts_with("ec2_instance."));
+            assert_eq!((told, address.is_some()), (!moved, moved), "{because:?}");
+            assert_eq!(report.resource_drift.len(), usize::from(moved), "{because:?}");
+        }
+        let mut plan = plan();
+        plan.capacity.demand[0].counts.planned += 3;
+        let report = drift(&sealed(plan));
+        assert!(!has_drift(&report) && behind(&report) > 0, "pods that are on their way");
     }
 }

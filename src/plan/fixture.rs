@@ -525,6 +525,7 @@ fn base() -> Base {
         commit: Some("4f2c9a1".to_owned()),
         tree: "7ee0".to_owned(),
         dirty: false,
+        directory: None,
         rendered: Vec::new(),
         world: BaseWorld { name: "sim:world".to_owned(), cluster, taken_at, sources },
         demand: DemandMode::Live,

@@ -34,7 +34,8 @@ pub struct Forecast {
     pub to: Timestamp,
     /// How long before it is needed capacity is there, in seconds.
     pub lead_seconds: i64,
-    /// Whether there are more moments than are looked at: then the last phase is not the whole truth.
+    /// Whether there is more than is looked at: then the phases end before `to`, and the total is
+    /// that of the phases that there are.
     pub is_cut: bool,
     /// The phases, one after the other without a gap.
     pub phases: Vec<Phase>,

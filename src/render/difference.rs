@@ -5,7 +5,7 @@ use super::page::{Page, Span, TextStyle, Tone, plain};
 use super::problems::{Line, write_line};
 use super::row::rows;
 use super::{reason, table};
-use crate::plan::{Difference, DifferenceRow, Plan, Side};
+use crate::plan::{BEHIND, Difference, DifferenceRow, Plan, Side};
 
 /// Returns what differs between two plans, in the form of `diff`.
 #[must_use]
@@ -68,11 +68,11 @@ fn write_row(page: &mut Page, row: &DifferenceRow) {
 #[must_use]
 pub fn drift_text(report: &Plan, style: &TextStyle) -> String {
     let mut page = Page::new(style);
-    let moved: Vec<_> =
-        report.capacity.diagnostics.iter().filter(|d| d.severity == "drift").collect();
+    let behind: Vec<_> =
+        report.capacity.diagnostics.iter().filter(|d| d.severity == BEHIND).collect();
     let drifted = Plan { resource_changes: report.resource_drift.clone(), ..report.clone() };
     let rows = rows(&drifted);
-    if rows.is_empty() && moved.is_empty() {
+    if rows.is_empty() {
         page.text("No changes. Nothing moved outside of Git.");
     } else {
         page.line([Span::new("Note: Objects have changed outside of Git", Tone::Strong)]);
@@ -87,11 +87,13 @@ pub fn drift_text(report: &Plan, style: &TextStyle) -> String {
             plain(format!("{}: {why}", row.resource.address)),
         ]);
     }
-    for diagnostic in moved {
+    if !behind.is_empty() {
+        page.title("Behind the repository: commits that are not applied yet, pods on their way");
+    }
+    for diagnostic in behind {
         let place = diagnostic.origin.as_ref().map_or_else(String::new, |o| format!("  {o}"));
         page.line([
-            Span::new("  ~ ", Tone::Change),
-            plain(format!("{} {}", diagnostic.object, diagnostic.message)),
+            plain(format!("    {}: {}", diagnostic.object, diagnostic.message)),
             Span::new(&place, Tone::Faint),
         ]);
     }

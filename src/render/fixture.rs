@@ -38,6 +38,7 @@ pub(crate) fn nothing() -> Plan {
     };
     let base = Base {
         path: "clusters/prod".into(),
+        directory: None,
         repository: Some("github.com/acme/fleet".into()),
         commit: Some("4f2c9a1d5e6b7c8d9e0f1a2b3c4d5e6f7a8b9c0d".into()),
         tree: format!("sha256:{}", "7".repeat(64)),

@@ -10,6 +10,8 @@ use crate::plan::forecast::{Event, Forecast, Phase};
 const LINE_WIDTH: i64 = 60;
 /// Heights of its characters; no node is a blank.
 const HEIGHTS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+/// What stands where nothing is known.
+const UNKNOWN: char = '?';
 /// Most phases of the table; all of them stand in the JSON.
 const PHASES_SHOWN: usize = 40;
 /// Most events below it.
@@ -55,8 +57,12 @@ pub fn forecast_text(forecast: &Forecast, style: &TextStyle) -> String {
     standing(&mut page, forecast);
     page.gap();
     let phases = count(u32::try_from(phases.len()).unwrap_or(u32::MAX), "phase");
+    let until = match forecast.phases.last().filter(|_| forecast.is_cut) {
+        Some(end) => format!("until {}; what comes after is not known", end.to),
+        None => "in all".to_owned(),
+    };
     page.text(format!(
-        "Forecast: {phases}, {least} to {most} nodes, {} in all.",
+        "Forecast: {phases}, {least} to {most} nodes, {} {until}.",
         dollars(*total, 2)
     ));
     page.finish()
@@ -91,7 +97,10 @@ fn line(forecast: &Forecast, most: u32) -> String {
     };
     let part = |part: i64| {
         let (begin, end) = (at(part), at(part + 1));
-        let within = phases.iter().filter(|phase| phase.from < end && phase.to > begin);
+        let mut within = phases.iter().filter(|p| p.from < end && p.to > begin).peekable();
+        if within.peek().is_none() {
+            return UNKNOWN;
+        }
         height(within.map(|phase| phase.nodes).max().unwrap_or(0), most)
     };
     (0..LINE_WIDTH).map(part).collect()
@@ -111,8 +120,11 @@ fn standing(page: &mut Page, forecast: &Forecast) {
     let Forecast { events, unresolved, is_cut, diagnostics, phases, .. } = forecast;
     let mut warn = |text: String| page.line([Span::new(&text, Tone::Warning)]);
     if *is_cut {
-        let last = phases.last().map(|phase| phase.from.to_string()).unwrap_or_default();
-        warn(format!("There are too many moments: what comes after {last} is not looked at."));
+        let last = phases.last().map(|phase| phase.to.to_string()).unwrap_or_default();
+        warn(format!(
+            "There are too many moments: what comes after {last} is not looked at, and is not in \
+             the total. Ask for a shorter span (--to)."
+        ));
     }
     if !unresolved.is_empty() {
         warn(format!("Their size is not known, and comes on top: {}", list(unresolved, LISTED)));
@@ -137,11 +149,52 @@ fn standing(page: &mut Page, forecast: &Forecast) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::units::MicroUsd;
 
     #[test]
     fn no_node_is_a_blank_and_the_most_is_full() {
         let drawn: String = [0, 1, 4, 5, 8].iter().map(|nodes| height(*nodes, 8)).collect();
         assert_eq!(drawn, " ▁▄▅█");
         assert_eq!(height(3, 0), ' ');
+    }
+
+    #[test]
+    fn a_forecast_that_is_cut_says_until_when_it_counts() {
+        let at = |text: &str| -> Timestamp { text.parse().expect("a time") };
+        let (from, cut) = (at("2026-11-01T00:00:00Z"), at("2026-11-01T06:00:00Z"));
+        let phase = Phase {
+            from,
+            to: cut,
+            pods: 4,
+            unschedulable: 0,
+            nodes: 2,
+            types: [].into(),
+            cpu_milli: 4_000,
+            memory_bytes: 0,
+            hourly: MicroUsd(1_000_000),
+            cost: MicroUsd(6_000_000),
+            because: Vec::new(),
+        };
+        let mut forecast = Forecast {
+            format_version: "1.0".to_owned(),
+            cluster: "c".to_owned(),
+            from,
+            to: at("2026-11-02T00:00:00Z"),
+            lead_seconds: 0,
+            is_cut: true,
+            phases: vec![phase],
+            events: Vec::new(),
+            total: MicroUsd(6_000_000),
+            unresolved: Vec::new(),
+            diagnostics: Vec::new(),
+        };
+        let text = forecast_text(&forecast, &TextStyle::default());
+        let drawn = format!("nodes {}{}", "█".repeat(15), "?".repeat(45));
+        assert!(text.contains(&drawn), "{text}");
+        assert!(text.contains("what comes after 2026-11-01T06:00:00Z is not looked at"), "{text}");
+        let end = "$6.00 until 2026-11-01T06:00:00Z; what comes after is not known.\n";
+        assert!(text.ends_with(end), "{text}");
+        (forecast.is_cut, forecast.to) = (false, cut);
+        assert!(forecast_text(&forecast, &TextStyle::default()).ends_with("$6.00 in all.\n"));
     }
 }

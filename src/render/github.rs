@@ -9,11 +9,14 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use super::amount::{count, signed_dollars};
+use super::comparison;
 use super::page::{escape, shorten};
 use super::reason::{rejection, retire};
 use crate::ids::Origin;
 use crate::plan::Plan;
-use crate::plan::wire::{Condition, ExplainRow, LaunchReason, Reason, RetireReason, workload_key};
+use crate::plan::wire::{
+    Comparison, Condition, ExplainRow, LaunchReason, Reason, RetireReason, workload_key,
+};
 use crate::units::MicroUsd;
 
 /// Annotations of one kind that a step of a workflow may show.
@@ -71,6 +74,13 @@ pub fn github(plan: &Plan) -> String {
             let _ = writeln!(text, "::{}::{} more are in the plan", kind.as_str(), n);
         }
     }
+    if let Some(found) = &plan.capacity.comparison {
+        let against = escape(&comparison::against(found)).into_owned();
+        let caused = comparison::caused(found);
+        // A line that began with two colons would be a command.
+        let _ = writeln!(text, "Caused by this change (against {against}): {caused}");
+        let _ = writeln!(text, "Pending without it: {}", comparison::pending(found));
+    }
     let _ = writeln!(text, "{}", super::last_line(plan));
     text
 }
@@ -89,9 +99,12 @@ fn command(plan: &Plan, annotation: &Annotation) -> String {
     format!("::{} {}::{message}\n", kind.as_str(), properties.join(","))
 }
 
-/// Returns a file below the planned directory as the repository names it.
+/// Returns a file below the planned directory as the repository names it, wherever it was planned
+/// from.
 fn path(plan: &Plan, file: &str) -> String {
-    let root = plan.capacity.base.path.trim_start_matches("./").trim_end_matches('/');
+    let base = &plan.capacity.base;
+    let root = base.directory.as_ref().unwrap_or(&base.path);
+    let root = root.trim_start_matches("./").trim_end_matches('/');
     // An absolute path says where this machine keeps the repository, not where the file is in it.
     if root.is_empty() || root == "." || root.starts_with('/') {
         return file.to_owned();
@@ -120,7 +133,11 @@ struct Cause {
 
 fn causes(plan: &Plan) -> Vec<Annotation> {
     let mut causes: BTreeMap<String, Cause> = BTreeMap::new();
-    for row in &plan.capacity.explain {
+    let compared = plan.capacity.comparison.as_ref();
+    // What was pending without this change does not stand in its diff.
+    let is_caused = |row: &&ExplainRow| compared.is_none_or(|c| c.caused.contains(&row.address));
+    let rows: Vec<&ExplainRow> = plan.capacity.explain.iter().filter(is_caused).collect();
+    for row in &rows {
         let workloads = match &row.reason {
             Reason::Launch { because: LaunchReason::Demand { pods } } => {
                 pods.keys().cloned().collect()
@@ -151,7 +168,7 @@ fn causes(plan: &Plan) -> Vec<Annotation> {
         })
         .collect();
     found.extend(causes.iter().map(|(name, cause)| annotation_of(name, None, cause)));
-    found.extend(plan.capacity.explain.iter().filter_map(drift));
+    found.extend(rows.into_iter().filter_map(drift));
     found
 }
 
@@ -230,11 +247,19 @@ fn unschedulable(plan: &Plan) -> Vec<Annotation> {
             kind: Kind::Warning,
             weight: 1_000_000 + u64::from(row.pods),
             origin: row.origin.clone(),
-            title: format!("{} of {name} have no place", count(row.pods, "pod")),
+            title: format!(
+                "{} of {name} {} no place",
+                count(row.pods, "pod"),
+                if row.pods == 1 { "has" } else { "have" }
+            ),
             message: format!("{}{nearest}", reasons.join("; ")),
         }
     };
-    plan.capacity.unschedulable.iter().map(one).collect()
+    let compared = plan.capacity.comparison.as_ref();
+    let is_new = |row: &&crate::plan::wire::UnschedulableRow| {
+        compared.is_none_or(|c| !c.unplaced_pending.contains(&row.workload))
+    };
+    plan.capacity.unschedulable.iter().filter(is_new).map(one).collect()
 }
 
 fn diagnostics(plan: &Plan) -> Vec<Annotation> {
@@ -249,7 +274,13 @@ fn diagnostics(plan: &Plan) -> Vec<Annotation> {
         let message = format!("{}{hint}", d.message);
         Some(Annotation { kind, weight: 500_000, origin: d.origin.clone(), title, message })
     };
-    plan.capacity.diagnostics.iter().filter_map(one).collect()
+    let compared = plan.capacity.comparison.as_ref();
+    // An error keeps the plan from being applied, whoever made it.
+    let is_new = |d: &&crate::plan::wire::Diagnostic| {
+        d.severity == "error"
+            || compared.is_none_or(|c| !c.problems_pending.contains(&Comparison::problem(d)))
+    };
+    plan.capacity.diagnostics.iter().filter(is_new).filter_map(one).collect()
 }
 
 fn findings(plan: &Plan) -> Vec<Annotation> {

@@ -11,6 +11,7 @@ use crate::plan::wire::{
     BlockReason, Condition, Decider, KeepReason, LaunchReason, Reason, Rejection, RetireReason,
     WaveStep,
 };
+use crate::units::MicroUsd;
 
 /// Most workloads that one sentence names.
 const WORKLOADS_MAX: usize = 2;
@@ -32,11 +33,11 @@ fn launch(reason: &LaunchReason) -> String {
             let verb = if total == 1 { "has" } else { "have" };
             format!("{} {verb} no room: {}", count(total, "pod"), workloads(pods, WORKLOADS_MAX))
         }
-        LaunchReason::Consolidation { saves_hourly, moves } => format!(
-            "takes the pods of dearer nodes: saves {}, moves {}",
-            hourly(*saves_hourly),
-            count(*moves, "pod")
-        ),
+        LaunchReason::Consolidation { saves_hourly, moves } => {
+            let dearer = if saves_hourly.0 > 0 { "dearer nodes" } else { "nodes that go" };
+            let saves = saving(*saves_hourly);
+            format!("takes the pods of {dearer}: {saves}, moves {}", count(*moves, "pod"))
+        }
         LaunchReason::Static { declared, there } => {
             let nodes = count(*declared, "node");
             format!("its pool has a fixed number of {nodes}, of which {there} were there")
@@ -45,6 +46,14 @@ fn launch(reason: &LaunchReason) -> String {
             format!("takes the place of {of}, which goes: {}", retire(because))
         }
     }
+}
+
+/// Returns what is saved, or what it costs more where the price rises.
+fn saving(price: MicroUsd) -> String {
+    if price.0 < 0 {
+        return format!("costs {} more", hourly(MicroUsd(price.0.saturating_neg())));
+    }
+    format!("saves {}", hourly(price))
 }
 
 /// Returns who comes to a group, and who goes.
@@ -65,11 +74,11 @@ fn resize(launch: u32, terminate: &[InstanceId]) -> String {
 pub(super) fn retire(reason: &RetireReason) -> String {
     match reason {
         RetireReason::Empty { saves_hourly } => {
-            format!("no pods left but those of DaemonSets: saves {}", hourly(*saves_hourly))
+            format!("no pods left but those of DaemonSets: {}", saving(*saves_hourly))
         }
         RetireReason::Underutilized { saves_hourly, moves, payback_hours } => format!(
-            "its pods fit elsewhere: saves {}, moves {}, pays back in {payback_hours} h",
-            hourly(*saves_hourly),
+            "its pods fit elsewhere: {}, moves {}, pays back in {payback_hours} h",
+            saving(*saves_hourly),
             count(*moves, "pod")
         ),
         RetireReason::Surplus { declared, there } => {

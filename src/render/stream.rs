@@ -13,10 +13,10 @@ pub use message::{
 
 use super::reason::rejection;
 use super::row::{Row, Symbol, rows};
-use super::{last_line, table};
+use super::{comparison, last_line, table};
 use crate::plan::Plan;
 use crate::plan::wire::{
-    Check, Diagnostic, ResourceChange, Summary, UnschedulableRow, workload_key,
+    Check, Comparison, Diagnostic, ResourceChange, Summary, UnschedulableRow, workload_key,
 };
 
 /// What a line says, before it has a moment.
@@ -27,6 +27,7 @@ type Said = (Level, String, Message);
 pub fn stream(plan: &Plan) -> String {
     let mut said = vec![version(plan)];
     said.extend(plan.capacity.diagnostics.iter().map(diagnostic));
+    said.extend(plan.capacity.comparison.as_ref().map(compared));
     said.extend(rows(plan).iter().filter(|row| row.symbol.is_change()).map(planned_change));
     said.extend(plan.resource_drift.iter().map(drift));
     said.extend(plan.capacity.unschedulable.iter().map(unschedulable));
@@ -61,6 +62,12 @@ fn diagnostic(diagnostic: &Diagnostic) -> Said {
         exit_code: None,
     };
     (level, summary, Message::Diagnostic { diagnostic })
+}
+
+fn compared(found: &Comparison) -> Said {
+    let (against, caused) = (comparison::against(found), comparison::caused(found));
+    let text = format!("Caused by this change (against {against}): {caused}");
+    (Level::Info, text, Message::Comparison { comparison: Box::new(found.clone()) })
 }
 
 fn drift(row: &ResourceChange) -> Said {

@@ -2,6 +2,7 @@
 
 use crate::plan::Plan;
 use crate::plan::wire::Summary;
+use crate::render::is_errored_by_rules;
 
 /// Returns the outputs of a plan; every value is a number, a word or a hash, on one line.
 #[must_use]
@@ -9,10 +10,14 @@ pub fn outputs(plan: &Plan) -> String {
     let Summary { add, change, destroy, blocked, destructive, .. } = plan.summary;
     let capacity = &plan.capacity;
     let changes = add + change + destroy > 0;
-    let failure = if plan.errored {
-        "plan-errored"
+    let failure = if is_errored_by_rules(plan) {
+        "plan-breaks-rules"
+    } else if plan.errored {
+        "inputs-errored"
     } else if crate::policy::is_denied(plan) {
         "policy-denied"
+    } else if changes && !plan.applyable {
+        "world-cannot-change"
     } else {
         ""
     };

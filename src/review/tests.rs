@@ -227,3 +227,30 @@ fn outputs_are_one_line_each_whatever_a_file_says() {
     );
     assert!(text.lines().all(|line| line.split_once('=').is_some()));
 }
+
+#[test]
+fn of_a_plan_with_errors_nothing_else_is_said_to_hold() {
+    let errored = Plan { errored: true, applyable: false, ..plan() };
+    let names = |plan: &Plan| -> Vec<(&'static str, bool)> {
+        requirements(plan, true).into_iter().map(|r| (r.name, r.met)).collect()
+    };
+    let expected =
+        [("inputs without errors", false), ("policies passed", true), ("approved", false)];
+    assert_eq!(names(&errored), expected);
+    let calm = Plan { applyable: true, ..plan() };
+    assert!(names(&calm).iter().all(|(_, met)| *met), "{:?}", names(&calm));
+}
+
+#[test]
+fn the_outputs_say_why_a_plan_cannot_be_applied() {
+    let reason = |plan: &Plan| {
+        let text = outputs(plan);
+        let found = text.lines().find_map(|line| line.strip_prefix("failure_reason="));
+        found.unwrap_or_default().to_owned()
+    };
+    for (expected, errored, applyable) in
+        [("", false, true), ("inputs-errored", true, false), ("world-cannot-change", false, false)]
+    {
+        assert_eq!(reason(&Plan { applyable, errored, ..plan() }), expected);
+    }
+}

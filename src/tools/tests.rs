@@ -367,3 +367,18 @@ fn all_runs_together_write_no_more_than_they_may() {
         assert_eq!(made, Err(toolbox.too_much()), "whichever came first");
     }
 }
+
+#[test]
+fn what_kubectl_logs_is_the_same_text_on_each_run() {
+    for (said, kept) in [
+        ("E1102 12:00:00.123456    4711 main.go:47] it broke", "it broke"),
+        ("W0101 00:00:00.000000       1 x/y.go:1] a] b\nplain", "a] b\nplain"),
+        ("Error: E1102 is no such thing", "Error: E1102 is no such thing"),
+        (
+            "E1102 12:00 47 main.go:1] too short a time",
+            "E1102 12:00 47 main.go:1] too short a time",
+        ),
+    ] {
+        assert_eq!(without_log_heads(said), kept);
+    }
+}

@@ -284,6 +284,7 @@ fn run(
         commit: None,
         tree: files.base.tree.clone(),
         dirty: false,
+        directory: None,
         rendered: Vec::new(),
         world: BaseWorld {
             name: "empty".to_owned(),

@@ -93,6 +93,7 @@ impl Town {
             commit: None,
             tree: String::new(),
             dirty: false,
+            directory: None,
             rendered: Vec::new(),
             world: BaseWorld {
                 name: "bench".to_owned(),

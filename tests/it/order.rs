@@ -113,6 +113,7 @@ impl World {
             commit: None,
             tree: "as planned".into(),
             dirty: false,
+            directory: None,
             rendered: Vec::new(),
             world: BaseWorld {
                 name: "sim:world".into(),

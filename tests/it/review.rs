@@ -338,7 +338,8 @@ fn what_a_change_causes_is_told_from_what_was_pending_anyway_and_the_base_guards
     assert_eq!(plan["capacity"]["base"]["guard"]["changed"], true);
     assert_eq!(plan["checks"][0]["problems"][0], "seen by the base");
     let comment = place.run(&["comment", "--plan", "plan.json", "--dry-run"]).out;
-    let (caused, pending) = (comment.find("Caused by this change"), comment.find("Pending anyway"));
+    let (caused, pending) =
+        (comment.find("Caused by this change"), comment.find("Pending without it"));
     assert!(caused.is_some() && caused < pending, "{comment}");
 }
 

@@ -6,6 +6,7 @@ use jiff::Timestamp;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::{Amount, Diagnostic};
 use crate::demand::DemandMode;
 use crate::fleet::{ClusterIdentity, Completeness};
 use crate::ids::{Address, Digest, GroupName, InstanceId, Origin, PoolName, Uid, WorkloadId};
@@ -36,6 +37,20 @@ pub struct Comparison {
     /// Workloads whose planned pods differ.
     #[serde(default)]
     pub workloads: Vec<ComparedWorkload>,
+    /// Workloads of which the other revision leaves at least as many pods without a place.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unplaced_pending: Vec<WorkloadId>,
+    /// Problems of the inputs that the other revision has as well, as object and message.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub problems_pending: Vec<String>,
+}
+
+impl Comparison {
+    /// Returns what tells a problem apart, wherever it stands in its file.
+    #[must_use]
+    pub fn problem(diagnostic: &Diagnostic) -> String {
+        format!("{}: {}", diagnostic.object, diagnostic.message)
+    }
 }
 
 /// A workload whose planned pods differ between two revisions.
@@ -50,6 +65,12 @@ pub struct ComparedWorkload {
     pub before: u32,
     /// Pods that this revision plans.
     pub after: u32,
+    /// What each pod asks for in the other revision; absent where both agree.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub requests_before: Option<Amount>,
+    /// What each pod asks for in this revision; absent where both agree.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub requests_after: Option<Amount>,
 }
 
 /// Where the settings and policies that guard an apply were read, where that is not the tree that
@@ -79,6 +100,9 @@ pub struct JudgedBy {
 pub struct Base {
     /// The path that was planned, as the user named it.
     pub path: String,
+    /// The same path below the root of its repository, empty for the root; absent outside of one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub directory: Option<String>,
     /// URL of the repository's `origin` without credentials; absent where there is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub repository: Option<String>,

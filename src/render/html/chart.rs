@@ -8,7 +8,7 @@ use super::super::amount::count;
 use super::super::row::{Row, Symbol};
 use super::safe::text;
 use crate::plan::Plan;
-use crate::plan::wire::{Amount, NodeState, workload_key};
+use crate::plan::wire::{Amount, NodeState, ResourceKind, workload_key};
 
 /// Most pictures of one side; where there are more, nodes that are alike share one.
 const PICTURES_MAX: usize = 240;
@@ -19,7 +19,7 @@ const HEIGHT: u32 = 96;
 
 /// Returns the section with both sides, by pool.
 pub(super) fn pictures(plan: &Plan, rows: &[Row<'_>]) -> String {
-    if rows.is_empty() {
+    if nodes(rows).next().is_none() {
         return String::new();
     }
     let colours = Colours::of(plan, rows);
@@ -29,14 +29,19 @@ pub(super) fn pictures(plan: &Plan, rows: &[Row<'_>]) -> String {
         .iter()
         .map(|row| (workload_key(&row.workload), &row.requests))
         .collect();
-    let before = rows.iter().filter_map(|row| picture(row, When::Before, &requests));
-    let after = rows.iter().filter_map(|row| picture(row, When::After, &requests));
+    let before = nodes(rows).filter_map(|row| picture(row, When::Before, &requests));
+    let after = nodes(rows).filter_map(|row| picture(row, When::After, &requests));
     format!(
         "<h2 id=\"nodes\">Nodes before and after</h2>\n{}<div class=\"two\">\n{}{}</div>\n",
         colours.legend(),
         panel("Before", before.collect(), &colours),
         panel("After", after.collect(), &colours)
     )
+}
+
+/// Returns the rows of nodes: a node group is none, and its members have rows of their own.
+pub(super) fn nodes<'a, 'p>(rows: &'a [Row<'p>]) -> impl Iterator<Item = &'a Row<'p>> {
+    rows.iter().filter(|row| row.resource.kind != ResourceKind::AutoscalingGroup)
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -152,7 +157,8 @@ fn panel(title: &str, pictures: Vec<(Picture, String)>, colours: &Colours) -> St
             pool.1.extend(each);
         }
     }
-    let mut html = format!("<section class=\"panel\"><h3>{title}: {nodes} nodes</h3>\n");
+    let total = count(u32::try_from(nodes).unwrap_or(u32::MAX), "node");
+    let mut html = format!("<section class=\"panel\"><h3>{title}: {total}</h3>\n");
     for (pool, (nodes, bars)) in pools {
         let n = u32::try_from(nodes).unwrap_or(u32::MAX);
         let (pool, n) = (text(&pool, 60), count(n, "node"));

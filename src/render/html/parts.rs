@@ -3,14 +3,15 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use super::super::amount::{amount, count, hourly, signed_dollars};
+use super::super::amount::{amount, count, hourly};
 use super::super::page::{Page, TextStyle};
 use super::super::reason::{decider, rejection};
 use super::super::row::{Row, Symbol, count as counted};
-use super::super::{detail, table};
+use super::super::{comparison as words, detail, table};
+use super::chart::nodes;
 use super::safe::text;
 use crate::plan::Plan;
-use crate::plan::wire::{CostRow, workload_key};
+use crate::plan::wire::{ComparedWorkload, CostRow, workload_key};
 
 const NAME: usize = 120;
 const LINE: usize = 600;
@@ -25,46 +26,35 @@ const DOTS_IN_LINE: usize = 20;
 /// Returns what this revision causes, apart from what was pending anyway.
 pub(super) fn comparison(plan: &Plan) -> String {
     let Some(found) = &plan.capacity.comparison else { return String::new() };
-    let n = |list: usize| count(u32::try_from(list).unwrap_or(u32::MAX), "change");
     let list = |addresses: &[crate::ids::Address]| -> String {
         let shown =
             addresses.iter().take(30).map(|a| format!("<code>{}</code> ", text(a.as_str(), NAME)));
         shown.collect()
     };
-    let month = |price: crate::units::MicroUsd| signed_dollars(price.per_month(), 2);
-    let mut html = format!(
-        "<h2>Caused by this change</h2>\n<p><strong>{}, {}/mo</strong> against <code>{}</code>: {}</p>\n\
-         <p class=\"dim\">Pending anyway: {}, {}/mo: {}</p>\n",
-        n(found.caused.len()),
-        month(found.hourly_caused),
-        text(&found.revision, NAME),
+    let place = |row: &ComparedWorkload| {
+        let place = row.origin.as_ref().map(ToString::to_string);
+        place.map_or_else(String::new, |at| format!(" <code>{}</code>", text(&at, NAME)))
+    };
+    let pods = found.workloads.iter().take(100).map(|row| {
+        let name = text(&workload_key(&row.workload), NAME);
+        format!("<li>{name}: {}{}</li>\n", text(&words::pods(row, "→"), LINE), place(row))
+    });
+    let back = found.withdrawn.iter().take(100);
+    let back = back.map(|said| format!("<li>taken back: {}</li>\n", text(said, LINE)));
+    let items = |items: String| {
+        if items.is_empty() { items } else { format!("<ul>\n{items}</ul>\n") }
+    };
+    format!(
+        "<h2>Caused by this change</h2>\n<p><strong>{}</strong> against <code>{}</code>: {}</p>\n{}\
+         <p class=\"dim\">Pending without it: {} {}</p>\n{}",
+        text(&words::caused(found), LINE),
+        text(&words::against(found), NAME),
         list(&found.caused),
-        n(found.pending.len()),
-        month(found.hourly_pending),
-        list(&found.pending)
-    );
-    let items: Vec<String> = found
-        .workloads
-        .iter()
-        .take(100)
-        .map(|row| {
-            let place = row
-                .origin
-                .as_ref()
-                .map(|o| format!(" <code>{}</code>", text(&o.to_string(), NAME)));
-            let name = text(&workload_key(&row.workload), NAME);
-            format!(
-                "<li>{name}: {} → {} pods{}</li>\n",
-                row.before,
-                row.after,
-                place.unwrap_or_default()
-            )
-        })
-        .collect();
-    if !items.is_empty() {
-        let _ = write!(html, "<ul>\n{}</ul>\n", items.concat());
-    }
-    html
+        items(pods.collect()),
+        text(&words::pending(found), LINE),
+        list(&found.pending),
+        items(back.collect())
+    )
 }
 
 /// Returns the findings of policies.
@@ -97,6 +87,7 @@ pub(super) fn checks(plan: &Plan) -> String {
 /// Returns the table of rows: what changes, what is blocked, and what stays while it is few.
 pub(super) fn changes(plan: &Plan, rows: &[Row<'_>]) -> String {
     let kept = counted(rows, Symbol::Keep);
+    let nodes_kept = nodes(rows).filter(|row| row.symbol == Symbol::Keep).count();
     let mut body = String::new();
     let mut details = 0;
     for row in rows.iter().filter(|row| row.symbol != Symbol::Keep || kept <= KEPT_MAX) {
@@ -106,7 +97,7 @@ pub(super) fn changes(plan: &Plan, rows: &[Row<'_>]) -> String {
     let more = if kept > KEPT_MAX {
         format!(
             "<p class=\"dim\">{} unchanged; the plan's file has each.</p>\n",
-            count(kept, "node")
+            count(u32::try_from(nodes_kept).unwrap_or(u32::MAX), "node")
         )
     } else {
         String::new()
@@ -270,7 +261,7 @@ fn cost_table(title: &str, rows: &[CostRow]) -> String {
 /// Returns a map of the zones: a dot for each node, by what happens to it.
 pub(super) fn zones(rows: &[Row<'_>]) -> String {
     let mut zones: BTreeMap<String, Vec<&'static str>> = BTreeMap::new();
-    for row in rows {
+    for row in nodes(rows) {
         let change = &row.resource.change;
         let name = |state: Option<&crate::plan::wire::NodeState>| {
             state.and_then(|s| s.zone.as_ref()).map(ToString::to_string)
@@ -313,12 +304,12 @@ fn zone_map(zone: &str, mut dots: Vec<&'static str>) -> String {
     let zone = if zone.is_empty() { "no zone" } else { zone };
     format!(
         "<div class=\"zone\"><strong>{}</strong><svg width=\"240\" height=\"{}\" role=\"img\">\
-         <title>{stay} stay, {new} new, {gone} removed</title>{circles}</svg><span class=\"dim\">{} → {} nodes\
+         <title>{stay} stay, {new} new, {gone} removed</title>{circles}</svg><span class=\"dim\">{} → {}\
          {scale}</span> <span class=\"add\">+{new}</span> <span class=\"del\">−{gone}</span></div>\n",
         text(zone, NAME),
         lines * 12,
         stay + gone,
-        stay + new
+        count(stay + new, "node")
     )
 }
 

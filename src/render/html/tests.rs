@@ -34,6 +34,16 @@ fn a_plan_of_five_thousand_nodes_is_a_page_of_a_few_megabytes() {
 }
 
 #[test]
+fn a_node_group_is_no_node_in_pictures_and_zones() {
+    let plan = Plan::from_json(include_str!("../../../plans/nodegroups.json")).expect("a plan");
+    let page = html(&plan);
+    let nodes = plan.summary.nodes;
+    assert_eq!((nodes.before, nodes.after), (2, 6));
+    assert!(page.contains("<h3>Before: 2 nodes</h3>") && page.contains("<h3>After: 6 nodes</h3>"));
+    assert!(!page.contains("no zone"), "groups are in no zone, and no nodes");
+}
+
+#[test]
 fn hostile_names_stay_text() {
     let clean = html(&hostile(""));
     let tags = |page: &str| page.matches('<').count();

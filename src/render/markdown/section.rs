@@ -6,12 +6,12 @@ use std::fmt::Write as _;
 use super::super::amount::{count, dollars, gib, hourly, signed_dollars};
 use super::super::page::{Page, TextStyle};
 use super::super::row::{Row, Symbol, count as counted};
-use super::super::{detail, head, is_errored_by_rules, reason::rejection};
+use super::super::{comparison as words, detail, head, is_errored_by_rules, reason::rejection};
 use super::group::{sign, table};
 use super::length;
 use super::safe::{code, fence, prose};
 use crate::plan::Plan;
-use crate::plan::wire::{Check, Comparison, CostRow, workload_key};
+use crate::plan::wire::{Check, CostRow, workload_key};
 
 const NAME_WIDTH: usize = 80;
 const LINE_WIDTH: usize = 300;
@@ -72,47 +72,40 @@ pub(super) fn caution(plan: &Plan, rows: &[Row<'_>], room: usize) -> String {
 
 /// Returns what this revision causes, apart from what was pending anyway.
 pub(super) fn comparison(plan: &Plan, room: usize) -> String {
-    let Some(comparison) = &plan.capacity.comparison else { return String::new() };
-    let Comparison { revision, caused, pending, withdrawn, hourly_caused, hourly_pending, .. } =
-        comparison;
-    let n = |list: &[_]| count(u32::try_from(list.len()).unwrap_or(u32::MAX), "change");
+    let Some(found) = &plan.capacity.comparison else { return String::new() };
     let names = |list: &[crate::ids::Address]| {
         let first: Vec<String> = list.iter().take(6).map(|a| code(a.as_str(), 60)).collect();
         let more = if list.len() > first.len() { ", …" } else { "" };
         if first.is_empty() { String::new() } else { format!(": {}{more}", first.join(", ")) }
     };
-    let monthly = |price: crate::units::MicroUsd| signed_dollars(price.per_month(), 2);
     let mut lines = vec![
         format!(
-            "**Caused by this change** (against {}): {}, {}/mo{}",
-            code(revision, NAME_WIDTH),
-            n(caused),
-            monthly(*hourly_caused),
-            names(caused)
+            "**Caused by this change** (against {}): {}{}",
+            code(&words::against(found), NAME_WIDTH),
+            words::caused(found),
+            names(&found.caused)
         ),
         String::new(),
-        format!(
-            "Pending anyway: {}, {}/mo{}",
-            n(pending),
-            monthly(*hourly_pending),
-            names(pending)
-        ),
     ];
-    if !withdrawn.is_empty() {
-        let w = u32::try_from(withdrawn.len()).unwrap_or(u32::MAX);
-        lines.push(String::new());
-        lines.push(format!("No longer done: {}", count(w, "change")));
-    }
-    lines.push(String::new());
-    for row in &comparison.workloads {
+    for row in &found.workloads {
         let place = row
             .origin
             .as_ref()
             .map_or_else(String::new, |o| format!(" {}", code(&o.to_string(), NAME_WIDTH)));
         let name = code(&workload_key(&row.workload), NAME_WIDTH);
-        lines.push(format!("* {name} {} → {} pods{place}", row.before, row.after));
+        lines.push(format!("* {name} {}{place}", words::pods(row, "→")));
     }
-    fit(&lines, room, "* …")
+    let mut below =
+        vec![format!("Pending without it: {}{}", words::pending(found), names(&found.pending))];
+    let taken_back = found.withdrawn.iter().take(6);
+    below.push(String::new());
+    below.extend(taken_back.map(|text| format!("* taken back: {}", code(text, LINE_WIDTH))));
+    if found.withdrawn.len() > 6 {
+        below.push("* …".to_owned());
+    }
+    let below = format!("{}\n", below.join("\n").trim_end());
+    let above = fit(&lines, room.saturating_sub(length(&below)), "* …");
+    format!("{}\n\n{below}", above.trim_end())
 }
 
 /// Returns the totals before and after.

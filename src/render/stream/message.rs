@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use crate::ids::{Address, Digest, Origin, PlanId};
 use crate::plan::canonical;
-use crate::plan::wire::{Check, ResourceChange};
+use crate::plan::wire::{Check, Comparison, ResourceChange};
 
 /// The version of the stream's messages.
 pub const STREAM_VERSION: &str = "1.1";
@@ -96,6 +96,11 @@ pub enum Message {
     ResourceDrift {
         /// What moved.
         change: Planned,
+    },
+    /// What one revision changes against another.
+    Comparison {
+        /// What it causes, and what was pending without it.
+        comparison: Box<Comparison>,
     },
     /// A row of the plan that changes something.
     PlannedChange {

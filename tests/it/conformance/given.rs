@@ -237,6 +237,7 @@ impl Given {
                 commit: None,
                 tree: "0".repeat(64),
                 dirty: false,
+                directory: None,
                 rendered: Vec::new(),
                 world,
                 demand: self.mode,
