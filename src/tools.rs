@@ -21,6 +21,7 @@ use std::time::{Duration, Instant};
 
 use sha2::{Digest, Sha256};
 
+use crate::ids::hex;
 use crate::manifest::{Order, Recipe, Release, Rendered, STAGED_PREFIX};
 use crate::port::{Repo, Tools};
 use crate::program;
@@ -290,7 +291,7 @@ fn digest(order: &Order, tool: &str, stage: &Stage) -> String {
         part(path.as_bytes());
         part(content);
     }
-    hash.finalize().iter().fold("sha256:".to_owned(), |hex, byte| format!("{hex}{byte:02x}"))
+    format!("sha256:{}", hex(&hash.finalize()))
 }
 
 #[cfg(test)]

@@ -62,7 +62,7 @@ pub(super) fn workloads(replicas: u32) -> Delivery {
     )
 }
 
-fn new_node(zone: &str) -> NodeState {
+pub(super) fn new_node(zone: &str) -> NodeState {
     let amount = Amount::from(&resources(2000, 8, 29));
     NodeState {
         pool: Some("web".into()),
@@ -107,7 +107,7 @@ fn old_node(observed: &Observed, key: &str) -> NodeState {
     }
 }
 
-fn row(key: &str, actions: &[Action], states: [Option<NodeState>; 2]) -> ResourceChange {
+pub(super) fn row(key: &str, actions: &[Action], states: [Option<NodeState>; 2]) -> ResourceChange {
     let [before, after] = states;
     let actions = actions.to_vec();
     ResourceChange {
@@ -151,7 +151,7 @@ pub(super) fn plan(world: &World) -> Plan {
     }
 }
 
-fn capacity(observed: &Observed, waves: Vec<Wave>) -> Capacity {
+pub(super) fn capacity(observed: &Observed, waves: Vec<Wave>) -> Capacity {
     let shrunk = Precondition {
         address: address("0"),
         condition: Condition::ReplicasAtMost {

@@ -26,6 +26,11 @@ fn members<'o>(observed: &'o Observed, group: &'o GroupName) -> impl Iterator<It
     })
 }
 
+/// Returns whether the group has begun to let a member go, which its machine may not show yet.
+fn is_ending(member: &Instance) -> bool {
+    member.group.as_ref().is_some_and(|of| of.lifecycle.starts_with("Terminating"))
+}
+
 impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
     /// Raises each group that is to have new members, and finds those that appear.
     pub(super) async fn grow<'w, 'p>(
@@ -69,11 +74,16 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
             return Err(Outcome::Skipped { why: "interrupted".to_owned() });
         }
         let failed = |why: String| Outcome::Failed { why };
-        let live = observed.ok_or_else(|| failed("the live state cannot be read".to_owned()))?;
-        let live = live.groups.get(group.name);
+        let world = observed.ok_or_else(|| failed("the live state cannot be read".to_owned()))?;
+        let live = world.groups.get(group.name);
         let live = live.ok_or_else(|| failed(format!("there is no group {}", group.name)))?;
         let more = u32::try_from(more).unwrap_or(u32::MAX);
-        let to = group.from.saturating_add(more).min(group.to);
+        // An earlier run may have ended members already, which lowered the group: to raise it from
+        // where the plan began would make as many members too many.
+        let stays = |member: &&Instance| group.known.contains(&member.id) && !is_ending(member);
+        let known = members(world, group.name).filter(stays).count();
+        let from = group.from.min(u32::try_from(known).unwrap_or(u32::MAX));
+        let to = from.saturating_add(more).min(group.to);
         if live.desired >= to {
             return Ok(Outcome::AlreadyDone);
         }

@@ -1,5 +1,7 @@
 //! What apply refuses, what it does, and that it can die anywhere.
 
+mod groups;
+
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicBool;
 

@@ -1,7 +1,5 @@
 //! Launch templates: one for each content, named by it, so that making one twice is making it once.
 
-use std::fmt::Write as _;
-
 use aws_sdk_ec2::error::ProvideErrorMetadata as _;
 use aws_sdk_ec2::types::{
     CapacityReservationPreference, CapacityReservationTarget,
@@ -20,6 +18,7 @@ use super::fault::port_error;
 use super::limiter::Api;
 use super::machine::Machines;
 use crate::fleet::tag;
+use crate::ids::hex;
 use crate::manifest::{AmiFamily, BlockDevice, NodeClass};
 
 /// Bytes of the content's hash in the name of a template.
@@ -46,11 +45,8 @@ impl Content<'_> {
             "{image}\n{profile:?}\n{groups:?}\n{reservation:?}\n{user_data}\n{:?}\n{:?}\n{:?}\n{:?}",
             machine.metadata, machine.devices, machine.public_address, machine.detailed_monitoring
         );
-        let mut name = format!("fleetwright-{cluster}-");
-        for byte in Sha256::digest(parts.as_bytes()).iter().take(NAME_BYTES) {
-            let _ = write!(name, "{byte:02x}");
-        }
-        name
+        let digest = Sha256::digest(parts.as_bytes());
+        format!("fleetwright-{cluster}-{}", hex(&digest[..NAME_BYTES]))
     }
 
     fn data(&self) -> RequestLaunchTemplateData {

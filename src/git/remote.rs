@@ -18,6 +18,7 @@ use tempfile::TempDir;
 use super::{
     GitError, GitErrorKind, Limits, NamedFile, TreeRead, read_named, revision, without_credentials,
 };
+use crate::ids::hex;
 use crate::program::{self, Bounds};
 
 /// What may be fetched from.
@@ -121,7 +122,7 @@ impl Remote {
     /// Returns where its clone lies. Who fetches does not matter: credentials are no part of the
     /// name.
     fn clone_in(&self, cache: &CloneCache) -> PathBuf {
-        cache.path.join(format!("{}.git", hex(&without_credentials(&self.url))))
+        cache.path.join(format!("{}.git", hex(&Sha256::digest(without_credentials(&self.url)))))
     }
 
     /// Fetches `revision` and returns the name it has in the clone.
@@ -258,11 +259,7 @@ fn cut(said: &str) -> String {
 
 /// Returns the name that a revision has in a clone.
 fn reference(revision: &str) -> String {
-    format!("refs/fleetwright/{}", &hex(revision)[..16])
-}
-
-fn hex(text: &str) -> String {
-    Sha256::digest(text).iter().fold(String::new(), |hex, byte| format!("{hex}{byte:02x}"))
+    format!("refs/fleetwright/{}", &hex(&Sha256::digest(revision))[..16])
 }
 
 #[cfg(test)]

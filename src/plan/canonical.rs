@@ -56,9 +56,9 @@ pub enum CanonicalError {
 /// # Errors
 /// When the value holds a float, raw bytes, or keys that clash or are no text.
 pub fn compact<T: Serialize + ?Sized>(value: &T) -> Result<String, CanonicalError> {
-    let mut out = String::new();
-    write_compact(&Json::of(value)?, &mut out);
-    Ok(out)
+    let mut writer = Writer { out: String::new(), shown: false };
+    writer.compact(&Json::of(value)?);
+    Ok(writer.out)
 }
 
 /// Returns the SHA-256 of [`compact`], as 64 hex digits.
@@ -77,15 +77,16 @@ pub fn sha256<T: Serialize + ?Sized>(value: &T) -> Result<String, CanonicalError
 /// # Errors
 /// When the value holds a float, raw bytes, or keys that clash or are no text.
 pub fn pretty<T: Serialize + ?Sized>(value: &T) -> Result<String, CanonicalError> {
-    let mut out = String::new();
-    write_pretty(&Json::of(value)?, 0, &mut out);
-    out.push('\n');
-    Ok(shown(&out))
+    let mut writer = Writer { out: String::new(), shown: true };
+    writer.pretty(&Json::of(value)?, 0);
+    writer.out.push('\n');
+    Ok(writer.out)
 }
 
 /// Returns whether a terminal obeys `c` instead of showing it: late controls, changes of the direction
 /// of writing, separators of lines and paragraphs. Early controls have their escapes in JSON itself.
-fn is_obeyed(c: char) -> bool {
+#[must_use]
+pub fn is_obeyed(c: char) -> bool {
     matches!(c,
         '\u{7f}'..='\u{9f}' | '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}'
         | '\u{2066}'..='\u{2069}')
@@ -110,104 +111,136 @@ pub fn shown(json: &str) -> String {
     out
 }
 
-fn write_compact(json: &Json, out: &mut String) {
-    match json {
-        Json::List(items) => {
-            out.push('[');
-            for (index, item) in items.iter().enumerate() {
-                separate(index, out);
-                write_compact(item, out);
+/// Where a line may begin.
+const SPACES: &str = "                                ";
+
+/// Writes a tree.
+struct Writer {
+    out: String,
+    /// Whether what terminals obey is escaped.
+    shown: bool,
+}
+
+impl Writer {
+    fn compact(&mut self, json: &Json) {
+        match json {
+            Json::List(items) => {
+                self.out.push('[');
+                for (index, item) in items.iter().enumerate() {
+                    self.separate(index);
+                    self.compact(item);
+                }
+                self.out.push(']');
             }
-            out.push(']');
-        }
-        Json::Object(entries) => {
-            out.push('{');
-            for (index, (key, item)) in entries.iter().enumerate() {
-                separate(index, out);
-                write_text(key, out);
-                out.push(':');
-                write_compact(item, out);
+            Json::Object(entries) => {
+                self.out.push('{');
+                for (index, (key, item)) in entries.iter().enumerate() {
+                    self.separate(index);
+                    self.text(key);
+                    self.out.push(':');
+                    self.compact(item);
+                }
+                self.out.push('}');
             }
-            out.push('}');
-        }
-        Json::Null | Json::Bool(_) | Json::Integer(_) | Json::Text(_) => write_scalar(json, out),
-    }
-}
-
-fn write_pretty(json: &Json, level: usize, out: &mut String) {
-    match json {
-        Json::List(items) if !items.is_empty() => {
-            out.push('[');
-            for (index, item) in items.iter().enumerate() {
-                separate(index, out);
-                start_line(level + 1, out);
-                write_pretty(item, level + 1, out);
-            }
-            start_line(level, out);
-            out.push(']');
-        }
-        Json::Object(entries) if !entries.is_empty() => {
-            out.push('{');
-            for (index, (key, item)) in entries.iter().enumerate() {
-                separate(index, out);
-                start_line(level + 1, out);
-                write_text(key, out);
-                out.push_str(": ");
-                write_pretty(item, level + 1, out);
-            }
-            start_line(level, out);
-            out.push('}');
-        }
-        Json::List(_)
-        | Json::Object(_)
-        | Json::Null
-        | Json::Bool(_)
-        | Json::Integer(_)
-        | Json::Text(_) => write_compact(json, out),
-    }
-}
-
-fn separate(index: usize, out: &mut String) {
-    if index > 0 {
-        out.push(',');
-    }
-}
-
-fn start_line(level: usize, out: &mut String) {
-    out.push('\n');
-    out.extend(std::iter::repeat_n(' ', level * INDENT));
-}
-
-fn write_scalar(json: &Json, out: &mut String) {
-    match json {
-        Json::Bool(true) => out.push_str("true"),
-        Json::Bool(false) => out.push_str("false"),
-        Json::Integer(n) => out.push_str(&n.to_string()),
-        Json::Text(text) => write_text(text, out),
-        Json::Null | Json::List(_) | Json::Object(_) => out.push_str("null"),
-    }
-}
-
-/// Writes `text` with the escapes JSON demands, the short one where there is one, and no other.
-fn write_text(text: &str, out: &mut String) {
-    out.push('"');
-    for c in text.chars() {
-        match c {
-            '"' => out.push_str("\\\""),
-            '\\' => out.push_str("\\\\"),
-            '\u{8}' => out.push_str("\\b"),
-            '\t' => out.push_str("\\t"),
-            '\n' => out.push_str("\\n"),
-            '\u{c}' => out.push_str("\\f"),
-            '\r' => out.push_str("\\r"),
-            '\0'..='\u{1f}' => {
+            Json::Null => self.out.push_str("null"),
+            Json::Bool(true) => self.out.push_str("true"),
+            Json::Bool(false) => self.out.push_str("false"),
+            Json::Integer(n) => {
                 // Writing to a `String` cannot fail.
-                let _ = write!(out, "\\u{:04x}", u32::from(c));
+                let _ = write!(self.out, "{n}");
             }
-            _ => out.push(c),
+            Json::Text(text) => self.text(text),
         }
     }
-    out.push('"');
+
+    fn pretty(&mut self, json: &Json, level: usize) {
+        match json {
+            Json::List(items) if !items.is_empty() => {
+                self.out.push('[');
+                for (index, item) in items.iter().enumerate() {
+                    self.separate(index);
+                    self.start_line(level + 1);
+                    self.pretty(item, level + 1);
+                }
+                self.start_line(level);
+                self.out.push(']');
+            }
+            Json::Object(entries) if !entries.is_empty() => {
+                self.out.push('{');
+                for (index, (key, item)) in entries.iter().enumerate() {
+                    self.separate(index);
+                    self.start_line(level + 1);
+                    self.text(key);
+                    self.out.push_str(": ");
+                    self.pretty(item, level + 1);
+                }
+                self.start_line(level);
+                self.out.push('}');
+            }
+            Json::List(_)
+            | Json::Object(_)
+            | Json::Null
+            | Json::Bool(_)
+            | Json::Integer(_)
+            | Json::Text(_) => self.compact(json),
+        }
+    }
+
+    fn separate(&mut self, index: usize) {
+        if index > 0 {
+            self.out.push(',');
+        }
+    }
+
+    fn start_line(&mut self, level: usize) {
+        self.out.push('\n');
+        let mut left = level * INDENT;
+        while left > 0 {
+            let now = left.min(SPACES.len());
+            self.out.push_str(&SPACES[..now]);
+            left -= now;
+        }
+    }
+
+    /// Writes `text` with the escapes JSON demands, the short one where there is one, and no other
+    /// but for what is obeyed.
+    fn text(&mut self, text: &str) {
+        self.out.push('"');
+        let mut rest = text;
+        while let Some(at) = rest.find(|c| self.is_escaped(c)) {
+            let (plain, odd) = rest.split_at(at);
+            self.out.push_str(plain);
+            let mut chars = odd.chars();
+            chars.by_ref().take(1).for_each(|c| self.escape(c));
+            rest = chars.as_str();
+        }
+        self.out.push_str(rest);
+        self.out.push('"');
+    }
+
+    fn is_escaped(&self, c: char) -> bool {
+        matches!(c, '"' | '\\' | '\0'..='\u{1f}')
+            || self.shown && !c.is_ascii() && is_obeyed(c)
+            || self.shown && c == '\u{7f}'
+    }
+
+    fn escape(&mut self, c: char) {
+        let short = match c {
+            '"' => "\\\"",
+            '\\' => "\\\\",
+            '\u{8}' => "\\b",
+            '\t' => "\\t",
+            '\n' => "\\n",
+            '\u{c}' => "\\f",
+            '\r' => "\\r",
+            c => {
+                // Writing to a `String` cannot fail.
+                let _ = write!(self.out, "\\u{:04x}", u32::from(c));
+                return;
+            }
+        };
+        self.out.push_str(short);
+    }
 }
 
 #[cfg(test)]

@@ -487,34 +487,42 @@ fn diagnostics() -> Vec<Diagnostic> {
 
 /// Returns the plan with `name` in every place where a name from outside can stand.
 pub(crate) fn hostile(name: &str) -> Plan {
-    let json = serde_json::to_string(&plan()).expect("a plan is JSON");
+    hostile_at(&PLACES, name)
+}
+
+/// Texts of the fixture's plan, one for each place where a name from outside can stand.
+const PLACES: [&str; 22] = [
+    "prod-eu1",
+    "clusters/prod",
+    "sim:world",
+    "m5.large",
+    "eu-west-1a",
+    "al2023@latest",
+    "dedicated",
+    "team",
+    "HelmRelease",
+    "charts are not",
+    "i-web",
+    "uid-",
+    "outside",
+    "raise",
+    "next is",
+    "embedded",
+    "is scaled",
+    "plan with",
+    "4f2c9a1",
+    "api",
+    "consolidation-1",
+    "node-web",
+];
+
+/// Returns the plan with `name` behind each of `originals`.
+pub(crate) fn hostile_at(originals: &[&str], name: &str) -> Plan {
     let quoted = serde_json::to_string(name).expect("text is JSON");
-    let inner = quoted.trim_matches('"');
-    let mut json = json;
-    for original in [
-        "prod-eu1",
-        "clusters/prod",
-        "sim:world",
-        "m5.large",
-        "eu-west-1a",
-        "al2023@latest",
-        "dedicated",
-        "team",
-        "HelmRelease",
-        "charts are not",
-        "i-web",
-        "uid-",
-        "outside",
-        "raise",
-        "next is",
-        "embedded",
-        "is scaled",
-        "plan with",
-        "4f2c9a1",
-        "api",
-        "consolidation-1",
-        "node-web",
-    ] {
+    let inner = quoted.strip_prefix('"').and_then(|text| text.strip_suffix('"'));
+    let inner = inner.expect("a text has quotes");
+    let mut json = serde_json::to_string(&plan()).expect("a plan is JSON");
+    for original in originals {
         json = json.replace(original, &format!("{original}{inner}"));
     }
     serde_json::from_str(&json).expect("still a plan")

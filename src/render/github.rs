@@ -19,6 +19,9 @@ use crate::plan::wire::{
 };
 use crate::units::MicroUsd;
 
+/// Most columns of the path of a file; the longest that systems take is 4,096 bytes.
+const PATH_WIDTH: usize = 4_096;
+
 /// Annotations of one kind that a step of a workflow may show.
 const KIND_MAX: usize = 10;
 /// Longest message, in columns.
@@ -89,7 +92,8 @@ fn command(plan: &Plan, annotation: &Annotation) -> String {
     let Annotation { kind, origin, title, message, .. } = annotation;
     let mut properties = Vec::new();
     if let Some(origin) = origin {
-        properties.push(format!("file={}", property(&path(plan, &origin.file))));
+        properties
+            .push(format!("file={}", property(&shorten(&path(plan, &origin.file), PATH_WIDTH))));
         if origin.line > 0 {
             properties.push(format!("line={}", origin.line));
         }

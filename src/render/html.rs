@@ -29,7 +29,7 @@ pub fn html(plan: &Plan) -> String {
     let rows = rows(plan);
     let cluster = text(&plan.capacity.base.world.cluster.name, 80);
     let policy = format!(
-        "default-src 'none'; style-src {}; script-src {}; base-uri 'none'; form-action 'none'",
+        "default-src 'none'; img-src data:; style-src {}; script-src {}; base-uri 'none'; form-action 'none'",
         hash_source(STYLE),
         hash_source(SCRIPT)
     );

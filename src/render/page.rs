@@ -10,6 +10,8 @@ use std::fmt::Write as _;
 use anstyle::{AnsiColor, Style};
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
+use crate::plan::canonical::is_obeyed;
+
 /// How a view is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TextStyle {
@@ -69,9 +71,10 @@ pub fn escape(text: &str) -> Cow<'_, str> {
 
 fn is_unsafe(c: char) -> bool {
     c.is_control()
+        || is_obeyed(c)
         || matches!(c,
-            '\u{ad}' | '\u{61c}' | '\u{115f}' | '\u{1160}' | '\u{180e}'
-            | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}'
+            '\u{ad}' | '\u{115f}' | '\u{1160}' | '\u{180e}'
+            | '\u{200b}'..='\u{200d}' | '\u{2060}'..='\u{206f}'
             | '\u{3164}' | '\u{fe00}'..='\u{fe0f}' | '\u{feff}' | '\u{ffa0}'
             | '\u{fff9}'..='\u{fffb}' | '\u{e000}'..='\u{f8ff}' | '\u{e0000}'..='\u{10ffff}')
 }
@@ -124,6 +127,9 @@ impl Tone {
     }
 }
 
+/// Most columns of a span: more than any name or sentence has that somebody means to be read.
+const SPAN_MAX: usize = 2_000;
+
 /// A piece of a line: safe text and its tone.
 #[derive(Debug, Clone)]
 pub(super) struct Span {
@@ -133,7 +139,7 @@ pub(super) struct Span {
 
 impl Span {
     pub(super) fn new(text: &str, tone: Tone) -> Self {
-        Self { text: escape(text).into_owned(), tone }
+        Self { text: escape(&shorten(text, SPAN_MAX)).into_owned(), tone }
     }
 
     /// Returns how many columns the span takes.

@@ -1,4 +1,4 @@
-use super::fixture::{hostile, nothing, plan};
+use super::fixture::{hostile, hostile_at, nothing, plan};
 use super::*;
 use crate::plan::wire::{Check, Completeness, Diagnostic, UnresolvedRow};
 
@@ -511,4 +511,49 @@ fn what_is_not_in_the_plan_is_answered_with_what_is_alike() {
         explain(&twice, "api").expect_err("two of them").hint(),
         "did you mean shop/Deployment/api or web/Deployment/api?"
     );
+}
+
+/// Most characters of a view, however long the names in it are.
+const VIEW_MAX: usize = 1 << 20;
+
+/// Returns every view that a person reads, by name.
+fn views(plan: &Plan) -> Vec<(&'static str, String)> {
+    let style = |verbosity| TextStyle { verbosity, ..TextStyle::default() };
+    vec![
+        ("text", text(plan, &style(Verbosity::Full))),
+        ("concise", text(plan, &style(Verbosity::Concise))),
+        ("summary", text(plan, &style(Verbosity::Summary))),
+        ("markdown", markdown(plan, MarkdownStyle::default())),
+        ("html", html(plan)),
+        ("github", github(plan)),
+    ]
+}
+
+#[test]
+fn names_are_cut_wherever_they_stand_and_one_of_ten_megabytes_soon() {
+    let name = |length| "```@team<b>\u{202e}\u{1b}[31m|".chars().cycle().take(length).collect();
+    let name: &dyn Fn(usize) -> String = &name;
+    let everywhere = hostile(&name(5_000));
+    // Of a name of that length each further place makes the test longer, and shows nothing more.
+    let long = hostile_at(&["charts are not"], &name(10 << 20));
+    for plan in [everywhere, long] {
+        let began = std::time::Instant::now();
+        for (view, text) in views(&plan) {
+            let length = text.chars().count();
+            assert!(length < VIEW_MAX, "{view} has {length} characters");
+        }
+        // A hundred times of what it takes: what is meant is that none grows with a square.
+        assert!(began.elapsed().as_secs() < 30, "{:?}", began.elapsed());
+    }
+}
+
+#[test]
+fn no_view_has_what_a_terminal_a_page_or_a_forge_would_obey() {
+    let name = "```@team<script>\u{202e}\u{9b}\u{1b}[31m\r\n::error::x\u{2028}|</details>";
+    for (view, text) in views(&hostile(name)) {
+        let obeyed = |c: &char| (c.is_control() && *c != '\n') || "\u{202e}\u{2028}".contains(*c);
+        assert_eq!(text.chars().find(obeyed), None, "{view}");
+        assert!(!text.lines().any(|line| line.starts_with("::error::x")), "{view}");
+        assert!(view != "html" || !text.contains("@team<script>"), "{view}");
+    }
 }

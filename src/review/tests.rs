@@ -2,7 +2,7 @@ use std::cell::RefCell;
 
 use super::*;
 use crate::port::ForgeComment;
-use crate::render::fixture::{hostile, large, plan};
+use crate::render::fixture::{hostile, hostile_at, large, plan};
 
 const ME: &str = "github-actions[bot]";
 
@@ -116,6 +116,17 @@ fn a_comment_that_is_too_long_for_the_forge_is_made_shorter_and_never_split() {
     assert_eq!(keep(&board, 1, &of_plan), Ok(Posted::Created));
     assert_eq!(board.comments.borrow().len(), 1);
     assert!(length(&of_plan(COMMENT_CHARS_MAX)) <= COMMENT_CHARS_MAX);
+}
+
+#[test]
+fn a_comment_is_no_longer_for_a_name_of_ten_megabytes() {
+    let name: String = "```@team-->".chars().cycle().take(10 << 20).collect();
+    let plan = hostile_at(&["prod-eu1"], &name);
+    let text = comment(&plan, None, false, COMMENT_CHARS_MAX);
+    assert!(length(&text) <= COMMENT_CHARS_MAX);
+    let header = Header::read(&text).expect("the first line is ours");
+    assert!(length(&header.cluster) < 2 * NAME_MAX, "{}", header.cluster);
+    assert!(length(&status(&plan, None).description) <= DESCRIPTION_MAX);
 }
 
 #[test]

@@ -1,13 +1,11 @@
 //! The life of an instance and of its node: pending, running, registered, Ready, gone.
 
-use std::fmt::Write as _;
-
 use sha2::{Digest as _, Sha256};
 
 use super::delay;
 use super::state::{Due, Machine, State, Token, Unavailable};
 use crate::fleet::{Instance, InstanceState, Node};
-use crate::ids::{InstanceId, NodeName, Uid};
+use crate::ids::{InstanceId, NodeName, Uid, hex};
 use crate::pod::Taint;
 use crate::port::{LaunchOutcome, LaunchRequest};
 use crate::requirement::key;
@@ -27,11 +25,7 @@ impl Unavailable {
 fn parameters(request: &LaunchRequest) -> String {
     let bare = LaunchRequest { token: String::new(), ..request.clone() };
     let json = serde_json::to_vec(&bare).expect("a request has text keys only");
-    Sha256::digest(json).iter().fold(String::new(), |mut hex, byte| {
-        // Writing to a string cannot fail.
-        let _ = write!(hex, "{byte:02x}");
-        hex
-    })
+    hex(&Sha256::digest(json))
 }
 
 impl State {

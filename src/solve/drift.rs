@@ -1,9 +1,8 @@
 //! What makes a node differ from what its pool declares.
 
-use std::fmt::Write as _;
-
 use sha2::{Digest as _, Sha256};
 
+use crate::ids::hex;
 use crate::manifest::{NodeClass, Pool};
 
 /// Version of the projection below. A release that projects differently raises it; digests of
@@ -33,12 +32,8 @@ pub(super) fn spec_digest(pool: &Pool, class: &NodeClass) -> String {
         "node_class": class.name,
         "class_spec": class.spec_digest,
     });
-    let mut digest = format!("{VERSION}:");
-    for byte in Sha256::digest(parts.to_string().as_bytes()).iter().take(DIGEST_BYTES) {
-        // Writing to a string cannot fail.
-        let _ = write!(digest, "{byte:02x}");
-    }
-    digest
+    let digest = Sha256::digest(parts.to_string().as_bytes());
+    format!("{VERSION}:{}", hex(&digest[..DIGEST_BYTES]))
 }
 
 /// Returns whether two digests say that the specification changed.

@@ -11,6 +11,8 @@ use std::time::SystemTime;
 
 use sha2::{Digest, Sha256};
 
+use crate::ids::hex;
+
 /// Most entries that are kept; twice the overlays of the largest repository known to us, many
 /// times.
 const ENTRIES_MAX: usize = 4_096;
@@ -38,7 +40,7 @@ impl Cache {
         let mut entry = fs::read(self.path(key)).ok()?;
         let end = entry.iter().position(|byte| *byte == b'\n')?;
         let output = entry.split_off(end + 1);
-        (entry == format!("{}\n", hex(&output)).as_bytes()).then_some(output)
+        (entry == format!("{}\n", hex(&Sha256::digest(&output))).as_bytes()).then_some(output)
     }
 
     /// Keeps a result under `key`.
@@ -51,7 +53,7 @@ impl Cache {
     fn try_put(&self, key: &str, output: &[u8]) -> std::io::Result<()> {
         fs::DirBuilder::new().recursive(true).mode(0o700).create(&self.directory)?;
         let mut file = tempfile::NamedTempFile::new_in(&self.directory)?;
-        file.write_all(format!("{}\n", hex(output)).as_bytes())?;
+        file.write_all(format!("{}\n", hex(&Sha256::digest(output))).as_bytes())?;
         file.write_all(output)?;
         file.persist(self.path(key))?;
         Ok(())
@@ -85,10 +87,6 @@ impl Cache {
             left = (left.0 - 1, left.1.saturating_sub(*bytes));
         }
     }
-}
-
-fn hex(bytes: &[u8]) -> String {
-    Sha256::digest(bytes).iter().fold(String::new(), |hex, byte| format!("{hex}{byte:02x}"))
 }
 
 #[cfg(test)]

@@ -14,6 +14,7 @@
 
 mod bytes;
 mod diverse;
+mod large;
 mod mix;
 #[path = "../it/optimum.rs"]
 mod optimum;

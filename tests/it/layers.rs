@@ -88,7 +88,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ),
     ("program", &[]),
     ("git", &["ids", "manifest", "port", "program"]),
-    ("tools", &["manifest", "port", "program"]),
+    ("tools", &["ids", "manifest", "port", "program"]),
     (
         "sim",
         &[

@@ -10,12 +10,15 @@ mod conformance;
 mod deploy;
 mod golden;
 mod hostile;
+#[path = "../bench/large.rs"]
+mod large;
 mod layers;
 #[cfg(feature = "kubernetes")]
 mod live;
 mod optimum;
 mod order;
 mod overlays;
+mod page;
 mod permissions;
 mod proof;
 mod review;

@@ -1,20 +1,16 @@
 //! One text for each meaning: what a digest of a specification is taken over.
 
-use std::fmt::Write as _;
 use std::sync::Arc;
 
 use sha2::{Digest as _, Sha256};
 
 use super::super::placeholder::{self, Vars};
 use super::super::yaml::{Node, Scalar, Value, resolve};
+use crate::ids::hex;
 
 /// Returns the SHA-256 of `text`, in hex.
 pub(in super::super) fn sha256(text: &str) -> Arc<str> {
-    let mut hex = String::with_capacity(64);
-    for byte in Sha256::digest(text) {
-        let _ = write!(hex, "{byte:02x}");
-    }
-    hex.into()
+    hex(&Sha256::digest(text)).into()
 }
 
 /// Returns `node` as JSON with sorted keys, without those entries of its own that `skip` names.

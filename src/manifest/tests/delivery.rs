@@ -441,3 +441,25 @@ fn texts_that_may_be_paths_are_found_wherever_they_stand() {
 mod elsewhere;
 mod generated;
 mod valued;
+
+#[test]
+fn no_more_is_rendered_than_the_most_and_what_is_left_out_is_named() {
+    let fleet = "apiVersion: fleetwright.dev/v1\nkind: Fleet\nmetadata: {name: f}\nspec:\n  sources:\n  \
+                 - {path: a, render: kustomize}\n  - {path: b, render: kustomize}\n";
+    let empty = "resources: []\n";
+    let mut story = Story::new(&[
+        ("fleetwright.yaml", fleet),
+        ("a/kustomization.yaml", empty),
+        ("b/kustomization.yaml", empty),
+    ]);
+    let first = orders(&story.tree, &story.fleet, &story.renderings);
+    assert_eq!(first.len(), 2);
+    // As though all but one of the most had been rendered before.
+    for n in 0..9_999 {
+        let order = Order { path: format!("earlier/{n}"), ..first[0].clone() };
+        story.renderings.done.insert(order, Err("not wanted any more".to_owned()));
+    }
+    assert_eq!(story.wanted(), ["kustomize a"]);
+    let unresolved = story.read().unresolved;
+    assert_eq!(unresolved.len(), 2, "neither is taken for empty: {unresolved:#?}");
+}

@@ -268,3 +268,20 @@ fn a_custom_strategy_is_read_and_periods_are_those_that_kubernetes_holds() {
                   cooldownPeriod: 9223372036854775807\n";
     assert!(lines(&read_text(object))[0].contains("cooldownPeriod"));
 }
+
+#[test]
+fn triggers_beyond_the_most_are_an_error_and_are_not_read() {
+    let of = |count: usize| {
+        let trigger = "{type: cron, metadata: {timezone: UTC, start: 3 * * * *, end: 9 * * * *, \
+                       desiredReplicas: '2'}}";
+        let triggers = vec![trigger; count].join(", ");
+        read_text(&format!(
+            "apiVersion: keda.sh/v1alpha1\nkind: ScaledObject\nmetadata: {{name: s}}\n\
+             spec: {{scaleTargetRef: {{name: api}}, triggers: [{triggers}]}}"
+        ))
+    };
+    let says = |desired: &Desired| lines(desired).iter().any(|line| line.contains("above 1000"));
+    assert!(!says(&of(1_000)));
+    let many = of(1_001);
+    assert!(says(&many), "{:#?}", lines(&many));
+}

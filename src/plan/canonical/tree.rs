@@ -2,12 +2,15 @@
 //!
 //! `serde_json::Value` would not do: it turns a float that is no number into `null` without a word.
 
-use std::collections::BTreeMap;
+use std::borrow::Cow;
 use std::fmt;
 
 use serde::ser::{self, Serialize, Serializer};
 
 use super::CanonicalError;
+
+/// A key of an object; those of structs are there already.
+pub(super) type Key = Cow<'static, str>;
 
 /// A JSON value without floats.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -17,7 +20,8 @@ pub(super) enum Json {
     Integer(i128),
     Text(String),
     List(Vec<Json>),
-    Object(BTreeMap<String, Json>),
+    /// Sorted by key, and no key twice.
+    Object(Vec<(Key, Json)>),
 }
 
 impl Json {
@@ -27,8 +31,8 @@ impl Json {
     }
 
     /// Returns an object of the one entry `name`, as variants with contents are written.
-    fn variant(name: &str, content: Self) -> Self {
-        Self::Object([(name.to_owned(), content)].into())
+    fn variant(name: &'static str, content: Self) -> Self {
+        Self::Object(vec![(Key::Borrowed(name), content)])
     }
 }
 
@@ -68,30 +72,31 @@ impl Items {
 /// The entries of an object, and the variant they belong to.
 struct Entries {
     variant: Option<&'static str>,
-    key: Option<String>,
-    held: BTreeMap<String, Json>,
+    key: Option<Key>,
+    held: Vec<(Key, Json)>,
 }
 
 impl Entries {
     fn new(variant: Option<&'static str>) -> Self {
-        Self { variant, key: None, held: BTreeMap::new() }
+        Self { variant, key: None, held: Vec::new() }
     }
 
-    fn put<T: Serialize + ?Sized>(&mut self, key: String, value: &T) -> Result<(), CanonicalError> {
-        let value = Json::of(value)?;
-        if self.held.contains_key(&key) {
-            return Err(CanonicalError::DuplicateKey(key));
-        }
-        self.held.insert(key, value);
+    fn put<T: Serialize + ?Sized>(&mut self, key: Key, value: &T) -> Result<(), CanonicalError> {
+        self.held.push((key, Json::of(value)?));
         Ok(())
     }
 
-    fn close(self) -> Json {
+    fn close(mut self) -> Result<Json, CanonicalError> {
+        self.held.sort_by(|(a, _), (b, _)| a.cmp(b));
+        let twice = self.held.windows(2).find(|pair| pair[0].0 == pair[1].0);
+        if let Some(pair) = twice {
+            return Err(CanonicalError::DuplicateKey(pair[0].0.to_string()));
+        }
         let object = Json::Object(self.held);
-        match self.variant {
+        Ok(match self.variant {
             Some(name) => Json::variant(name, object),
             None => object,
-        }
+        })
     }
 }
 
@@ -297,8 +302,8 @@ impl ser::SerializeMap for Entries {
 
     fn serialize_key<T: Serialize + ?Sized>(&mut self, key: &T) -> Result<(), Self::Error> {
         self.key = Some(match Json::of(key)? {
-            Json::Text(text) => text,
-            Json::Integer(n) => n.to_string(),
+            Json::Text(text) => Key::Owned(text),
+            Json::Integer(n) => Key::Owned(n.to_string()),
             Json::Null | Json::Bool(_) | Json::List(_) | Json::Object(_) => {
                 return Err(CanonicalError::Key);
             }
@@ -312,7 +317,7 @@ impl ser::SerializeMap for Entries {
     }
 
     fn end(self) -> Result<Json, CanonicalError> {
-        Ok(self.close())
+        self.close()
     }
 }
 
@@ -325,11 +330,11 @@ impl ser::SerializeStruct for Entries {
         key: &'static str,
         value: &T,
     ) -> Result<(), Self::Error> {
-        self.put(key.to_owned(), value)
+        self.put(Key::Borrowed(key), value)
     }
 
     fn end(self) -> Result<Json, CanonicalError> {
-        Ok(self.close())
+        self.close()
     }
 }
 
@@ -342,10 +347,10 @@ impl ser::SerializeStructVariant for Entries {
         key: &'static str,
         value: &T,
     ) -> Result<(), Self::Error> {
-        self.put(key.to_owned(), value)
+        self.put(Key::Borrowed(key), value)
     }
 
     fn end(self) -> Result<Json, CanonicalError> {
-        Ok(self.close())
+        self.close()
     }
 }

@@ -152,7 +152,7 @@ pub struct NodeState {
 impl NodeState {
     /// Returns the state of what is no node.
     #[must_use]
-    pub(in crate::plan) fn nothing() -> Self {
+    pub(crate) fn nothing() -> Self {
         Self {
             pool: None,
             instance_type: None,
