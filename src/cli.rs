@@ -35,6 +35,8 @@ mod preflight;
 mod progress;
 mod replan;
 mod repository;
+#[cfg(feature = "sandbox")]
+mod sandbox;
 mod settings;
 mod show;
 mod signers;
@@ -108,6 +110,8 @@ fn start(common: Common, task: Task, console: &mut Console) -> Result<Exit, CliE
         Task::Observe(settings) => observe::run(&settings, console),
         #[cfg(feature = "cluster")]
         Task::Preflight(source) => preflight::run(&source, console),
+        #[cfg(feature = "sandbox")]
+        Task::Sandbox(settings) => sandbox::run(&settings, console),
         Task::Validate(settings) => validate::run(&settings, console),
         Task::CatalogList(settings) => catalog::list(&settings, console),
         Task::CatalogExplain(settings) => catalog::explain(&settings, console),

@@ -32,6 +32,8 @@ pub mod render;
 pub mod requirement;
 pub mod review;
 pub mod schedule;
+#[cfg(feature = "sandbox")]
+pub mod serve;
 pub mod sim;
 pub mod solve;
 pub mod sources;

@@ -26,6 +26,7 @@ mod groups;
 mod journal;
 mod ledger;
 mod machines;
+mod outside;
 mod place;
 mod ports;
 mod state;
@@ -34,6 +35,7 @@ mod volumes;
 pub use file::SimError;
 pub use groups::{DeliveredGroup, LaunchTemplate};
 pub use ledger::Call;
+pub use outside::{Allowance, View, Wanted};
 pub use state::{Reported, Unavailable};
 
 use std::cell::RefCell;

@@ -5,7 +5,7 @@
 //! handles that could carry a secret. This module holds no rule: `demand` works out where the volumes
 //! of a pod let it run, `schedule` counts what nodes attach.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -103,14 +103,18 @@ pub struct Storage {
     /// listed, and a node that no driver has registered on neither.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub attach_limits: BTreeMap<NodeName, AttachLimits>,
+    /// The volumes that are attached to each node, or on their way off it.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub attached: BTreeMap<NodeName, BTreeSet<String>>,
 }
 
 impl Storage {
     /// Returns whether nothing is known.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        let Self { classes, volumes, claims, attach_limits } = self;
-        classes.is_empty() && volumes.is_empty() && claims.is_empty() && attach_limits.is_empty()
+        let Self { classes, volumes, claims, attach_limits, attached } = self;
+        let none = classes.is_empty() && volumes.is_empty() && claims.is_empty();
+        none && attach_limits.is_empty() && attached.is_empty()
     }
 
     /// Returns the claim of that name.

@@ -59,6 +59,9 @@ pub(super) enum CommandArgs {
     /// Check that everything is in place to plan and apply live, and say what to do where not
     #[cfg(feature = "cluster")]
     Preflight(PreflightArgs),
+    /// Serve an embedded cluster on this machine, with the repository's workloads, for a first try
+    #[cfg(feature = "sandbox")]
+    Sandbox(SandboxArgs),
     /// Read everything and report every problem, with file and line
     Validate(ValidateArgs),
     /// Keep the one comment of a pull request up to date, and the summary and outputs of a job
@@ -389,6 +392,26 @@ pub(super) struct PreflightArgs {
     pub(super) path: PathBuf,
     #[command(flatten)]
     pub(super) source: SourceArgs,
+}
+
+#[cfg(feature = "sandbox")]
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Runs until Ctrl-C; nothing is kept. It begins with the embedded world that fleetwright.yaml names, or
+with no node, and delivers the workloads again whenever the files change. It listens on 127.0.0.1
+alone, and lets everybody there do everything.")]
+pub(super) struct SandboxArgs {
+    /// Directory or Git work tree with the workloads and pools
+    #[arg(default_value = ".", value_hint = ValueHint::DirPath)]
+    pub(super) path: PathBuf,
+    #[command(flatten)]
+    pub(super) source: SourceArgs,
+    /// Serve the Kubernetes API on this port [default: any that is free]
+    #[arg(long, default_value_t = 0, hide_default_value = true)]
+    pub(super) port: u16,
+    /// Let machines boot and pods start this many times quicker
+    #[arg(long, value_name = "TIMES", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub(super) speed: u32,
 }
 
 #[derive(Debug, Args)]

@@ -27,7 +27,7 @@ use crate::plan::Plan;
 use crate::port::LaunchRequest;
 use crate::requirement::{key, label};
 use crate::sim::{
-    DeliveredGroup, DeliveredWorkload, Delivery, Genesis, LaunchTemplate, ShapeOf, World,
+    DeliveredGroup, DeliveredWorkload, Delivery, Genesis, LaunchTemplate, ShapeOf, SimError, World,
 };
 use crate::storage::Storage;
 
@@ -178,14 +178,32 @@ pub(super) fn interrupt_flag() -> Result<Arc<AtomicBool>, CliError> {
 }
 
 fn open(directory: &Path, genesis: &Genesis, desired: &Rc<Desired>) -> Result<World, CliError> {
-    let context = Rc::clone(desired);
-    let shape: ShapeOf = Rc::new(move |namespace, template| {
-        shape_of(namespace, template, &ShapeContext::of(&context))
+    World::open(directory, genesis, shapes(desired)).map_err(|error| cannot_open(directory, error))
+}
+
+/// Returns a copy of the world that is kept in a directory, or an empty one, which is kept nowhere.
+#[cfg(feature = "sandbox")]
+pub(super) fn copied(
+    repository: &Repository,
+    kept: Option<&Path>,
+    now: Timestamp,
+) -> Result<World, CliError> {
+    let shape = shapes(&Rc::new(repository.desired.clone()));
+    let genesis = genesis(&repository.fleet, now);
+    let found = kept.map(|directory| {
+        World::copied(directory, &genesis, &shape).map_err(|error| cannot_open(directory, error))
     });
-    World::open(directory, genesis, shape).map_err(|error| {
-        CliError::new(error)
-            .context(format!("cannot open the embedded world in `{}`", directory.display()))
-    })
+    Ok(found.transpose()?.flatten().unwrap_or_else(|| World::in_memory(&genesis, shape)))
+}
+
+fn shapes(desired: &Rc<Desired>) -> ShapeOf {
+    let context = Rc::clone(desired);
+    Rc::new(move |namespace, template| shape_of(namespace, template, &ShapeContext::of(&context)))
+}
+
+fn cannot_open(directory: &Path, error: SimError) -> CliError {
+    CliError::new(error)
+        .context(format!("cannot open the embedded world in `{}`", directory.display()))
 }
 
 fn genesis(fleet: &FleetSettings, now: Timestamp) -> Genesis {
@@ -198,7 +216,7 @@ fn genesis(fleet: &FleetSettings, now: Timestamp) -> Genesis {
 }
 
 /// What a delivery tool would bring the world to, and what its autoscalers would do at this moment.
-fn delivery(desired: &Desired, observed: &Observed) -> Delivery {
+pub(super) fn delivery(desired: &Desired, observed: &Observed) -> Delivery {
     let asked = Asked {
         at: observed.taken_at,
         size: ClusterSize::of(observed, |_| true),
@@ -239,7 +257,7 @@ fn delivery(desired: &Desired, observed: &Observed) -> Delivery {
 }
 
 /// Returns the node groups that the repository declares, as eksctl would make them.
-fn groups(desired: &Desired, catalog: &Catalog) -> Vec<DeliveredGroup> {
+pub(super) fn groups(desired: &Desired, catalog: &Catalog) -> Vec<DeliveredGroup> {
     let one = |group: &NodeGroup| {
         let pool = desired.pools.get(&group.name)?;
         let class = desired.node_classes.get(pool.node_class.as_ref()?)?;

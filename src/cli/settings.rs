@@ -45,6 +45,8 @@ pub(super) enum Task {
     Observe(ObserveSettings),
     #[cfg(feature = "cluster")]
     Preflight(SourceSettings),
+    #[cfg(feature = "sandbox")]
+    Sandbox(SandboxSettings),
     Validate(ValidateSettings),
     CatalogList(CatalogListSettings),
     CatalogExplain(CatalogExplainSettings),
@@ -209,6 +211,17 @@ pub(super) struct ObserveSettings {
     pub(super) out: Option<PathBuf>,
 }
 
+/// Settings of `sandbox`.
+#[cfg(feature = "sandbox")]
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct SandboxSettings {
+    pub(super) source: SourceSettings,
+    /// Port of the Kubernetes API; 0: any that is free.
+    pub(super) port: u16,
+    /// How many times quicker machines boot.
+    pub(super) speed: u32,
+}
+
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct ValidateSettings {
     pub(super) source: SourceSettings,
@@ -310,6 +323,12 @@ pub(super) fn meaning(typed: Typed) -> Result<(Common, Task), CliError> {
         CommandArgs::Observe(args) => Task::Observe(observe(args)?),
         #[cfg(feature = "cluster")]
         CommandArgs::Preflight(args) => Task::Preflight(of_source(args.path, args.source)),
+        #[cfg(feature = "sandbox")]
+        CommandArgs::Sandbox(args) => Task::Sandbox(SandboxSettings {
+            source: of_source(args.path, args.source),
+            port: args.port,
+            speed: args.speed,
+        }),
         CommandArgs::Validate(ValidateArgs { path, source, format }) => {
             let source = of_source(path, source);
             Task::Validate(ValidateSettings { source, format: of_format(format.format) })

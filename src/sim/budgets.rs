@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
+use super::outside::Allowance;
 use super::state::State;
 use crate::demand::label_set;
 use crate::fleet::{Pod, PodPhase};
@@ -81,6 +82,11 @@ impl State {
 
     /// Returns how many of the budget's pods may go now; nothing where that is not known.
     fn allowed(&self, budget: &Budget) -> i64 {
+        self.allowance(budget).allowed
+    }
+
+    /// Returns what a budget allows now, and of how many pods.
+    pub(super) fn allowance(&self, budget: &Budget) -> Allowance {
         let matched: Vec<&Pod> = self
             .pods
             .iter()
@@ -88,10 +94,20 @@ impl State {
             .collect();
         let healthy = matched.iter().filter(|pod| pod.phase == PodPhase::Running).count();
         let wanted = self.wanted(&matched);
-        let Budget { min_available, max_unavailable, .. } = budget;
+        let Budget { namespace, name, selector, min_available, max_unavailable } = budget.clone();
         let keep = kept_pods(min_available.as_deref(), max_unavailable.as_deref(), wanted);
-        let healthy = i64::try_from(healthy).unwrap_or(i64::MAX);
-        keep.map_or(0, |keep| healthy.saturating_sub(keep))
+        let count = |n: usize| i64::try_from(n).unwrap_or(i64::MAX);
+        let healthy = count(healthy);
+        Allowance {
+            namespace,
+            name,
+            selector,
+            min_available,
+            max_unavailable,
+            expected: count(matched.len()),
+            healthy,
+            allowed: keep.map_or(0, |keep| healthy.saturating_sub(keep)),
+        }
     }
 
     /// Returns how many replicas the controllers of `pods` want together.

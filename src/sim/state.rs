@@ -256,6 +256,8 @@ pub(super) struct State {
     pub(super) scaling: Scaling,
     pub(super) groups: BTreeMap<GroupName, Group>,
     pub(super) launch_templates: BTreeMap<GroupName, LaunchTemplate>,
+    /// How many times quicker than [`delay`] says everything goes.
+    pub(super) pace: u32,
     pub(super) shape_of: ShapeOf,
     /// Shapes made so far, by namespace and template.
     shapes: BTreeMap<(Namespace, String), Arc<PodShape>>,
@@ -289,6 +291,7 @@ impl State {
             scaling: Scaling::default(),
             groups: BTreeMap::new(),
             launch_templates: BTreeMap::new(),
+            pace: 1,
             shape_of,
             shapes: BTreeMap::new(),
         }
@@ -347,7 +350,8 @@ impl State {
 
     /// Makes an event due in `delay`.
     pub(super) fn after(&mut self, delay: SignedDuration, due: Due) {
-        let at = later(self.now, delay);
+        let pace = i32::try_from(self.pace).unwrap_or(i32::MAX);
+        let at = later(self.now, delay.checked_div(pace).unwrap_or(delay));
         self.counters.timers += 1;
         self.timers.insert(Timer { at, order: self.counters.timers, due });
     }

@@ -26,7 +26,7 @@ use crate::units::Resources;
 impl State {
     /// Takes over the storage that a delivery declares; what is bound stays bound.
     pub(super) fn deliver_storage(&mut self, declared: &Storage) {
-        let Storage { classes, volumes, claims, attach_limits: _ } = declared;
+        let Storage { classes, volumes, claims, attach_limits: _, attached: _ } = declared;
         for (name, class) in classes {
             let held = self.storage.classes.get(name).and_then(|held| held.created_at);
             let created_at = Some(held.unwrap_or(self.now));

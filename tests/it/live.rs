@@ -20,6 +20,8 @@ mod moto;
 mod plane;
 #[cfg(feature = "cluster")]
 mod proxy;
+#[cfg(feature = "sandbox")]
+mod served;
 
 /// Says on stderr what is not shown here, and why: a test that did nothing must not look like one.
 fn not_run(why: &str) {

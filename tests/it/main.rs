@@ -22,6 +22,8 @@ mod page;
 mod permissions;
 mod proof;
 mod review;
+#[cfg(feature = "sandbox")]
+mod sandbox;
 mod saved;
 mod script;
 mod scripts;

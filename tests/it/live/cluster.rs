@@ -5,7 +5,7 @@ use fleetwright::ids::WorkloadKind;
 use fleetwright::kube::{Kubernetes, Lease, LeaseError};
 use fleetwright::port::{Cluster, ClusterObjects, EvictOutcome};
 use jiff::Timestamp;
-use kube::Client;
+use kube::{Client, Config};
 use serde_json::{Value as Json, json};
 use tokio::runtime::Runtime;
 
@@ -151,18 +151,30 @@ fn named<'o>(objects: &'o ClusterObjects, name: &str) -> &'o Pod {
 fn a_real_cluster_is_read_changed_and_locked() {
     let Some(plane) = Plane::start() else { return };
     runtime().block_on(async {
-        let client = Client::try_from(plane.config("admin").await).expect("a client");
-        grant(&client).await;
         // What the roles of `deploy/` do not allow fails here.
-        let kubernetes = Kubernetes::with(plane.config("apply").await).expect("a client");
-        assert!(!kubernetes.uid().await.expect("a UID").as_str().is_empty());
-        populate(&client).await;
-        reads(&kubernetes).await;
-        cordons(&kubernetes).await;
-        evicts(&kubernetes, &client).await;
-        deletes(&kubernetes).await;
-        locks(&kubernetes).await;
+        works(plane.config("admin").await, plane.config("apply").await).await;
     });
+}
+
+/// The same over the API that `fleetwright sandbox` serves: it stands in for the real one elsewhere.
+#[cfg(feature = "sandbox")]
+#[test]
+fn a_served_cluster_is_read_changed_and_locked_as_a_real_one_is() {
+    let config = super::served::alone();
+    runtime().block_on(works(config.clone(), config));
+}
+
+async fn works(admin: Config, apply: Config) {
+    let client = Client::try_from(admin).expect("a client");
+    grant(&client).await;
+    let kubernetes = Kubernetes::with(apply).expect("a client");
+    assert!(!kubernetes.uid().await.expect("a UID").as_str().is_empty());
+    populate(&client).await;
+    reads(&kubernetes).await;
+    cordons(&kubernetes).await;
+    evicts(&kubernetes, &client).await;
+    deletes(&kubernetes).await;
+    locks(&kubernetes).await;
 }
 
 async fn reads(kubernetes: &Kubernetes) {

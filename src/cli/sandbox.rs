@@ -1,0 +1,150 @@
+//! `sandbox`: the embedded world of a tree, served on this machine for a first try.
+
+use std::path::Path;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use super::error::CliError;
+use super::repository::Repository;
+use super::settings::SandboxSettings;
+use super::world::WorldChoice;
+use super::{Console, Exit, embedded, files, planning};
+use crate::catalog::Catalog;
+use crate::manifest::Desired;
+use crate::render::escape;
+use crate::serve::{ApiServer, kubeconfig};
+use crate::sim::World;
+
+/// Between two looks at Ctrl-C.
+const WAKE: Duration = Duration::from_millis(100);
+
+/// Looks at Ctrl-C between two looks at the files.
+const WAKES_PER_READ: u32 = 20;
+
+pub(super) fn run(settings: &SandboxSettings, console: &mut Console) -> Result<Exit, CliError> {
+    let tree = planning::read(&settings.source)?;
+    let repository = Repository::read(&tree);
+    let choice = planning::choice(None, &settings.source, &repository)?;
+    let kept = match &choice {
+        WorldChoice::Sim(directory) => Some(directory.as_path()),
+        WorldChoice::Empty | WorldChoice::Live | WorldChoice::File(_) => None,
+    };
+    let (world, catalog) = begin(&repository, kept, console)?;
+    let world = Rc::new(world);
+    world.quicken(settings.speed);
+    let interrupted = embedded::interrupt_flag()?;
+    let directory = tempfile::tempdir().map_err(|error| no_server(&error))?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| no_server(&error))?;
+    runtime.block_on(async {
+        let machines = (catalog, Rc::new(repository.desired));
+        let server = ApiServer::over(Rc::clone(&world), machines, settings.port).await;
+        let server = server.map_err(|error| no_server(&error))?;
+        let url = server.url().map_err(|error| no_server(&error))?;
+        let config = directory.path().join("kubeconfig");
+        files::write(&config, &kubeconfig(&url))?;
+        console.print(&welcome(settings.source.path.as_path(), &config, &url))?;
+        let stay = Stay { settings, world: &world, follow: &server.follower() };
+        server.during(stay.until(&interrupted, tree.base.tree.clone(), console)).await
+    })
+}
+
+/// Makes the world that is served: a copy of the one that the tree keeps, or an empty one, with the
+/// workloads of the tree.
+fn begin(
+    repository: &Repository,
+    kept: Option<&Path>,
+    console: &Console,
+) -> Result<(World, Catalog), CliError> {
+    let world = embedded::copied(repository, kept, console.now())?;
+    let catalog = Catalog::load(&world.observed().region(), &repository.fleet.zones)?;
+    let mut delivered = embedded::delivery(&repository.desired, &world.observed());
+    delivered.groups = embedded::groups(&repository.desired, &catalog);
+    world.deliver(&delivered).map_err(CliError::new)?;
+    Ok((world, catalog))
+}
+
+/// What goes on while the world is served.
+struct Stay<'s> {
+    settings: &'s SandboxSettings,
+    world: &'s World,
+    /// Tells the server what the repository says of machines now.
+    follow: &'s dyn Fn(Rc<Desired>),
+}
+
+impl Stay<'_> {
+    /// Delivers the tree anew whenever its files change, as a delivery tool would, until Ctrl-C.
+    async fn until(
+        &self,
+        interrupted: &AtomicBool,
+        mut delivered: String,
+        console: &mut Console,
+    ) -> Result<Exit, CliError> {
+        let mut wakes = 0_u32;
+        while !interrupted.load(Ordering::Relaxed) {
+            tokio::time::sleep(WAKE).await;
+            wakes = wakes.wrapping_add(1);
+            if !wakes.is_multiple_of(WAKES_PER_READ) {
+                continue;
+            }
+            // Files that are being written are looked at again.
+            let Ok(tree) = planning::read(&self.settings.source) else { continue };
+            if tree.base.tree == delivered {
+                continue;
+            }
+            delivered.clone_from(&tree.base.tree);
+            let desired = Repository::read(&tree).desired;
+            let delivery = embedded::delivery(&desired, &self.world.observed());
+            self.world.deliver(&delivery).map_err(CliError::new)?;
+            let wanted = desired.workloads.len();
+            console.say(&format!("The files changed: {wanted} workloads delivered."));
+            (self.follow)(Rc::new(desired));
+        }
+        console.say("The sandbox is gone, and everything in it.");
+        Ok(Exit::Done)
+    }
+}
+
+fn welcome(path: &Path, config: &Path, url: &str) -> String {
+    let (path, config) = (escape(&path.display().to_string()).into_owned(), config.display());
+    let plans = if cfg!(feature = "cluster") {
+        format!(
+            "  export AWS_ENDPOINT_URL={url} AWS_ACCESS_KEY_ID=sandbox \
+             AWS_SECRET_ACCESS_KEY=sandbox\n  \
+             fleetwright plan {path} --world live --out plan.json\n  \
+             fleetwright apply plan.json\n"
+        )
+    } else {
+        "\nPlans and applies reach it by `--world live`, in a program with the feature `cluster`.\n"
+            .to_owned()
+    };
+    format!(
+        "A cluster for `{path}` is served at {url}, with an account of AWS. Both live as long as \
+         this command.\n\n\
+         In another terminal:\n\n  \
+         export KUBECONFIG={config}\n  \
+         kubectl get nodes\n  \
+         kubectl get pods --all-namespaces --watch\n\
+         {plans}\n\
+         Ctrl-C ends it.\n"
+    )
+}
+
+fn no_server(error: &std::io::Error) -> CliError {
+    CliError::text(error.to_string())
+        .context("cannot serve the sandbox".to_owned())
+        .hint("pass --port with a port that is free")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_printed_is_what_to_type_next() {
+        let text = welcome(Path::new("shop"), Path::new("/tmp/k"), "http://127.0.0.1:1");
+        assert!(text.contains("export KUBECONFIG=/tmp/k\n  kubectl get nodes"), "{text}");
+        assert!(text.contains("--world live"), "{text}");
+    }
+}

@@ -1,0 +1,273 @@
+//! What clients of an API server rely on, request by request.
+
+use serde_json::{Value as Json, json};
+
+use super::api::{Answer, Api};
+use super::object;
+use super::request::Request;
+use super::store::{Author, Key, Store};
+
+fn request(method: &str, path: &str, body: &Json) -> Request {
+    let (path, query) = path.split_once('?').unwrap_or((path, ""));
+    Request {
+        method: method.to_owned(),
+        path: path.to_owned(),
+        query: super::http::form(query),
+        media: "application/merge-patch+json".to_owned(),
+        body: if body.is_null() { Vec::new() } else { body.to_string().into_bytes() },
+        ..Request::default()
+    }
+}
+
+/// Asks, and returns status and document.
+fn ask(api: &mut Api, method: &str, path: &str, body: &Json) -> (u16, Json) {
+    match api.answer(&request(method, path, body)) {
+        Answer::Whole(code, bytes) => (code, serde_json::from_slice(&bytes).expect("JSON")),
+        Answer::Watch(_) => panic!("{path} is watched"),
+    }
+}
+
+fn get(api: &mut Api, path: &str) -> (u16, Json) {
+    ask(api, "GET", path, &Json::Null)
+}
+
+fn api() -> Api {
+    let mut api = Api::default();
+    for name in ["default", "web"] {
+        api.store.put(Key::new("Namespace", "", name), json!({}), Author::World);
+    }
+    api
+}
+
+const PODS: &str = "/api/v1/namespaces/web/pods";
+
+fn pod(name: &str, node: Option<&str>) -> Json {
+    let mut pod = json!({
+        "metadata": { "name": name, "labels": { "app": "api" } },
+        "spec": { "containers": [{ "name": "api" }] }
+    });
+    if let Some(node) = node {
+        pod["spec"]["nodeName"] = node.into();
+    }
+    pod
+}
+
+fn runs(api: &mut Api, name: &str) {
+    let status = json!({ "status": {
+        "phase": "Running", "conditions": [{ "type": "Ready", "status": "True" }]
+    } });
+    assert_eq!(ask(api, "PATCH", &format!("{PODS}/{name}/status"), &status).0, 200);
+}
+
+#[test]
+fn a_list_is_cut_into_pages_of_one_moment() {
+    let mut api = api();
+    for name in ["a", "b", "c"] {
+        ask(&mut api, "POST", PODS, &pod(name, None));
+    }
+    let (_, first) = get(&mut api, &format!("{PODS}?limit=2"));
+    assert_eq!(first["items"].as_array().map(Vec::len), Some(2));
+    assert_eq!(first["metadata"]["remainingItemCount"], 1);
+    ask(&mut api, "DELETE", &format!("{PODS}/c"), &Json::Null);
+    let token = first["metadata"]["continue"].as_str().expect("a token").to_owned();
+    let (_, second) = get(&mut api, &format!("{PODS}?limit=2&continue={token}"));
+    assert_eq!(second["items"][0]["metadata"]["name"], "c", "as it was when the list began");
+    assert_eq!(second["metadata"]["resourceVersion"], first["metadata"]["resourceVersion"]);
+    assert!(second["metadata"]["continue"].is_null());
+    for _ in 0..20 {
+        get(&mut api, "/api/v1/namespaces?limit=1");
+    }
+    let (code, gone) = get(&mut api, &format!("{PODS}?limit=2&continue={token}"));
+    assert_eq!((code, &gone["reason"]), (410, &json!("Expired")));
+}
+
+#[test]
+fn whoever_writes_what_has_changed_meanwhile_is_refused() {
+    let mut api = api();
+    let leases = "/apis/coordination.k8s.io/v1/namespaces/default/leases";
+    let (code, made) = ask(&mut api, "POST", leases, &json!({ "metadata": { "name": "lock" } }));
+    assert_eq!(code, 201);
+    assert_eq!(ask(&mut api, "POST", leases, &made).0, 409, "there is one already");
+    let mut mine = made.clone();
+    mine["spec"] = json!({ "holderIdentity": "me" });
+    let path = format!("{leases}/lock");
+    assert_eq!(ask(&mut api, "PUT", &path, &mine).0, 200);
+    mine["spec"] = json!({ "holderIdentity": "you" });
+    let (code, refused) = ask(&mut api, "PUT", &path, &mine);
+    assert_eq!((code, &refused["reason"]), (409, &json!("Conflict")));
+    assert_eq!(get(&mut api, &path).1["spec"]["holderIdentity"], "me");
+    let other = json!({ "metadata": { "uid": "another" }, "spec": {} });
+    assert_eq!(ask(&mut api, "PATCH", &path, &other).0, 409, "another object of that name");
+    let other = json!({ "preconditions": { "uid": "another" } });
+    assert_eq!(ask(&mut api, "DELETE", &path, &other).0, 409);
+}
+
+#[test]
+fn state_is_written_by_its_own_path_and_by_no_other() {
+    let mut api = api();
+    let path = "/apis/apps/v1/namespaces/web/deployments";
+    let made = json!({
+        "metadata": { "name": "api" }, "spec": { "replicas": 1 }, "status": { "replicas": 9 }
+    });
+    let (_, made) = ask(&mut api, "POST", path, &made);
+    assert_eq!(made["status"], json!({}));
+    let one = format!("{path}/api");
+    let wish = json!({ "spec": { "replicas": 2 }, "status": { "replicas": 9 } });
+    let (_, patched) = ask(&mut api, "PATCH", &one, &wish);
+    assert_eq!((&patched["status"], &patched["metadata"]["generation"]), (&json!({}), &json!(2)));
+    let wish = json!({ "spec": { "replicas": 7 }, "status": { "replicas": 2 } });
+    let (_, patched) = ask(&mut api, "PATCH", &format!("{one}/status"), &wish);
+    assert_eq!(
+        (&patched["spec"]["replicas"], &patched["status"]["replicas"]),
+        (&json!(2), &json!(2))
+    );
+    let (_, scale) =
+        ask(&mut api, "PATCH", &format!("{one}/scale"), &json!({ "spec": { "replicas": 5 } }));
+    assert_eq!((&scale["kind"], &scale["spec"]["replicas"]), (&json!("Scale"), &json!(5)));
+    assert_eq!(get(&mut api, &one).1["spec"]["replicas"], 5);
+    let dry = ask(&mut api, "DELETE", &format!("{one}?dryRun=All"), &Json::Null);
+    assert_eq!((dry.0, get(&mut api, &one).0), (200, 200), "nothing is kept of a dry run");
+}
+
+#[test]
+fn a_pod_on_a_node_is_stopped_before_it_goes_and_another_is_gone_at_once() {
+    let mut api = api();
+    ask(&mut api, "POST", PODS, &pod("waits", None));
+    ask(&mut api, "POST", PODS, &pod("runs", Some("n1")));
+    ask(&mut api, "DELETE", &format!("{PODS}/waits"), &Json::Null);
+    assert_eq!(get(&mut api, &format!("{PODS}/waits")).0, 404);
+    ask(&mut api, "DELETE", &format!("{PODS}/runs"), &Json::Null);
+    let (_, marked) = get(&mut api, &format!("{PODS}/runs"));
+    assert!(marked["metadata"]["deletionTimestamp"].is_string());
+    let at_once = json!({ "gracePeriodSeconds": 0 });
+    ask(&mut api, "DELETE", &format!("{PODS}/runs"), &at_once);
+    assert_eq!(get(&mut api, &format!("{PODS}/runs")).0, 404);
+}
+
+#[test]
+fn what_holds_a_finalizer_waits_for_it() {
+    let mut api = api();
+    let node = json!({ "metadata": { "name": "n1", "finalizers": ["own"] } });
+    ask(&mut api, "POST", "/api/v1/nodes", &node);
+    ask(&mut api, "DELETE", "/api/v1/nodes/n1", &Json::Null);
+    assert_eq!(get(&mut api, "/api/v1/nodes/n1").0, 200);
+    let free = json!({ "metadata": { "finalizers": null } });
+    assert_eq!(ask(&mut api, "PATCH", "/api/v1/nodes/n1", &free).0, 200);
+    assert_eq!(get(&mut api, "/api/v1/nodes/n1").0, 404);
+}
+
+#[test]
+fn an_eviction_is_allowed_as_often_as_the_budget_says() {
+    let mut api = api();
+    let budgets = "/apis/policy/v1/namespaces/web/poddisruptionbudgets";
+    let budget = json!({
+        "metadata": { "name": "api" },
+        "spec": { "minAvailable": 1, "selector": { "matchLabels": { "app": "api" } } }
+    });
+    ask(&mut api, "POST", budgets, &budget);
+    let status =
+        json!({ "status": { "disruptionsAllowed": 1, "currentHealthy": 2, "desiredHealthy": 1 } });
+    ask(&mut api, "PATCH", &format!("{budgets}/api/status"), &status);
+    for name in ["a", "b", "c"] {
+        ask(&mut api, "POST", PODS, &pod(name, Some("n1")));
+    }
+    runs(&mut api, "a");
+    runs(&mut api, "b");
+    let mut evict = |name: &str| {
+        let eviction = json!({ "metadata": { "name": name } });
+        ask(&mut api, "POST", &format!("{PODS}/{name}/eviction"), &eviction)
+    };
+    assert_eq!(evict("a").0, 201);
+    let (code, blocked) = evict("b");
+    assert_eq!(code, 429, "{blocked}");
+    assert_eq!(blocked["details"]["causes"][0]["reason"], "DisruptionBudget");
+    assert_eq!(evict("c").0, 201, "one that does not run serves nobody");
+    assert_eq!(evict("d").0, 404);
+}
+
+#[test]
+fn two_budgets_over_one_pod_are_refused_rather_than_chosen_from() {
+    let mut api = api();
+    for name in ["one", "two"] {
+        let budget = json!({ "metadata": { "name": name }, "spec": { "selector": {} } });
+        ask(&mut api, "POST", "/apis/policy/v1/namespaces/web/poddisruptionbudgets", &budget);
+    }
+    ask(&mut api, "POST", PODS, &pod("a", Some("n1")));
+    runs(&mut api, "a");
+    assert_eq!(ask(&mut api, "POST", &format!("{PODS}/a/eviction"), &json!({})).0, 500);
+}
+
+#[test]
+fn a_pod_is_bound_once() {
+    let mut api = api();
+    ask(&mut api, "POST", PODS, &pod("a", None));
+    let binding = json!({ "target": { "kind": "Node", "name": "n1" } });
+    assert_eq!(ask(&mut api, "POST", &format!("{PODS}/a/binding"), &binding).0, 201);
+    assert_eq!(ask(&mut api, "POST", &format!("{PODS}/a/binding"), &binding).0, 409);
+    let (_, on_node) = get(&mut api, "/api/v1/pods?fieldSelector=spec.nodeName%3Dn1");
+    assert_eq!(on_node["items"].as_array().map(Vec::len), Some(1));
+}
+
+#[test]
+fn requests_that_make_no_sense_are_refused_by_name() {
+    let mut api = api();
+    let named = json!({ "metadata": { "name": "a" } });
+    for (method, path, body, code) in [
+        ("GET", "/apis/none/v1/things", Json::Null, 404),
+        ("GET", "/api/v1/namespaces/web/pods/none", Json::Null, 404),
+        ("POST", "/api/v1/namespaces/none/pods", named.clone(), 404),
+        ("POST", "/api/v1/pods", named.clone(), 405),
+        ("POST", PODS, json!({}), 422),
+        ("POST", PODS, json!([]), 400),
+        ("POST", PODS, json!({ "kind": "Node", "metadata": { "name": "a" } }), 400),
+        ("POST", PODS, json!({ "metadata": { "name": "a", "namespace": "shop" } }), 400),
+        ("GET", "/api/v1/pods?labelSelector=a+near+b", Json::Null, 400),
+        ("PUT", PODS, named, 405),
+        ("GET", "/api/v1/pods?watch=1&resourceVersion=new", Json::Null, 400),
+    ] {
+        let (got, refused) = ask(&mut api, method, path, &body);
+        assert_eq!(got, code, "{method} {path}: {refused}");
+        assert_eq!(refused["kind"], "Status");
+    }
+}
+
+#[test]
+fn a_watch_tells_what_enters_and_leaves_the_selection_and_that_the_past_is_forgotten() {
+    let mut api = Api::default();
+    api.store = Store::remembering(4);
+    api.store.put(Key::new("Namespace", "", "web"), json!({}), Author::World);
+    ask(&mut api, "POST", PODS, &pod("a", None));
+    let from = api.store.version();
+    let path = format!("/api/v1/pods?watch=1&labelSelector=app%3Dapi&resourceVersion={from}");
+    let Answer::Watch(mut watch) = api.answer(&request("GET", &path, &Json::Null)) else {
+        panic!("no watch")
+    };
+    let mut news = |api: &Api| -> Option<Vec<(String, String)>> {
+        let read = |line: hyper::body::Bytes| {
+            let event: Json = serde_json::from_slice(&line).expect("JSON");
+            let text = |value: &Json| value.as_str().unwrap_or_default().to_owned();
+            (text(&event["type"]), text(&event["object"]["metadata"]["name"]))
+        };
+        Some(watch.news(api)?.into_iter().map(read).collect())
+    };
+    let event = |kind: &str, name: &str| (kind.to_owned(), name.to_owned());
+    ask(&mut api, "POST", PODS, &pod("b", None));
+    assert_eq!(news(&api), Some(vec![event("ADDED", "b")]));
+    let relabel = |app: &str| json!({ "metadata": { "labels": { "app": app } } });
+    ask(&mut api, "PATCH", &format!("{PODS}/a"), &relabel("web"));
+    ask(&mut api, "PATCH", &format!("{PODS}/a"), &relabel("shop"));
+    assert_eq!(news(&api), Some(vec![event("DELETED", "a")]), "it left, and is no longer ours");
+    ask(&mut api, "PATCH", &format!("{PODS}/a"), &relabel("api"));
+    ask(&mut api, "DELETE", &format!("{PODS}/b"), &Json::Null);
+    assert_eq!(news(&api), Some(vec![event("ADDED", "a"), event("DELETED", "b")]));
+    for n in 0..5 {
+        ask(&mut api, "PATCH", &format!("{PODS}/a"), &relabel(&n.to_string()));
+    }
+    assert_eq!(news(&api), None, "more happened than is remembered");
+}
+
+#[test]
+fn moments_are_written_in_whole_seconds() {
+    let at = "2026-11-21T12:00:00.75Z".parse().expect("a time");
+    assert_eq!(object::time(at), "2026-11-21T12:00:00Z");
+}

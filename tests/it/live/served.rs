@@ -1,0 +1,149 @@
+//! The API that `fleetwright sandbox` serves, read by the adapter for real ones.
+
+use std::rc::Rc;
+use std::sync::mpsc;
+
+use fleetwright::catalog::Catalog;
+use fleetwright::demand::{ShapeContext, shape_of};
+use fleetwright::fleet::{
+    ClusterIdentity, Node, Observed, Pod, PodPhase, template_key, write_world,
+};
+use fleetwright::ids::{NodeName, WorkloadId, WorkloadKind};
+use fleetwright::kube::Kubernetes;
+use fleetwright::manifest::Desired;
+use fleetwright::pod::{Container, PodTemplate};
+use fleetwright::port::Cluster;
+use fleetwright::serve::ApiServer;
+use fleetwright::sim::{Genesis, World};
+use fleetwright::units::Resources;
+use jiff::Timestamp;
+use kube::Config;
+
+use super::cluster::runtime;
+
+/// Serves on a thread of its own, for as long as the process of the tests lasts.
+fn serve(make: impl FnOnce() -> Option<World> + Send + 'static) -> Config {
+    let (sender, url) = mpsc::channel();
+    std::thread::spawn(move || {
+        runtime().block_on(async {
+            let server = match make() {
+                Some(world) => {
+                    let catalog = Catalog::load(&"us-east-1".into(), &[]).expect("the catalogue");
+                    ApiServer::over(Rc::new(world), (catalog, Rc::default()), 0).await
+                }
+                None => ApiServer::alone().await,
+            };
+            let server = server.expect("a port");
+            sender.send(server.url().expect("an address")).expect("somebody waits");
+            server.during(std::future::pending::<()>()).await;
+        });
+    });
+    let url = url.recv().expect("it serves");
+    Config::new(url.parse().expect("a URL"))
+}
+
+/// Serves an API on which nobody acts.
+pub(super) fn alone() -> Config {
+    serve(|| None)
+}
+
+/// Serves a cluster of so many nodes, each with so many pods of one Deployment.
+pub(super) fn fleet(nodes: usize, pods: usize) -> Config {
+    serve(move || Some(world(nodes, pods)))
+}
+
+fn world(nodes: usize, pods: usize) -> World {
+    let cluster = ClusterIdentity { name: "large".to_owned(), ..ClusterIdentity::default() };
+    let mut observed = Observed::empty(cluster.clone(), Timestamp::UNIX_EPOCH);
+    let resources: Resources = serde_json::from_value(serde_json::json!({
+        "cpu": 16_000, "memory": 64_u64 << 30, "pods": 110
+    }))
+    .expect("resources");
+    let mut template = PodTemplate::default();
+    let container = Container { name: "api".to_owned(), ..Container::default() };
+    template.spec.containers.push(container);
+    let key = template_key(&template);
+    observed.templates.insert(key.clone(), template.into());
+    let owner =
+        WorkloadId { namespace: "web".into(), name: "api".into(), kind: WorkloadKind::Deployment };
+    for n in 0..nodes {
+        let name = NodeName::from(format!("n{n:05}"));
+        let node = Node {
+            name: name.clone(),
+            uid: format!("node-{n}").into(),
+            instance: None,
+            labels: [].into(),
+            annotations: [].into(),
+            taints: Vec::new(),
+            capacity: resources.clone(),
+            allocatable: resources.clone(),
+            ready: true,
+            unschedulable: false,
+            created_at: Timestamp::UNIX_EPOCH,
+        };
+        observed.nodes.insert(name.clone(), node);
+        observed.pods.extend((0..pods).map(|m| Pod {
+            namespace: "web".into(),
+            name: format!("api-{n:05}-{m:03}").into(),
+            uid: format!("pod-{n}-{m}").into(),
+            owner: Some(owner.clone()),
+            template: key.clone(),
+            node: Some(name.clone()),
+            phase: PodPhase::Running,
+            created_at: Timestamp::UNIX_EPOCH,
+            terminating: false,
+            mirror: false,
+            granted: [].into(),
+        }));
+    }
+    let directory = tempfile::tempdir().expect("a directory");
+    let file = directory.path().join("world.json");
+    std::fs::write(file, write_world(&observed)).expect("written");
+    let genesis = Genesis { cluster, now: Timestamp::UNIX_EPOCH, seed: 1 };
+    let shape = Rc::new(|namespace: &_, template: &_| {
+        shape_of(namespace, template, &ShapeContext::of(&Desired::default()))
+    });
+    let found = World::copied(directory.path(), &genesis, &(shape as _)).expect("readable");
+    found.expect("it was written just now")
+}
+
+/// Returns the world of the quickstart, at rest.
+fn quickstart() -> World {
+    let directory = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/quickstart/world");
+    let cluster = ClusterIdentity::default();
+    let genesis = Genesis { cluster, now: Timestamp::UNIX_EPOCH, seed: 1 };
+    let shape = Rc::new(|namespace: &_, template: &_| {
+        shape_of(namespace, template, &ShapeContext::of(&Desired::default()))
+    });
+    let found = World::copied(directory.as_ref(), &genesis, &(shape as _)).expect("readable");
+    found.expect("the example keeps a world")
+}
+
+#[test]
+fn what_is_read_over_the_wire_is_what_the_world_holds() {
+    let config = serve(|| Some(quickstart()));
+    runtime().block_on(async {
+        let kubernetes = Kubernetes::with(config).expect("a client");
+        let (read, world) = (kubernetes.objects().await.expect("read"), quickstart());
+        let held = world.objects().await.expect("held");
+        assert_eq!(kubernetes.uid().await.expect("a UID").as_str(), world.cluster().uid);
+        assert_eq!(read.unread, Vec::<String>::new());
+        assert_eq!(read.nodes, held.nodes);
+        assert_eq!(read.storage, held.storage);
+        assert_eq!(read.pods.len(), held.pods.len());
+        for pod in held.pods {
+            let found = read.pods.iter().find(|found| found.uid == pod.uid).expect("the pod");
+            let same = |key: &str| template_key(&held.templates[key]);
+            assert_eq!(same(&found.template), same(&pod.template), "{}", pod.name);
+            assert_eq!((&found.node, found.phase), (&pod.node, pod.phase));
+            assert_eq!(found.owner, pod.owner);
+        }
+        let counts = |workloads: &[fleetwright::fleet::LiveWorkload]| {
+            // A DaemonSet wants as many as there are nodes, and says no number.
+            let counted = workloads.iter().filter(|w| w.id.kind != WorkloadKind::DaemonSet);
+            let all = counted.map(|w| (w.id.clone(), w.replicas));
+            all.collect::<std::collections::BTreeMap<_, _>>()
+        };
+        assert_eq!(counts(&read.workloads), counts(&held.workloads));
+    });
+}
