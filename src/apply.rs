@@ -91,6 +91,9 @@ pub struct Bounds {
     pub replicas: SignedDuration,
     /// From cordoning until a node is drained; then it is uncordoned and left.
     pub drain: SignedDuration,
+    /// From the last pod's end until its volumes are detached; then the instance is ended all the same,
+    /// which detaches them too.
+    pub detach: SignedDuration,
     /// From terminating an instance until EC2 says that it is gone.
     pub gone: SignedDuration,
     /// How often a call is made that fails for a reason that may pass.
@@ -105,6 +108,8 @@ impl Default for Bounds {
             ready: SignedDuration::from_mins(15),
             replicas: SignedDuration::from_mins(10),
             drain: SignedDuration::from_mins(15),
+            // As long as Kubernetes waits before it detaches by force.
+            detach: SignedDuration::from_mins(6),
             gone: SignedDuration::from_mins(10),
             tries: 5,
         }

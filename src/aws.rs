@@ -18,6 +18,7 @@ mod joining;
 mod launch;
 mod limiter;
 mod machine;
+mod market;
 mod network;
 mod preflight;
 mod reserved;

@@ -20,6 +20,7 @@ mod facts;
 mod formula;
 mod load;
 mod lookup;
+mod market;
 mod measured;
 mod model;
 mod near;
@@ -33,6 +34,7 @@ pub use allocation::{allocation, explain};
 pub use attachment::{ebs_volumes, ebs_volumes_of};
 pub use formula::{Formula, PodCount};
 pub use lookup::Absent;
+pub use market::Market;
 pub use measured::Measured;
 pub use model::{
     Allocation, CapacityType, Catalog, CatalogError, InstanceType, NodeSettings, Offering,

@@ -5,11 +5,13 @@
 //! Invariant: what could not be read is marked in `sources`, never left out in silence.
 
 mod capacity;
+mod difference;
 mod file;
 mod group;
 mod scaling;
 
 pub use capacity::{Exclusion, MatchCriteria, Reservation, ReservationKind, ReservationState};
+pub use difference::{Difference, Disagreement};
 pub use file::{WorldError, read_world, template_key, write_world};
 pub use group::{Group, Membership};
 pub use scaling::{

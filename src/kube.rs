@@ -7,10 +7,16 @@
 //! write names the UID of what it means, so that an object which took the name of another is left
 //! alone.
 
+#[cfg(doc)]
+#[doc = include_str!("adr/0010-no-capacity.md")]
+pub mod adr_0010 {}
+
 mod client;
 mod lease;
 mod list;
+mod memory;
 mod node;
+mod note;
 mod objects;
 mod pod;
 mod preflight;
@@ -20,6 +26,8 @@ mod write;
 
 pub use client::{ConnectError, Kubernetes};
 pub use lease::{Held, Lease, LeaseError, RENEW_EVERY};
+pub use memory::Memory;
+pub use note::Note;
 
 use ::kube::Error;
 

@@ -325,11 +325,20 @@ pub(super) struct Faulty<'w> {
     pub(super) calls: Cell<usize>,
     /// Instances younger than this are not listed.
     pub(super) lag: SignedDuration,
+    /// Until when every node has a volume attached.
+    pub(super) attached: Timestamp,
 }
 
 impl<'w> Faulty<'w> {
     pub(super) fn new(world: &'w World, at: usize, fault: Fault) -> Self {
-        Self { world, at, fault, calls: Cell::new(0), lag: SignedDuration::ZERO }
+        Self {
+            world,
+            at,
+            fault,
+            calls: Cell::new(0),
+            lag: SignedDuration::ZERO,
+            attached: Timestamp::MIN,
+        }
     }
 
     async fn write<V>(
@@ -386,7 +395,13 @@ impl Cloud for Faulty<'_> {
 
 impl Cluster for Faulty<'_> {
     async fn objects(&self) -> Result<ClusterObjects, PortError> {
-        self.world.objects().await
+        let mut objects = self.world.objects().await?;
+        if self.world.now() < self.attached {
+            let nodes = objects.nodes.iter().map(|node| node.name.clone());
+            let attached = nodes.map(|name| (name, ["vol-1".to_owned()].into()));
+            objects.storage.attached = attached.collect();
+        }
+        Ok(objects)
     }
 
     async fn cordon(&self, node: &NodeName, uid: &Uid, set: bool) -> Result<(), PortError> {

@@ -1,6 +1,8 @@
 //! A retire wave: each node is waited for, cordoned, read again, drained, terminated, and gone; or
 //! left as it was.
 
+use std::collections::BTreeSet;
+
 use jiff::Timestamp;
 
 use super::guard::is_gone;
@@ -14,6 +16,7 @@ use crate::fleet::{
     SCALE_DOWN_DISABLED_ANNOTATION,
 };
 use crate::plan::wire::WaveStep;
+use crate::pod::VolumeSource;
 use crate::port::{Clock, Cloud, Cluster, EvictOutcome, PortError};
 
 /// Priority classes of what nodes and clusters cannot do without.
@@ -26,6 +29,8 @@ enum Phase {
     Waiting,
     /// Cordoned; pods leave.
     Draining,
+    /// All pods have left; their volumes are being detached.
+    Detaching,
     /// Told to end.
     Ending,
 }
@@ -42,7 +47,7 @@ struct Retiring<'w, 'p> {
 impl Retiring<'_, '_> {
     fn interrupted(&self) -> Progress {
         match self.phase {
-            Phase::Waiting | Phase::Draining => Progress::give_up("interrupted"),
+            Phase::Waiting | Phase::Draining | Phase::Detaching => Progress::give_up("interrupted"),
             Phase::Ending => Progress::Ended(Outcome::GivenUp {
                 why: "interrupted while the instance was ending".to_owned(),
             }),
@@ -140,7 +145,7 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
             None => Progress::Same,
             Some(observed) => match item.phase {
                 Phase::Waiting => self.wait_for_replicas(item, observed).await,
-                Phase::Draining => self.drain(item, observed).await,
+                Phase::Draining | Phase::Detaching => self.drain(item, observed).await,
                 Phase::Ending => self.await_end(item, observed).await,
             },
         };
@@ -171,6 +176,7 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
         match phase {
             Phase::Waiting => bounds.replicas,
             Phase::Draining => bounds.drain,
+            Phase::Detaching => bounds.detach,
             Phase::Ending => bounds.gone,
         }
     }
@@ -180,7 +186,7 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
         let held_by = item.held_by.clone().unwrap_or_else(|| "the world was not read".to_owned());
         let why = format!("not done within {bound:#}: {held_by}");
         match item.phase {
-            Phase::Waiting | Phase::Draining => Progress::give_up(why),
+            Phase::Waiting | Phase::Draining | Phase::Detaching => Progress::give_up(why),
             Phase::Ending => Progress::Ended(Outcome::GivenUp { why }),
         }
     }
@@ -240,6 +246,20 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
             if !pods.is_empty() {
                 self.evict(item, node, &pods).await;
                 return Progress::Same;
+            }
+            if let Some(volume) = still_attached(node, observed) {
+                match item.phase {
+                    Phase::Waiting | Phase::Draining | Phase::Ending => {
+                        return Progress::Next(Phase::Detaching);
+                    }
+                    // A volume that its driver does not let go is no reason to keep a machine.
+                    Phase::Detaching if self.now() < item.deadline => {
+                        let why = format!("volume {volume} is still attached");
+                        self.hold(item, why, |why| Step::Waiting { why });
+                        return Progress::Same;
+                    }
+                    Phase::Detaching => {}
+                }
             }
         }
         let ended = match work.member_of {
@@ -306,7 +326,9 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
             return Progress::Same;
         }
         match item.phase {
-            Phase::Waiting | Phase::Draining => Progress::TakeBack(Outcome::Failed { why }),
+            Phase::Waiting | Phase::Draining | Phase::Detaching => {
+                Progress::TakeBack(Outcome::Failed { why })
+            }
             Phase::Ending => Progress::Ended(Outcome::Failed { why }),
         }
     }
@@ -402,6 +424,33 @@ fn first_to_leave<'o>(node: &Node, observed: &'o Observed) -> Vec<&'o Pod> {
     let pods = observed.pods.iter().filter(|pod| is_movable(pod, node));
     let (critical, others): (Vec<&Pod>, Vec<&Pod>) = pods.partition(is_critical);
     if others.is_empty() { critical } else { others }
+}
+
+/// Returns a volume that is attached to the node, and that no pod there uses that stays.
+fn still_attached<'o>(node: &Node, observed: &'o Observed) -> Option<&'o String> {
+    let on = |pod: &&Pod| pod.node.as_ref() == Some(&node.name) && !is_movable(pod, node);
+    let used: BTreeSet<&String> = observed
+        .pods
+        .iter()
+        .filter(on)
+        .filter_map(|pod| Some((pod, observed.templates.get(&pod.template)?)))
+        .flat_map(|(pod, template)| {
+            let claims = template.spec.volumes.iter().filter_map(|volume| match &volume.source {
+                VolumeSource::Claim(claim) => Some(claim),
+                VolumeSource::EphemeralClaim(_)
+                | VolumeSource::ClaimTemplate(_)
+                | VolumeSource::HostPath
+                | VolumeSource::EmptyDir
+                | VolumeSource::Ebs(_)
+                | VolumeSource::InTree(_)
+                | VolumeSource::Other => None,
+            });
+            claims.filter_map(|claim| observed.storage.claim(&pod.namespace, claim))
+        })
+        .filter_map(|claim| claim.volume_name.as_ref())
+        .collect();
+    let mut attached = observed.storage.attached.get(&node.name)?.iter();
+    attached.find(|volume| !used.contains(volume))
 }
 
 /// Returns which workload still has more replicas than planned, if one has.

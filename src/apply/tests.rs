@@ -627,6 +627,33 @@ fn a_node_that_another_one_cordoned_stays_cordoned_when_its_drain_is_given_up() 
 }
 
 #[test]
+fn a_machine_ends_once_its_volumes_are_detached_or_their_bound_is_reached() {
+    for (minutes, waits) in [(3, MINUTE * 3), (60, Bounds::default().detach)] {
+        let world = fleet();
+        let plan = plan(&world);
+        let begun = world.now();
+        let mut ports = Faulty::new(&world, usize::MAX, Fault::FailBefore);
+        ports.attached = begun + MINUTE * minutes;
+        let (receipt, events) = apply_over(&plan, &ports, &settings());
+        assert_eq!(receipt.expect("not refused").verdict, Verdict::Applied);
+        let said = events.iter().any(
+            |event| matches!(&event.step, Step::Waiting { why } if why.contains("volume vol-1")),
+        );
+        assert!(said, "{events:?}");
+        let ended = world.ledger().into_iter().find_map(|call| match call {
+            Call::Terminate { at, .. } => Some(at),
+            Call::Launch { .. }
+            | Call::RaiseGroup { .. }
+            | Call::EndMember { .. }
+            | Call::Cordon { .. }
+            | Call::Evict { .. }
+            | Call::DeleteNode { .. } => None,
+        });
+        assert!(ended.expect("it ended").duration_since(begun) >= waits, "{minutes}");
+    }
+}
+
+#[test]
 fn a_pod_that_asks_not_to_be_moved_keeps_its_node() {
     let world = fleet();
     let mut delivery = workloads(6);

@@ -379,6 +379,12 @@ pub(super) struct ObserveArgs {
     /// Write the world file here instead of to stdout
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(super) out: Option<PathBuf>,
+    /// Show instead where EC2, Auto Scaling and Kubernetes say different things of a machine
+    #[arg(long)]
+    pub(super) differences: bool,
+    /// How differences are shown
+    #[arg(long, value_enum, value_name = "FORMAT", requires = "differences", default_value_t = FormatArg::Text)]
+    pub(super) format: FormatArg,
 }
 
 #[cfg(feature = "cluster")]

@@ -1,20 +1,25 @@
 //! The live world: a real cluster and the account it runs in.
 
+mod market;
+mod notes;
+
+pub(super) use market::market;
+
 use std::cell::RefCell;
 use std::future::Future;
 use std::rc::Rc;
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
+use notes::Notes;
 
 use super::error::CliError;
 use super::progress::Teller;
 use super::replan::Again;
 use super::repository::Repository;
-use super::{Console, Exit, embedded, files, settings};
+use super::{Console, Exit, embedded, files, planning, settings};
 use crate::apply::{ApplySettings, Bounds, Event, Fenced, Ports, Receipt, apply, verify};
 use crate::aws::{Aws, AwsError, Machines, NodeRole, Preflight};
-use crate::catalog::Catalog;
 use crate::fleet::{ClusterIdentity, Observed};
 use crate::kube::{ConnectError, Held, Kubernetes, Lease, LeaseError, RENEW_EVERY};
 use crate::plan::Plan;
@@ -67,7 +72,14 @@ pub(super) fn observe(repository: &Repository) -> Result<Observed, CliError> {
     block_on(async {
         let live = Live::connect(repository).await?;
         let Live { kubernetes, aws, identity } = &live;
-        Ok(crate::observe::observe(aws, kubernetes, &Wall, identity.clone()).await)
+        let mut observed = crate::observe::observe(aws, kubernetes, &Wall, identity.clone()).await;
+        match kubernetes.memory(LEASE_NAMESPACE, LEASE_NAME).await {
+            Ok(memory) => observed.exclusions = memory.exclusions(observed.taken_at),
+            // A hint alone: what is sold out is found out again.
+            Err(error) => tracing::warn!(%error, "what was sold out lately is not known"),
+        }
+        observed.canonicalize();
+        Ok(observed)
     })
 }
 
@@ -112,7 +124,8 @@ pub(super) fn carry_out(
 ) -> Result<Exit, CliError> {
     let repository = embedded::same_tree(plan)?;
     let fleet = &repository.fleet;
-    let catalog = Catalog::load(&fleet.region, &fleet.zones)?;
+    let market = market(&repository);
+    let catalog = planning::catalog(&fleet.region, &fleet.zones, Some(&market))?;
     let interrupted = embedded::interrupt_flag()?;
     // What cannot be written later must be known before anything is done.
     asked.receipt.as_deref().map(files::writable).transpose()?;
@@ -158,18 +171,34 @@ async fn under_lease(
     let is_certain = || held.borrow().is_certain();
     let (cloud, cluster) = (Fenced::new(aws, &is_certain), Fenced::new(kubernetes, &is_certain));
     let ports = Ports { cloud: &cloud, cluster: &cluster, clock: &Wall };
-    let mut report = |event: &Event| teller.event(event);
+    let notes = Notes::new(plan, kubernetes);
+    let (sender, events) = tokio::sync::mpsc::unbounded_channel();
+    let mut report = |event: &Event| {
+        teller.event(event);
+        notes.remember(event);
+        // Whoever writes events listens for as long as the apply goes on.
+        let _ = sender.send(event.clone());
+    };
+    let noting = notes.write(events);
+    tokio::pin!(noting);
     let receipt = {
         let (apply, renewal) = (apply(plan, &ports, settings, &mut report), renew(lease, &held));
         tokio::pin!(apply, renewal);
-        // The renewal never ends by itself: whichever is ready, what counts is the receipt.
+        // Neither of the others ends before: what counts is the receipt.
         std::future::poll_fn(|context| {
             let _ = renewal.as_mut().poll(context);
+            let _ = noting.as_mut().poll(context);
             apply.as_mut().poll(context)
         })
         .await
     };
-    let last = held.borrow().clone();
+    drop(sender);
+    // The last ones are worth a moment, and no more.
+    let _ = tokio::time::timeout(notes::LAST_MAX, noting).await;
+    let mut last = held.borrow().clone();
+    for sold_out in notes.sold_out() {
+        last.memory.note(sold_out, Wall.now());
+    }
     // What is not given back runs out by itself.
     if let Err(error) = lease.release(&last, Wall.now()).await {
         tracing::warn!(%error, "the lock was not given back");
@@ -184,6 +213,12 @@ async fn renew(lease: &Lease, held: &RefCell<Held>) {
         let current = held.borrow().clone();
         match lease.renew(&current, Wall.now()).await {
             Ok(renewed) => *held.borrow_mut() = renewed,
+            // Nobody may take it over yet, and somebody did: what is written from now on is theirs.
+            Err(error @ LeaseError::Lost { .. }) => {
+                tracing::error!(%error, "the lock is lost; nothing more is written");
+                *held.borrow_mut() = current.lost();
+                return std::future::pending().await;
+            }
             Err(error) => tracing::warn!(%error, "the lock was not renewed"),
         }
     }

@@ -10,11 +10,12 @@ use super::world::{self, WorldChoice};
 use super::{Console, Exit};
 use jiff::Timestamp;
 
-use crate::catalog::Catalog;
+use crate::catalog::{Catalog, Market, ZoneSetting};
 use crate::demand::DemandMode;
 use crate::engine::{self, Inputs};
 use crate::fleet::Observed;
 use crate::git::{CloneCache, Remote, TreeRead, read_revision, read_tree};
+use crate::ids::Region;
 use crate::plan::wire::{Action, Base, BaseWorld, ResourceChange};
 use crate::plan::{Plan, breakdown, compare};
 use crate::policy;
@@ -50,8 +51,9 @@ pub(super) fn plan(settings: &PlanningSettings, console: &Console) -> Result<Pla
         let before = before.desired.workloads.keys();
         observed.deliver(before.filter(|id| !head.contains_key(*id)).cloned());
     }
-    let ground =
-        Ground { at: world::moment(&world, settings.at, &observed, console), world, observed };
+    let at = world::moment(&world, settings.at, &observed, console);
+    let market = world::market(&world, &repository);
+    let ground = Ground { world, observed, at, market };
     let mut plan = ground.plan(settings, &repository)?;
     if let Some((revision, before)) = &before {
         let other = ground.plan(settings, before)?;
@@ -67,14 +69,16 @@ struct Ground {
     world: WorldChoice,
     observed: Observed,
     at: Timestamp,
+    /// What EC2 offers now, or why that is not known; nothing where nobody asked.
+    market: Option<Result<Market, String>>,
 }
 
 impl Ground {
     fn plan(&self, settings: &PlanningSettings, repository: &Repository) -> Result<Plan, CliError> {
-        let Self { world, observed, at } = self;
+        let Self { world, observed, at, market } = self;
         let fleet = &repository.fleet;
         let region = if fleet.is_declared { fleet.region.clone() } else { observed.region() };
-        let catalog = Catalog::load(&region, &fleet.zones)?;
+        let catalog = catalog(&region, &fleet.zones, market.as_ref())?;
         let demand = settings.demand.unwrap_or(fleet.demand);
         let mut plan = engine::plan(&Inputs {
             desired: &repository.desired,
@@ -99,6 +103,28 @@ fn compared<'a>(
 ) -> Result<(&'a str, Repository), CliError> {
     let source = SourceSettings { revision: Some(revision.to_owned()), ..settings.source.clone() };
     Ok((revision, Repository::read(&read(&source)?)))
+}
+
+/// Returns what the region offers: as EC2 says, where it was asked and answered.
+pub(super) fn catalog(
+    region: &Region,
+    zones: &[ZoneSetting],
+    market: Option<&Result<Market, String>>,
+) -> Result<Catalog, CliError> {
+    match market {
+        Some(Ok(market)) => {
+            let catalog = Catalog::load(region, &market.zone_settings(zones))?;
+            Ok(catalog.traded(market, zones))
+        }
+        Some(Err(why)) => {
+            let mut catalog = Catalog::load(region, zones)?;
+            catalog.warnings.push(format!(
+                "what EC2 offers now is not known, and what is embedded stands in: {why}"
+            ));
+            Ok(catalog)
+        }
+        None => Ok(Catalog::load(region, zones)?),
+    }
 }
 
 /// Returns the world that was asked for, else that of `fleetwright.yaml`.

@@ -209,6 +209,8 @@ pub(super) struct ObserveSettings {
     pub(super) source: SourceSettings,
     pub(super) world: Option<WorldChoice>,
     pub(super) out: Option<PathBuf>,
+    /// How to show what sources do not agree on, where that is asked for.
+    pub(super) differences: Option<Format>,
 }
 
 /// Settings of `sandbox`.
@@ -591,9 +593,10 @@ fn digest(text: &str) -> Result<Digest, CliError> {
 }
 
 fn observe(args: ObserveArgs) -> Result<ObserveSettings, CliError> {
-    let ObserveArgs { path, source, world, out } = args;
+    let ObserveArgs { path, source, world, out, differences, format } = args;
+    let differences = differences.then(|| of_format(format));
     let world = world.as_deref().map(WorldChoice::parse).transpose()?;
-    Ok(ObserveSettings { source: of_source(path, source), world, out })
+    Ok(ObserveSettings { source: of_source(path, source), world, out, differences })
 }
 
 fn catalog_list(args: CatalogListArgs) -> Result<CatalogListSettings, CliError> {

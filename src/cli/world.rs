@@ -9,6 +9,7 @@ use super::embedded;
 use super::error::CliError;
 use super::repository::Repository;
 use super::{Console, Exit, files};
+use crate::catalog::Market;
 use crate::fleet::{ClusterIdentity, Observed, read_world};
 
 /// Which world a command looks at.
@@ -92,6 +93,23 @@ pub(super) fn observe(
     };
     same_cluster(world, repository, &observed.cluster)?;
     Ok(observed)
+}
+
+/// Returns what EC2 offers now, or why that is not known; nothing for a world that is not live.
+pub(super) fn market(
+    world: &WorldChoice,
+    repository: &Repository,
+) -> Option<Result<Market, String>> {
+    match world {
+        #[cfg(feature = "cluster")]
+        WorldChoice::Live => Some(super::live::market(repository)),
+        #[cfg(not(feature = "cluster"))]
+        WorldChoice::Live => {
+            let _ = repository;
+            None
+        }
+        WorldChoice::Empty | WorldChoice::File(_) | WorldChoice::Sim(_) => None,
+    }
 }
 
 #[cfg(not(feature = "cluster"))]

@@ -19,6 +19,7 @@ use thiserror::Error as ThisError;
 use tokio::time::Instant;
 
 use super::client::Kubernetes;
+use super::memory::{ANNOTATION, Memory};
 use super::port_error;
 use super::write::MANAGER;
 use crate::port::PortError;
@@ -48,15 +49,25 @@ pub struct Lease {
 pub struct Held {
     /// How often the lease changed hands: no two holders have the same number.
     pub epoch: i32,
+    /// What EC2 had no capacity for lately; it is kept when the lease is given back.
+    pub memory: Memory,
     version: String,
     asked: Instant,
+    /// Whether somebody else was seen to hold it.
+    lost: bool,
 }
 
 impl Held {
     /// Returns whether it is certain that nobody else holds the lease.
     #[must_use]
     pub fn is_certain(&self) -> bool {
-        self.asked.elapsed() + MARGIN < DURATION
+        !self.lost && self.asked.elapsed() + MARGIN < DURATION
+    }
+
+    /// Returns the same lease, known to be in other hands.
+    #[must_use]
+    pub fn lost(self) -> Self {
+        Self { lost: true, ..self }
     }
 }
 
@@ -100,6 +111,7 @@ impl Lease {
         let asked = Instant::now();
         let found = self.api.get_opt(&self.name).await;
         let found = found.map_err(|error| port_error("read lease", &error))?;
+        let memory = found.as_ref().map(memory_of).unwrap_or_default();
         let (spec, version) = match found {
             None => (None, None),
             Some(lease) => (lease.spec, lease.metadata.resource_version),
@@ -112,7 +124,7 @@ impl Lease {
         }
         let changed = i32::from(holder != self.holder);
         let epoch = spec.lease_transitions.unwrap_or(0).saturating_add(changed);
-        self.write(epoch, version, asked, now).await
+        self.write((epoch, memory), version, asked, now).await
     }
 
     /// Renews a lease that is held.
@@ -121,7 +133,8 @@ impl Lease {
     /// [`LeaseError::Lost`] where it changed hands; any other error leaves it held for as long as it
     /// [is certain](Held::is_certain).
     pub async fn renew(&self, held: &Held, now: Timestamp) -> Result<Held, LeaseError> {
-        self.write(held.epoch, Some(held.version.clone()), Instant::now(), now).await
+        let kept = (held.epoch, held.memory.clone());
+        self.write(kept, Some(held.version.clone()), Instant::now(), now).await
     }
 
     /// Gives the lease back, so that the next one need not wait.
@@ -129,7 +142,7 @@ impl Lease {
     /// # Errors
     /// When it cannot be written; then it runs out by itself.
     pub async fn release(&self, held: &Held, now: Timestamp) -> Result<(), LeaseError> {
-        let mut lease = self.lease(held.epoch, Some(held.version.clone()), now);
+        let mut lease = self.lease((held.epoch, &held.memory), Some(held.version.clone()), now);
         if let Some(spec) = &mut lease.spec {
             spec.holder_identity = Some(String::new());
             spec.lease_duration_seconds = Some(1);
@@ -158,12 +171,12 @@ impl Lease {
 
     async fn write(
         &self,
-        epoch: i32,
+        (epoch, memory): (i32, Memory),
         version: Option<String>,
         asked: Instant,
         now: Timestamp,
     ) -> Result<Held, LeaseError> {
-        let lease = self.lease(epoch, version.clone(), now);
+        let lease = self.lease((epoch, &memory), version.clone(), now);
         let written = match version {
             None => self.api.create(&params(), &lease).await,
             Some(_) => self.api.replace(&self.name, &params(), &lease).await,
@@ -171,8 +184,10 @@ impl Lease {
         match written {
             Ok(lease) => Ok(Held {
                 epoch,
+                memory,
                 version: lease.metadata.resource_version.unwrap_or_default(),
                 asked,
+                lost: false,
             }),
             // Somebody wrote in between: who holds it now is for the next look to tell.
             Err(Error::Api(status)) if status.code == 409 => Err(self.who_won().await),
@@ -191,7 +206,12 @@ impl Lease {
         LeaseError::Taken { lease: self.name.clone(), holder }
     }
 
-    fn lease(&self, epoch: i32, version: Option<String>, now: Timestamp) -> ApiLease {
+    fn lease(
+        &self,
+        (epoch, memory): (i32, &Memory),
+        version: Option<String>,
+        now: Timestamp,
+    ) -> ApiLease {
         let now = MicroTime(now);
         let spec = LeaseSpec {
             acquire_time: version.is_none().then(|| now.clone()),
@@ -204,10 +224,30 @@ impl Lease {
         let metadata = ObjectMeta {
             name: Some(self.name.clone()),
             resource_version: version,
+            annotations: (*memory != Memory::default())
+                .then(|| [(ANNOTATION.to_owned(), memory.text())].into()),
             ..ObjectMeta::default()
         };
         ApiLease { metadata, spec: Some(spec) }
     }
+}
+
+impl Kubernetes {
+    /// Returns what the lease `namespace/name` remembers that EC2 had no capacity for.
+    ///
+    /// # Errors
+    /// When it cannot be read; where there is no lease, nothing is remembered.
+    pub async fn memory(&self, namespace: &str, name: &str) -> Result<Memory, PortError> {
+        let leases: Api<ApiLease> = Api::namespaced(self.client.clone(), namespace);
+        let found = leases.get_opt(name).await;
+        let found = found.map_err(|error| port_error("read lease", &error))?;
+        Ok(found.as_ref().map(memory_of).unwrap_or_default())
+    }
+}
+
+fn memory_of(lease: &ApiLease) -> Memory {
+    let kept = lease.metadata.annotations.as_ref().and_then(|all| all.get(ANNOTATION));
+    kept.map(|text| Memory::read(text)).unwrap_or_default()
 }
 
 fn params() -> PostParams {

@@ -108,6 +108,13 @@ pub(super) fn attach_limits(object: &Json) -> Result<(NodeName, AttachLimits), S
     Ok((name.into(), node.spec.drivers.into_iter().filter_map(limit).collect()))
 }
 
+/// Returns which volume is attached to which node.
+pub(super) fn attachment(object: &Json) -> Option<(NodeName, String)> {
+    let text = |pointer: &str| object.pointer(pointer).and_then(Json::as_str);
+    let volume = text("/spec/source/persistentVolumeName")?;
+    Some((text("/spec/nodeName")?.into(), volume.to_owned()))
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;

@@ -40,6 +40,8 @@ const STORAGE_CLASSES: Sort =
     sort("storage.k8s.io/v1", "StorageClass", "/apis/storage.k8s.io/v1/storageclasses");
 const VOLUMES: Sort = sort("v1", "PersistentVolume", "/api/v1/persistentvolumes");
 const CLAIMS: Sort = sort("v1", "PersistentVolumeClaim", "/api/v1/persistentvolumeclaims");
+const ATTACHMENTS: Sort =
+    sort("storage.k8s.io/v1", "VolumeAttachment", "/apis/storage.k8s.io/v1/volumeattachments");
 const CSI_NODES: Sort = sort("storage.k8s.io/v1", "CSINode", "/apis/storage.k8s.io/v1/csinodes");
 
 const HORIZONTAL: Sort = sort(
@@ -90,6 +92,12 @@ impl Kubernetes {
             match scaling::vertical(object) {
                 Ok(found) => read.into.scaling.vertical.extend(found),
                 Err(why) => read.into.unread.push(why),
+            }
+        }
+        for object in &self.all(ATTACHMENTS).await? {
+            // One whose volume is written into it is none of a claim.
+            if let Some((node, volume)) = node::attachment(object) {
+                read.into.storage.attached.entry(node).or_default().insert(volume);
             }
         }
         for object in &self.all(CSI_NODES).await? {

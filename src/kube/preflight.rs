@@ -24,7 +24,7 @@ const ROLES: &str = "apply deploy/kubernetes/rbac.yaml, and bind whoever plans o
 type Right = (&'static str, &'static str, &'static str, &'static str, &'static [&'static str]);
 
 /// Every right that `deploy/kubernetes/rbac.yaml` grants.
-const RIGHTS: [Right; 20] = [
+const RIGHTS: [Right; 22] = [
     ("", "", "nodes", "", &["list", "patch", "delete"]),
     ("", "", "pods", "", &["list"]),
     ("", "", "pods/eviction", "", &["create"]),
@@ -42,9 +42,11 @@ const RIGHTS: [Right; 20] = [
     ("", "autoscaling.k8s.io", "verticalpodautoscalers", "", &["list"]),
     ("", "storage.k8s.io", "csinodes", "", &["list"]),
     ("", "storage.k8s.io", "storageclasses", "", &["list"]),
+    ("", "storage.k8s.io", "volumeattachments", "", &["list"]),
     ("kube-system", "coordination.k8s.io", "leases", "", &["create"]),
     ("kube-system", "coordination.k8s.io", "leases", "fleetwright-apply", &["get", "update"]),
     ("kube-system", "", "configmaps", "aws-auth", &["get"]),
+    ("default", "", "events", "", &["create"]),
 ];
 
 impl Kubernetes {

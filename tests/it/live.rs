@@ -9,6 +9,8 @@ mod account;
 mod cluster;
 #[cfg(feature = "cluster")]
 mod crash;
+#[cfg(all(feature = "cluster", feature = "sandbox"))]
+mod embedded;
 #[cfg(feature = "cluster")]
 mod faults;
 #[cfg(feature = "cluster")]
@@ -20,6 +22,8 @@ mod moto;
 mod plane;
 #[cfg(feature = "cluster")]
 mod proxy;
+#[cfg(all(feature = "cluster", feature = "sandbox"))]
+mod scale;
 #[cfg(feature = "sandbox")]
 mod served;
 

@@ -79,3 +79,37 @@ fn the_policy_of_planning_is_a_part_of_it_that_changes_nothing() {
         assert!(["Describe", "Get", "List"].iter().any(|read| verb.starts_with(read)), "{action}");
     }
 }
+
+#[test]
+fn the_controller_may_call_what_applying_calls_and_makes_no_machine_without_tokens_or_encryption() {
+    assert_eq!(allowed("controller.json"), allowed("apply.json"));
+    let text = fs::read_to_string(root().join("deploy/aws/controller.json")).expect("a policy");
+    let policy: Json = serde_json::from_str(&text).expect("JSON");
+    let makes = |kind: &str| {
+        let of = format!(":{kind}/*");
+        let statements = policy["Statement"].as_array().expect("statements").iter();
+        let makes = statements.filter(|s| {
+            let resources = s["Resource"].to_string();
+            s["Action"].to_string().contains("RunInstances") && resources.contains(&of)
+        });
+        makes.map(|s| s["Condition"].to_string()).collect::<Vec<_>>()
+    };
+    for (kind, condition) in [
+        ("instance", r#""ec2:MetadataHttpTokens":"required""#),
+        ("volume", r#""ec2:Encrypted":"true""#),
+    ] {
+        let all = makes(kind);
+        assert!(!all.is_empty() && all.iter().all(|c| c.contains(condition)), "{kind}: {all:?}");
+    }
+}
+
+#[test]
+fn the_policy_of_nodes_changes_nothing_and_knows_no_other_cluster() {
+    for action in allowed("node.json") {
+        let (service, verb) = action.split_once(':').expect("a service");
+        let reads = ["Describe", "Get", "BatchGet", "BatchCheck"];
+        let reads = reads.iter().any(|read| verb.starts_with(read));
+        assert!(reads || service == "eks-auth", "{action}");
+        assert!(["ec2", "ecr", "eks", "eks-auth"].contains(&service), "{action}");
+    }
+}

@@ -1,6 +1,5 @@
 //! Groups: raised once by number, however often the run dies or is interrupted, and shrunk by name.
 
-use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::super::fixture::{Fault, Faulty, apply_over, capacity, new_node, row, settings};
@@ -168,8 +167,7 @@ fn a_group_apply_may_die_at_any_write_and_the_same_plan_finishes_it() {
             let world = world();
             let gone = members(&world)[0].id.clone();
             let plan = plan(&world, 2);
-            let faulty =
-                Faulty { world: &world, at, fault, calls: Cell::new(0), lag: SignedDuration::ZERO };
+            let faulty = Faulty::new(&world, at, fault);
             let ports = Ports { cloud: &faulty, cluster: &faulty, clock: &faulty };
             let (settings, mut silent) = (settings(), |_: &Event| {});
             drop(poll_once(apply(&plan, &ports, &settings, &mut silent)));

@@ -23,7 +23,7 @@ use super::proxy::{Call, Fault, Proxy};
 
 /// Plans again what was approved: what is tried here is what an apply leaves when it dies.
 #[derive(Debug)]
-struct AsApproved;
+pub(super) struct AsApproved;
 
 impl Replan for AsApproved {
     fn replan(&self, plan: &Plan, _: &Observed) -> Pinned {
@@ -53,6 +53,7 @@ pub(super) fn bounds() -> Bounds {
         ready: minute,
         replicas: minute,
         drain: minute,
+        detach: minute,
         gone: minute,
         tries: 5,
     }

@@ -325,7 +325,11 @@ fn a_plan_is_applied_over_the_wire_and_planning_again_finds_nothing() {
         let plan = world.path("plan.json");
         let shown = world.expect(2, &["plan", "--out", &plan, "--detailed-exitcode"]).await;
         assert!(shown.contains("5 to add, 1 to change, 0 to destroy"), "{shown}");
+        let text = fs::read_to_string(&plan).expect("a plan");
+        assert!(text.contains("embedded list prices, spot prices of EC2 ("), "what is live counts");
         world.expect(0, &["apply", &plan, "--auto-approve"]).await;
+        let events = get(&world.client, "/api/v1/namespaces/default/events").await.to_string();
+        assert!(events.contains("the node is ready: ec2_instance.general"), "{events}");
         world.expect(0, &["apply", &plan, "--auto-approve"]).await;
         world.deliver(&workloads(2)).await;
         world.expect(0, &["plan", "--detailed-exitcode"]).await;

@@ -171,6 +171,9 @@ impl Inner {
 
     /// Passes a request on; launches of one token are one launch.
     fn pass(&self, call: &Call, raw: &[u8]) -> io::Result<Answer> {
+        if call.name() == "DescribeSpotPriceHistory" {
+            return Ok(answer(200, &spot_prices()));
+        }
         let token = call.form.get("ClientToken").filter(|_| call.name() == "CreateFleet");
         let Some(token) = token else { return self.forward(raw) };
         // Held for as long as the launch takes, so that two of one token cannot both be the first.
@@ -200,6 +203,25 @@ impl Inner {
         let status = status.ok_or_else(|| io::Error::other(format!("no answer: {line}")))?;
         Ok(Answer { status, bytes })
     }
+}
+
+/// Returns what spot costs now: moto says the same of every type, and since years.
+fn spot_prices() -> String {
+    let now = jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ");
+    let item = |zone: &str, price: &str| {
+        format!(
+            "<item><instanceType>m5.large</instanceType>\
+             <productDescription>Linux/UNIX</productDescription><spotPrice>{price}</spotPrice>\
+             <timestamp>{now}</timestamp><availabilityZone>{zone}</availabilityZone></item>"
+        )
+    };
+    let items = item("us-east-1a", "0.034500") + &item("us-east-1b", "0.036100");
+    format!(
+        "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\
+         <DescribeSpotPriceHistoryResponse xmlns=\"http://ec2.amazonaws.com/doc/2016-11-15/\">\
+         <requestId>r</requestId><spotPriceHistorySet>{items}</spotPriceHistorySet>\
+         </DescribeSpotPriceHistoryResponse>"
+    )
 }
 
 /// Returns an error as EC2 writes it.
