@@ -143,8 +143,9 @@ impl<'a> Claims<'a> {
             VolumeSource::HostPath | VolumeSource::EmptyDir | VolumeSource::Other => return None,
         };
         let Binding { nodes, driver, cause, waits } = binding;
+        // Of other drivers it is not known whether their volumes are reached from one zone alone.
         let settles = matches!(cause, Cause::Class(_) | Cause::Assumed(_))
-            && driver.as_deref().is_some_and(|driver| !is_file_system(driver));
+            && driver.as_deref() == Some(EBS_DRIVER);
         let driver = driver.filter(|driver| self.counts(driver));
         Some(Mount { name, sharing, driver, nodes, cause, settles, waits })
     }

@@ -21,12 +21,19 @@ use crate::units::{MicroUsd, Resources};
 /// different labels can share nodes; above it, only the combinations that one pod names by itself.
 const SPLITS_MAX: usize = 64;
 
-/// Most combinations of custom label values in any case. Pods that ask for further ones are refused
+/// Most combinations of custom label values in any case. Pods that ask for further ones have no place,
 /// with that reason.
 const COMBINATIONS_MAX: usize = 1_024;
 
+/// Most offers of one pool, beyond what [`SPLITS_MAX`] combinations make: a pool of all types in three
+/// zones has some 3,600 ways to buy a node, and each offer takes about 2 kB.
+const OFFERS_MAX: usize = 400_000;
+
 /// Most values of a custom label that pods can be spread over.
-const DOMAINS_MAX: u64 = 64;
+const DOMAINS_MAX: usize = 64;
+
+/// More values of a label than any pool lists.
+const VALUES_MAX: u64 = 1 << 16;
 
 /// What every node of a pool has in common.
 pub(super) struct Template<'a> {
@@ -131,17 +138,12 @@ impl<'a> Template<'a> {
 
     /// Returns every offer of the pool; `asked` holds the label values that pods ask for.
     pub(super) fn stock(&self, asked: &Asked, daemons: &[Daemon]) -> Stock {
-        let splits = self.splits(asked);
-        let is_cut = splits.len() >= COMBINATIONS_MAX;
+        let kinds: Vec<_> = self.kinds().collect();
+        let ways = kinds.iter().map(|kind| kind.offerings.len()).sum::<usize>();
+        let most = (OFFERS_MAX / ways.max(1)).clamp(SPLITS_MAX, COMBINATIONS_MAX);
+        let Splits { list: splits, is_cut } = self.splits(asked, most);
         let mut stock = Stock { is_cut, ..Stock::default() };
-        for kind in self.supply.catalog.types.values() {
-            let labels = self.type_labels(kind);
-            let of_type = |key: &LabelKey| {
-                kind.labels.contains_key(key) || key.as_str().starts_with(key::INSTANCE_PREFIX)
-            };
-            if !self.admits(&labels, of_type) {
-                continue;
-            }
+        for kind in kinds {
             let amounts = self.supply.catalog.allocation(kind, &self.settings);
             for way in self.ways(kind) {
                 for offer in self.offers(kind, &way, &amounts, &splits) {
@@ -155,6 +157,16 @@ impl<'a> Template<'a> {
         }
         self.certain(&mut stock, daemons);
         stock
+    }
+
+    /// Returns the types that the pool may be made of.
+    fn kinds(&self) -> impl Iterator<Item = &'a InstanceType> {
+        self.supply.catalog.types.values().filter(|kind| {
+            let of_type = |key: &LabelKey| {
+                kind.labels.contains_key(key) || key.as_str().starts_with(key::INSTANCE_PREFIX)
+            };
+            self.admits(&self.type_labels(kind), of_type)
+        })
     }
 
     fn type_labels(&self, kind: &InstanceType) -> Labels {
@@ -211,40 +223,43 @@ impl<'a> Template<'a> {
         covering.map(|exclusion| exclusion.until).max().map(|until| Withheld::Excluded { until })
     }
 
-    /// Returns the combinations of custom labels that its nodes can have, given what pods ask for.
+    /// Returns the combinations of custom labels that its nodes can have, given what pods ask for;
+    /// `most` of them.
     ///
     /// A label whose value the pool decides has one state. One that the pool leaves open is split:
     /// each value some pod asks for, each that pods can be spread over, and one further state for the
     /// rest.
-    fn splits(&self, asked: &Asked) -> Vec<Labels> {
+    fn splits(&self, asked: &Asked, most: usize) -> Splits {
         let open: Vec<_> = open(&self.requirements, &self.labels).collect();
+        let of_key = |(key, set): &(&LabelKey, &LabelSet)| asked.domains(key, set).is_cut;
+        let is_cut = open.iter().any(of_key);
         let any = |key: &LabelKey, set: &LabelSet| {
-            let mut wanted = asked.domains(key, set);
+            let mut wanted = asked.domains(key, set).values;
             wanted.extend(asked.of_any(key).filter(|value| set.values().contains(value)).cloned());
             states(set, &wanted)
         };
         let all = product(open.iter().map(|(key, set)| (*key, any(key, set))), SPLITS_MAX + 1);
         if all.len() <= SPLITS_MAX {
-            return all;
+            return Splits { list: all, is_cut };
         }
-        let rest = |(key, set): &(&LabelKey, &LabelSet)| states(set, &asked.domains(key, set));
         let mut found: BTreeSet<Labels> = BTreeSet::new();
         let none = BTreeMap::new();
         for alternative in std::iter::once(&none).chain(&asked.alternatives) {
-            let of_key = |(key, set): &(&'_ LabelKey, &LabelSet)| match alternative.get(*key) {
+            let of_key = |(key, set): &(&LabelKey, &LabelSet)| match alternative.get(*key) {
                 Some(values) => {
                     let meets = |value: &&LabelValue| set.values().contains(value);
                     states(set, &values.iter().filter(meets).cloned().collect())
                 }
-                None => rest(&(*key, *set)),
+                None => states(set, &asked.domains(key, set).values),
             };
             let keys = open.iter().map(|key| (key.0, of_key(key)));
-            found.extend(product(keys, COMBINATIONS_MAX));
-            if found.len() >= COMBINATIONS_MAX {
+            found.extend(product(keys, most + 1));
+            if found.len() > most {
                 break;
             }
         }
-        found.into_iter().take(COMBINATIONS_MAX).collect()
+        let is_cut = is_cut || found.len() > most;
+        Splits { list: found.into_iter().take(most).collect(), is_cut }
     }
 
     fn offers(
@@ -423,16 +438,31 @@ impl Asked {
 
     /// Returns the values of `set` that are domains of some pod. A pool that takes any value but a
     /// few names no domain itself.
-    fn domains(&self, key: &LabelKey, set: &LabelSet) -> BTreeSet<LabelValue> {
+    fn domains(&self, key: &LabelKey, set: &LabelSet) -> Domains {
         let is_topology = self.topologies.contains(key);
-        let values = is_topology.then(|| set.values().finite(DOMAINS_MAX)).flatten();
-        let most = usize::try_from(DOMAINS_MAX).unwrap_or(usize::MAX);
-        values.into_iter().flatten().take(most).collect()
+        let values = is_topology.then(|| set.values().finite(VALUES_MAX)).flatten();
+        let values = values.unwrap_or_default();
+        let is_cut = values.len() > DOMAINS_MAX;
+        Domains { values: values.into_iter().take(DOMAINS_MAX).collect(), is_cut }
     }
+}
+
+/// Values of a label that are domains.
+struct Domains {
+    values: BTreeSet<LabelValue>,
+    /// Whether there are more.
+    is_cut: bool,
+}
+
+/// Combinations of the values of labels.
+struct Splits {
+    list: Vec<Labels>,
+    /// Whether pods ask for more.
+    is_cut: bool,
 }
 
 /// Returns the values that a pod's wish names; one of them where it names none.
 fn named_values(set: &LabelSet) -> BTreeSet<LabelValue> {
-    let values = set.values().finite(DOMAINS_MAX);
+    let values = set.values().finite(64);
     values.unwrap_or_else(|| set.values().any().into_iter().collect()).into_iter().collect()
 }

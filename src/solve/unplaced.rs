@@ -262,7 +262,7 @@ impl Inquest<'_> {
         let told =
             |(_, refusal): &(&PoolName, &PoolRefusal)| !matches!(refusal, PoolRefusal::Withheld(_));
         self.offers.refusals.iter().filter(told).map(|(pool, refusal)| Rejection {
-            reason: "pool-unusable".to_owned(),
+            reason: pools::refusal_code(refusal).to_owned(),
             detail: refusal_text(pool, refusal),
             count: 0,
         })

@@ -34,7 +34,9 @@ pub(super) fn check(case: &Case<'_>, state: &EndState<'_>, verdict: &mut Verdict
     }
 }
 
-/// Returns the first node that has pods of no part, and how many pods it and nodes like it have; `room` tells how many pods of a part a site may have at most.
+/// Returns the first node that has pods of no part, and how many pods it and nodes like it have.
+///
+/// `room` tells how many pods of a part a site may have at most.
 fn left_over<'a>(
     (state, crowd): (&'a EndState<'a>, &Crowd),
     group: &PodGroup,
@@ -47,7 +49,7 @@ fn left_over<'a>(
     Deal::new(group, on).left_over()
 }
 
-/// Returns the address of a launch whose stand-ins leave pods without a part, and how many pods: for
+/// Returns the address of a launch whose stand-ins leave pods without a part, and how many: for
 /// each launch of `only` the parts that may be there whichever machine comes.
 ///
 /// Which part a pod is of does not depend on what comes, so that one deal must do for all of them,

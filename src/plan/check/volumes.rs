@@ -18,7 +18,6 @@ use crate::pod::{Expression, NodeTerm, Volume, VolumeSource};
 use crate::requirement::{Operator, key, normalize_key};
 use crate::storage::{
     Claim, ClaimPhase, EBS_DRIVER, PersistentVolume, StorageClass, csi_driver, ebs_zone,
-    is_file_system,
 };
 
 /// Where a claim can be used, as far as it is known.
@@ -121,9 +120,10 @@ fn one_zone(state: &EndState<'_>, all: &BTreeMap<&str, Pods>, verdict: &mut Verd
     let mut zones: BTreeMap<&str, BTreeSet<Option<&LabelValue>>> = BTreeMap::new();
     for crowd in &state.crowds {
         let Some(pods) = all.get(crowd.name.as_str()) else { continue };
-        let in_zone = |place: &&Place| {
-            place.to_come && place.driver.as_deref().is_some_and(|driver| !is_file_system(driver))
-        };
+        if crowd.on.values().all(|presence| presence.come == 0) {
+            continue;
+        }
+        let in_zone = |place: &&Place| place.to_come && place.driver.as_deref() == Some(EBS_DRIVER);
         let places: BTreeSet<&Place> = pods.keys().flatten().filter(in_zone).collect();
         for claim in places.into_iter().filter_map(|place| place.shared.as_deref()) {
             let sites = crowd.on.keys().map(|site| &state.sites[*site].after.labels);
@@ -316,8 +316,8 @@ impl Books<'_> {
         Some(of(claim, place))
     }
 
-    /// Returns whether a volume can be bound to a claim: not to one of another name, and not to one
-    /// that asks for more.
+    /// Returns whether a volume can be bound to a claim: not where its `claimRef` names another, and
+    /// not where the claim asks for more.
     fn suits(&self, claim: &Claim, volume: &str, full: &str) -> bool {
         let facts = self.case.facts;
         let known = facts.observed.storage.volumes.get(volume);

@@ -15,11 +15,24 @@ pub(in super::super) fn refusal_text(pool: &PoolName, refusal: &PoolRefusal) -> 
         PoolRefusal::Group { why } => format!("group {pool} is only observed: {why}"),
         PoolRefusal::NoOffering => format!("no offering satisfies the requirements of pool {pool}"),
         PoolRefusal::TooManyLabels => format!(
-            "pods ask for more combinations of labels that pool {pool} leaves open than are looked at"
+            "pods ask for more combinations of labels that pool {pool} leaves open than are looked at, \
+             so that some of them may have no place"
         ),
         PoolRefusal::Withheld(why) => {
             format!("pool {pool} makes no nodes now: {}", withheld_text(pool, why))
         }
+    }
+}
+
+/// Returns the code of what a pool says beside its offers.
+pub(super) fn refusal_code(refusal: &PoolRefusal) -> &'static str {
+    match refusal {
+        PoolRefusal::TooManyLabels => "too-many-labels",
+        PoolRefusal::NoNodeClass
+        | PoolRefusal::Unreadable { .. }
+        | PoolRefusal::Group { .. }
+        | PoolRefusal::NoOffering
+        | PoolRefusal::Withheld(_) => "pool-unusable",
     }
 }
 

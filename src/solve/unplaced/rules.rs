@@ -84,7 +84,8 @@ fn uneven(keys: &[&LabelKey], labels: &Labels) -> Told {
 }
 
 fn of_claim() -> Told {
-    let detail = "a volume that it shares is made in the zone of another pod, and is reached from there alone";
+    let detail = "a volume that it shares is made in the zone of another pod, and is reached from \
+                  there alone";
     let remedy = "let the pods that share it run in one zone, or give each a volume of its own";
     Told { code: "volume-elsewhere", detail: detail.to_owned(), remedy: Some(remedy.to_owned()) }
 }
@@ -94,8 +95,9 @@ fn alone(keys: &[&LabelKey], labels: &Labels) -> Told {
         code: "pod-affinity",
         detail: format!("no pod that its affinity asks for is in {}", place(keys, labels)),
         remedy: Some(format!(
-            "its affinity lets it run only in the same {} as pods that it selects: deploy them where \
-             they are missing, let larger nodes hold both, or prefer to be near instead of requiring it",
+            "its affinity lets it run only in the same {} as pods that it selects: deploy them \
+             where they are missing, let larger nodes hold both, or prefer to be near instead of \
+             requiring it",
             list(keys)
         )),
     }

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use fleetwright::catalog::{CapacityType, Catalog};
 use fleetwright::ids::{InstanceTypeName, PoolName, ZoneName};
-use fleetwright::plan::wire::{NodeState, Plan, ResourceChange, ResourceKind, UnschedulableRow};
+use fleetwright::plan::wire::{NodeState, Plan, ResourceChange, ResourceKind};
 use fleetwright::units::{MicroUsd, Quantity};
 
 use super::counts;
@@ -155,6 +155,7 @@ pub(crate) fn holds(line: &Line, made: &Made, given: &Given) -> Result<(), Strin
             same(found, line.count(2)?, "placed")
         }
         "leave" => leave(line, made),
+        "advice" => advice(line, made),
         "evict" | "displace" => contest(line, made),
         "spread" => spread(line, made),
         "put" => put(line, made),
@@ -237,14 +238,22 @@ fn leave(line: &Line, made: &Made) -> Result<(), String> {
     let name = line.word(1)?;
     same(made.left(name), line.count(2)?, "left out")?;
     let Some(reason) = line.reason() else { return Ok(()) };
-    let mut rows = made.plan.capacity.unschedulable.iter().filter(|r| &*r.workload.name == name);
-    let said = |row: &UnschedulableRow| {
-        let mut reasons = row.reasons.iter();
-        let nearest = row.nearest.as_deref().unwrap_or_default();
-        nearest.contains(reason)
-            || reasons.any(|r| r.reason.contains(reason) || r.detail.contains(reason))
-    };
-    if rows.any(said) { Ok(()) } else { Err(format!("no reason says `{reason}`")) }
+    let rows = made.plan.capacity.unschedulable.iter().filter(|row| &*row.workload.name == name);
+    let mut reasons = rows.flat_map(|row| &row.reasons);
+    let said = reasons.any(|r| r.reason.contains(reason) || r.detail.contains(reason));
+    if said { Ok(()) } else { Err(format!("no reason says `{reason}`")) }
+}
+
+/// Holds `advice NAME for TEXT`: what would let the pods of NAME be placed.
+fn advice(line: &Line, made: &Made) -> Result<(), String> {
+    let (name, text) = (line.word(1)?, line.reason().ok_or("write advice NAME for TEXT")?);
+    let rows = made.plan.capacity.unschedulable.iter().filter(|row| &*row.workload.name == name);
+    let all: Vec<&str> = rows.filter_map(|row| row.nearest.as_deref()).collect();
+    if all.iter().any(|advice| advice.contains(text)) {
+        Ok(())
+    } else {
+        Err(format!("it is {all:?}"))
+    }
 }
 
 /// Holds `evict NAME COUNT for OTHER`, and `displace` likewise: whom pods without a place have

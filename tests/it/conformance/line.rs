@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 
 /// Words with which a line says what is expected.
-const EXPECTATIONS: [&str; 17] = [
+const EXPECTATIONS: [&str; 18] = [
     "launch",
     "terminate",
     "place",
     "leave",
+    "advice",
     "evict",
     "displace",
     "spread",
