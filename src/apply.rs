@@ -135,6 +135,8 @@ pub async fn apply<C: Cloud, K: Cluster, T: Clock>(
     let (outcomes, dropped) = (Vec::new(), BTreeMap::new());
     let mut run = Run { plan, ports, settings, report, groups, dropped, outcomes };
     run.dropped = guard::check_world(plan, &waves, settings, &run.look().await)?;
+    // Planning again takes long, and holding the lock may have become uncertain meanwhile.
+    run.ports.clock.breathe().await;
     run.say(None, Step::Checked { dropped: run.dropped.len() });
     for wave in &waves {
         let changes = wave.addresses().filter(|address| !run.dropped.contains_key(*address));

@@ -237,6 +237,10 @@ pub trait Clock {
     fn now(&self) -> Timestamp;
     /// Waits.
     fn sleep(&self, duration: SignedDuration) -> impl Future<Output = ()>;
+    /// Lets what goes on beside a long computation catch up; where nothing does, nothing happens.
+    fn breathe(&self) -> impl Future<Output = ()> {
+        std::future::ready(())
+    }
 }
 
 /// A comment of a pull request.

@@ -233,21 +233,22 @@ pub(super) struct AsApproved;
 
 impl Replan for AsApproved {
     fn replan(&self, plan: &Plan, _: &Observed) -> Pinned {
-        Pinned { now: plan.clone(), dropped: BTreeMap::new(), missing: Vec::new() }
+        Pinned { now: plan.clone(), dropped: BTreeMap::new(), missing: Vec::new(), frozen: None }
     }
 }
 
 /// Plans again with another result.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct Otherwise {
     pub(super) dropped: BTreeMap<Address, String>,
     pub(super) missing: Vec<String>,
+    pub(super) frozen: Option<String>,
 }
 
 impl Replan for Otherwise {
     fn replan(&self, plan: &Plan, _: &Observed) -> Pinned {
-        let Self { dropped, missing } = self;
-        Pinned { now: plan.clone(), dropped: dropped.clone(), missing: missing.clone() }
+        let Self { dropped, missing, frozen } = self.clone();
+        Pinned { now: plan.clone(), dropped, missing, frozen }
     }
 }
 

@@ -58,6 +58,9 @@ pub enum ApplyError {
     /// More is needed now than was approved (exit code 3).
     #[error("the plan is stale: more is needed now than was approved: {}", .0.join("; "))]
     Outgrown(Vec<String>),
+    /// The plan removes something, and nothing may be removed now (exit code 3).
+    #[error("the plan is stale: it removes nodes, and nothing may be removed now: {0}")]
+    Frozen(String),
     /// The run was interrupted before its first write (exit code 130).
     #[error("interrupted before the first change")]
     Interrupted,
@@ -153,7 +156,7 @@ pub(super) fn check_world(
     if !unknown.is_empty() {
         return Err(ApplyError::Unknown(unknown));
     }
-    let Pinned { dropped, missing, now: _ } = settings.replan.replan(plan, observed);
+    let Pinned { dropped, missing, frozen, now: _ } = settings.replan.replan(plan, observed);
     let mut conditions: BTreeSet<Precondition> =
         plan.capacity.base.preconditions.iter().cloned().collect();
     // What every launch and every retirement counts on holds whether or not the plan says so.
@@ -164,10 +167,12 @@ pub(super) fn check_world(
         .filter_map(|precondition| Facts { waves, observed }.check(precondition))
         .collect();
     // What no longer holds is nearer to the cause than what would be needed because of it.
-    match (failed.is_empty(), missing.is_empty()) {
-        (false, _) => Err(ApplyError::Stale(failed)),
-        (true, false) => Err(ApplyError::Outgrown(missing)),
-        (true, true) => Ok(dropped),
+    match (failed.is_empty(), missing.is_empty(), frozen) {
+        (false, _, _) => Err(ApplyError::Stale(failed)),
+        (true, false, _) => Err(ApplyError::Outgrown(missing)),
+        // What is not known is never taken for nothing.
+        (true, true, Some(why)) => Err(ApplyError::Frozen(why)),
+        (true, true, None) => Ok(dropped),
     }
 }
 

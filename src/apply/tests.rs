@@ -368,6 +368,19 @@ fn what_is_needed_beyond_the_approved_stops_an_apply_before_its_first_write() {
     assert_eq!((active(&world), writes(&world)), before);
 }
 
+#[test]
+fn a_plan_that_removes_is_stopped_while_nothing_may_be_removed() {
+    let world = fleet();
+    let plan = plan(&world);
+    let before = (active(&world), writes(&world));
+    let why = "the size of HelmRelease web/shop is not known".to_owned();
+    let replan = Otherwise { frozen: Some(why.clone()), ..Otherwise::default() };
+    let settings = ApplySettings { replan: &replan, ..settings() };
+    let (refused, _) = apply_over(&plan, &world, &settings);
+    assert_eq!(refused, Err(ApplyError::Frozen(why)));
+    assert_eq!((active(&world), writes(&world)), before);
+}
+
 fn no_capacity(world: &World, kind: &str) {
     let instance_type = Some(InstanceTypeName::from(kind));
     world.set_unavailable(vec![Unavailable { instance_type, ..Unavailable::default() }]);

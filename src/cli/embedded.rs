@@ -158,7 +158,7 @@ pub(super) fn refused(error: ApplyError) -> CliError {
         ApplyError::NotApplyable(_) => (Exit::NotApproved, "plan against a world that can change"),
         ApplyError::Expired { .. } => (Exit::Expired, "make the plan again"),
         ApplyError::Unknown(_) => (Exit::Failed, "try again once it can be read"),
-        ApplyError::Stale(_) | ApplyError::Outgrown(_) => {
+        ApplyError::Stale(_) | ApplyError::Outgrown(_) | ApplyError::Frozen(_) => {
             (Exit::Stale, "make the plan again, and compare")
         }
         ApplyError::Interrupted => (Exit::Interrupted, "nothing was changed"),

@@ -5,9 +5,10 @@ mod notes;
 
 pub(super) use market::market;
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::rc::Rc;
+use std::task::Poll;
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
@@ -43,6 +44,10 @@ impl Clock for Wall {
 
     async fn sleep(&self, duration: SignedDuration) {
         tokio::time::sleep(duration.unsigned_abs()).await;
+    }
+
+    async fn breathe(&self) {
+        tokio::task::yield_now().await;
     }
 }
 
@@ -182,15 +187,11 @@ async fn under_lease(
     let noting = notes.write(events);
     tokio::pin!(noting);
     let receipt = {
-        let (apply, renewal) = (apply(plan, &ports, settings, &mut report), renew(lease, &held));
-        tokio::pin!(apply, renewal);
-        // Neither of the others ends before: what counts is the receipt.
-        std::future::poll_fn(|context| {
-            let _ = renewal.as_mut().poll(context);
-            let _ = noting.as_mut().poll(context);
-            apply.as_mut().poll(context)
-        })
-        .await
+        let tries = Cell::new(0);
+        let renewal = renew(lease, &held, &tries);
+        let beside = async { tokio::join!(renewal, noting.as_mut()) };
+        let apply = apply(plan, &ports, settings, &mut report);
+        while_held(apply, beside, &is_certain, &tries).await
     };
     drop(sender);
     // The last ones are worth a moment, and no more.
@@ -206,12 +207,40 @@ async fn under_lease(
     receipt.map_err(embedded::refused)
 }
 
-/// Renews the lease for as long as it is polled.
-async fn renew(lease: &Lease, held: &RefCell<Held>) {
+/// Carries `work` on while holding the lock is certain, and `beside` with it; where it has become
+/// uncertain, as after a long computation, only after another of the `tries` to renew it. What the
+/// work may still do after a try that failed, the fence decides.
+async fn while_held<T>(
+    work: impl Future<Output = T>,
+    beside: impl Future,
+    is_certain: &dyn Fn() -> bool,
+    tries: &Cell<u32>,
+) -> T {
+    tokio::pin!(work, beside);
+    let mut waits_since = None;
+    let mut has_ended = false;
+    std::future::poll_fn(|context| {
+        let before = tries.get();
+        // Neither of the others ends before: what counts is the receipt.
+        has_ended = has_ended || beside.as_mut().poll(context).is_ready();
+        if is_certain() || has_ended {
+            waits_since = None;
+        } else if *waits_since.get_or_insert(before) == tries.get() {
+            return Poll::Pending;
+        }
+        work.as_mut().poll(context)
+    })
+    .await
+}
+
+/// Renews the lease for as long as it is polled, and counts how often it was tried.
+async fn renew(lease: &Lease, held: &RefCell<Held>, tries: &Cell<u32>) {
     loop {
         tokio::time::sleep(RENEW_EVERY).await;
         let current = held.borrow().clone();
-        match lease.renew(&current, Wall.now()).await {
+        let renewed = lease.renew(&current, Wall.now()).await;
+        tries.set(tries.get().wrapping_add(1));
+        match renewed {
             Ok(renewed) => *held.borrow_mut() = renewed,
             // Nobody may take it over yet, and somebody did: what is written from now on is theirs.
             Err(error @ LeaseError::Lost { .. }) => {
@@ -282,4 +311,60 @@ fn no_account(error: AwsError) -> CliError {
     CliError::new(error)
         .context("cannot use the AWS account".to_owned())
         .hint("try `aws sts get-caller-identity` with the same environment")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Runs work that computes for longer than the lock is certain; returns what it found of it.
+    fn after_a_long_computation(renews: bool) -> bool {
+        let certain = Cell::new(true);
+        let tries = Cell::new(0);
+        let is_certain = || certain.get();
+        let work = async {
+            certain.set(false);
+            Wall.breathe().await;
+            is_certain()
+        };
+        let beside = async {
+            // Renewing takes a moment, and the work may not go on before.
+            for _ in 0..5 {
+                tokio::task::yield_now().await;
+            }
+            certain.set(renews);
+            tries.set(1);
+            std::future::pending::<()>().await;
+        };
+        block_on(async { Ok(while_held(work, beside, &is_certain, &tries).await) }).expect("ends")
+    }
+
+    #[test]
+    fn a_lock_that_a_try_to_renew_found_lost_leaves_the_rest_to_the_fence() {
+        let certain = Cell::new(true);
+        let tries = Cell::new(0);
+        let is_certain = || certain.get();
+        let work = async {
+            while is_certain() {
+                Wall.breathe().await;
+            }
+        };
+        let beside = async {
+            tokio::task::yield_now().await;
+            tries.set(1);
+            certain.set(false);
+            std::future::pending::<()>().await;
+        };
+        let ends = async {
+            let held = while_held(work, beside, &is_certain, &tries);
+            Ok(tokio::time::timeout(Duration::from_secs(10), held).await)
+        };
+        assert!(block_on(ends).expect("runs").is_ok());
+    }
+
+    #[test]
+    fn what_takes_longer_than_the_lock_is_certain_goes_on_once_renewing_was_tried() {
+        assert!(after_a_long_computation(true), "renewed");
+        assert!(!after_a_long_computation(false), "the fence has the last word");
+    }
 }

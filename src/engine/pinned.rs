@@ -13,15 +13,20 @@ use crate::fleet::{
     Group, Instance, InstanceState, KEY_LABEL, Membership, Node, Observed, Pod, tag,
 };
 use crate::ids::{Address, GroupName, InstanceId, NodeName};
+use crate::manifest::{Scaler, ScalerRule};
 use crate::plan::wire::{Action, LaunchReason, NodeState, Plan, ResourceChange, ResourceKind};
 use crate::plan::{Pinned, change_id, seal};
 use crate::requirement::{key, label};
-use crate::solve::{Launch, solve};
+use crate::solve::{Input, Launch, Purpose, solve};
 use crate::units::MicroUsd;
 
-/// Most worlds that are looked at to find launches that are no longer needed; each takes as long as
-/// a small plan.
+/// Most worlds that are looked at to find launches that are no longer needed.
 const TRIALS_MAX: usize = 32;
+
+/// Most pods times nodes of all of these worlds together. A fleet for which that allows no world has
+/// none of its launches dropped: too many of them cost money for a while, and the lock of the apply
+/// is not renewed while they are looked for.
+const TRIALS_WORK: usize = 2_000_000;
 
 const NO_LONGER_NEEDED: &str = "what it was planned for has room on other nodes now";
 
@@ -37,7 +42,7 @@ fn pinned_with(inputs: &Inputs, approved: &Plan) -> Pinned {
     let demand = size::demand(inputs, inputs.observed);
     let (mut now, _) = in_scope(inputs, &demand);
     seal(&mut now);
-    let mut pinned = Pinned { now, dropped: BTreeMap::new(), missing: Vec::new() };
+    let mut pinned = Pinned { now, dropped: BTreeMap::new(), missing: Vec::new(), frozen: None };
     if pinned.now.capacity.digest == approved.capacity.digest {
         return pinned;
     }
@@ -47,12 +52,23 @@ fn pinned_with(inputs: &Inputs, approved: &Plan) -> Pinned {
     if approved.complete {
         pinned.missing = all.launches.iter().map(words).collect();
     }
-    let is_known = frozen(inputs, &demand).is_none();
-    if pinned.missing.is_empty() && is_known && carried.may_have_fewer(&pinned.now) {
+    // What nothing can be launched for needs the nodes that are there all the more.
+    let approved_without = approved.capacity.pods.unschedulable;
+    if let Some(more) = all.unplaced.checked_sub(approved_without).filter(|more| *more > 0) {
+        pinned.missing.push(format!(
+            "{more} more pods have no place than the {approved_without} of the approved plan, and \
+             nothing can be launched for them"
+        ));
+    }
+    let is_known = frozen(inputs, &demand);
+    // Of a plan of a part as well: a launch for what it left out may hide what else it is for.
+    let is_enough = pinned.missing.is_empty() && all.launches.is_empty();
+    if is_enough && is_known.is_none() && carried.may_have_fewer(&pinned.now) {
         let why = || NO_LONGER_NEEDED.to_owned();
-        let dropped = carried.not_needed(&all).into_iter();
+        let dropped = carried.not_needed(all.unplaced).into_iter();
         pinned.dropped = dropped.map(|address| (address, why())).collect();
     }
+    pinned.frozen = is_known.filter(|_| carried.removes());
     pinned
 }
 
@@ -91,9 +107,34 @@ impl<'a> Carried<'a> {
         let inputs = Inputs { observed: &observed, ..self.inputs.clone() };
         let demand = size::demand(&inputs, &observed);
         let all: Vec<NodeName> = observed.nodes.keys().cloned().collect();
-        let target = solve(&input(&inputs, &demand, &[], &all)).target;
+        let trial = Input { purpose: Purpose::Estimate, ..input(&inputs, &demand, &[], &all) };
+        let target = solve(&trial).target;
         let unplaced = target.unplaced.iter().map(|unplaced| unplaced.pods);
         Left { unplaced: unplaced.fold(0, u32::saturating_add), launches: target.launches }
+    }
+
+    /// Returns whether something that is there still would be removed.
+    fn removes(&self) -> bool {
+        let rows = self.approved.resource_changes.iter();
+        let mut gone = rows.filter(|row| row.change.actions.contains(&Action::Delete));
+        gone.any(|row| {
+            let before = row.change.before.as_ref();
+            let id = before.and_then(|before| before.instance_id.as_ref());
+            let instance = id.and_then(|id| self.inputs.observed.instances.get(id));
+            instance.is_some_and(Instance::is_active)
+        })
+    }
+
+    /// Returns how many worlds may be looked at, by how large they are.
+    fn trials(&self) -> usize {
+        let Inputs { observed, desired, .. } = self.inputs;
+        let is_one = |scaler: &Scaler| matches!(scaler.rule, ScalerRule::Proportional(_));
+        // What follows the nodes is brought to rest in each of them.
+        let rounds = if desired.scalers.iter().any(is_one) { 1 + size::ROUNDS } else { 1 };
+        let pods = usize::try_from(self.approved.capacity.pods.total).unwrap_or(usize::MAX);
+        let nodes = observed.nodes.len().saturating_add(launches(self.approved).count());
+        let each = pods.max(observed.pods.len()).max(1).saturating_mul(nodes.max(1));
+        (TRIALS_WORK / each.saturating_mul(rounds)).min(TRIALS_MAX)
     }
 
     /// Returns whether the plan of now has fewer or cheaper launches than are left of the approved:
@@ -111,20 +152,20 @@ impl<'a> Carried<'a> {
     }
 
     /// Returns the launches that may be left out: of each kind as many as can be, dearest kind first.
-    fn not_needed(&self, all: &Left) -> BTreeSet<Address> {
+    fn not_needed(&self, unplaced: u32) -> BTreeSet<Address> {
         let mut dropped: BTreeSet<&Address> = BTreeSet::new();
-        let mut trials = 0;
+        let mut trials = self.trials();
         for (_, kind) in self.kinds() {
             // The most that can be left out lies between these.
             let (mut none, mut many) = (0, kind.len());
-            while none < many && trials < TRIALS_MAX {
+            while none < many && trials > 0 {
                 // All of them first: most often it is all or none.
                 let count = if many == kind.len() { many } else { (none + many).div_ceil(2) };
                 let mut trial = dropped.clone();
                 trial.extend(kind.iter().rev().take(count));
-                trials += 1;
+                trials -= 1;
                 let left = self.without(&trial);
-                if left.launches.len() <= all.launches.len() && left.unplaced <= all.unplaced {
+                if left.launches.is_empty() && left.unplaced <= unplaced {
                     none = count;
                 } else {
                     many = count - 1;

@@ -11,7 +11,7 @@ use crate::solve::{NewNode, solve};
 
 /// Rounds of the loop. Where a pod asks for half of what a further one is added for, each round
 /// halves the distance: sixteen leave nothing of any real cluster.
-const ROUNDS: usize = 16;
+pub(super) const ROUNDS: usize = 16;
 
 /// Returns the demand of `inputs`, with what follows the nodes brought to rest; `stands` is the world
 /// whose nodes count: the one observed, or the same without nodes where packing begins with none.

@@ -12,6 +12,8 @@ pub struct Pinned {
     pub now: Plan,
     /// Approved launches that are no longer needed, with the reason.
     pub dropped: BTreeMap<Address, String>,
-    /// Nodes that are needed beyond the approved ones, in words.
+    /// What is needed beyond the approved nodes, in words.
     pub missing: Vec<String>,
+    /// Why nothing may be removed now, where the approved plan removes something.
+    pub frozen: Option<String>,
 }

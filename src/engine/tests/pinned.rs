@@ -7,7 +7,7 @@ use crate::fleet::tag;
 use crate::plan::wire::Plan;
 use crate::plan::{Pinned, change_id};
 use crate::solve::Settings;
-use crate::story::Story;
+use crate::story::{Story, requirement};
 
 /// One pod to a node, so that a node more or less is a pod more or less.
 fn one_a_node() -> Story {
@@ -93,6 +93,72 @@ fn a_node_that_the_plan_removes_and_that_is_needed_again_is_missing() {
     assert!(again(&story, &approved).missing.is_empty());
     story.scale(2);
     assert_eq!(again(&story, &approved).missing.len(), 1);
+}
+
+#[test]
+fn a_pod_that_nothing_can_be_launched_for_stops_the_removal_of_the_node_that_would_hold_it() {
+    let mut story = one_a_node();
+    story.step(2);
+    story.scale(1);
+    let approved = plan_of(&story, Scope::default());
+    assert_eq!(approved.summary.destroy, 1);
+    story.scale(2);
+    let pool = story.desired.pools.values_mut().next().expect("one pool");
+    pool.limits.nodes = Some(1);
+    let found = again(&story, &approved);
+    let [why] = found.missing.as_slice() else { panic!("one reason: {:?}", found.missing) };
+    assert!(why.starts_with("1 more pods have no place than the 0"), "{why}");
+}
+
+#[test]
+fn a_plan_that_removes_something_is_frozen_while_a_size_is_not_known_and_one_that_does_not_is_not()
+{
+    let unresolved = || crate::manifest::Unresolved {
+        origin: crate::ids::Origin::new("release.yaml", 1),
+        object: "HelmRelease web/shop".into(),
+        reason: "the chart is not rendered".into(),
+    };
+    for (planned, stops) in [(1, true), (3, false)] {
+        let mut story = one_a_node();
+        story.step(2);
+        story.scale(planned);
+        let approved = plan_of(&story, Scope::default());
+        assert_eq!(again(&story, &approved).frozen, None);
+        story.desired.unresolved.push(unresolved());
+        story.scale(planned.min(2));
+        let found = again(&story, &approved);
+        let says = found.frozen.as_ref().is_some_and(|why| why.contains("HelmRelease web/shop"));
+        assert_eq!(says, stops, "{:?}", found.frozen);
+    }
+}
+
+#[test]
+fn a_plan_of_a_part_drops_nothing_for_nodes_that_it_left_out() {
+    let mut story = Story::new(&["m5.large", "m5.xlarge"], 1500, 1024);
+    let small = requirement("node.kubernetes.io/instance-type", &["m5.large"]);
+    let pool = story.desired.pools.values_mut().next().expect("one pool");
+    pool.requirements.push(small);
+    story.scale(4);
+    let rows = plan_of(&story, Scope::default()).resource_changes;
+    let target = rows.iter().take(3).map(|row| row.address.to_string()).collect();
+    let approved = plan_of(&story, Scope { target, ..Scope::default() });
+    assert_eq!((approved.complete, approved.summary.add), (false, 3));
+    // A node of twice the size would hold the fourth pod and one of the approved.
+    let pool = story.desired.pools.values_mut().next().expect("one pool");
+    pool.requirements.pop();
+    let found = again(&story, &approved);
+    assert!(found.dropped.is_empty(), "{:?}", found.dropped);
+}
+
+#[test]
+fn a_fleet_too_large_to_look_at_twice_drops_nothing_and_one_like_any_other_does() {
+    let mut story = one_a_node();
+    story.scale(4);
+    let mut approved = plan_of(&story, Scope::default());
+    story.scale(3);
+    assert_eq!(again(&story, &approved).dropped.len(), 1);
+    approved.capacity.pods.total = 1_000_000;
+    assert!(again(&story, &approved).dropped.is_empty());
 }
 
 #[test]

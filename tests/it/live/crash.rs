@@ -27,7 +27,7 @@ pub(super) struct AsApproved;
 
 impl Replan for AsApproved {
     fn replan(&self, plan: &Plan, _: &Observed) -> Pinned {
-        Pinned { now: plan.clone(), dropped: BTreeMap::new(), missing: Vec::new() }
+        Pinned { now: plan.clone(), dropped: BTreeMap::new(), missing: Vec::new(), frozen: None }
     }
 }
 
