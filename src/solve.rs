@@ -69,6 +69,10 @@ pub mod adr_0007 {}
 #[doc = include_str!("adr/0009-few-shapes.md")]
 pub mod adr_0009 {}
 
+#[cfg(doc)]
+#[doc = include_str!("adr/0011-budgets.md")]
+pub mod adr_0011 {}
+
 pub use groups::{live_group, observed_only};
 pub use learned::measure;
 pub use offer::{
@@ -258,11 +262,12 @@ impl Prepared {
         };
         let mut standing =
             standing::standing_nodes(input.observed, input.catalog, &offers, &circumstances);
+        // Before pools of a fixed size choose what they replace: what waits is not replaced.
+        let moment = (input.desired, input.at);
+        let pace = Pace::of(moment, input.observed, &mut standing, &apart.demand.groups);
         let fixed = FixedNodes::decide(&circumstances, input.observed, &offers, &mut standing);
         standing.extend(fixed.as_standing());
         attach.limit_standing(&mut standing);
-        let pace = Pace::of(input.desired, input.observed, input.at);
-        let pace = pace.hold_back(&mut standing, &apart.demand.groups);
         Self { apart, offers, standing, fixed, pace }
     }
 }

@@ -10,6 +10,7 @@ use super::model::{Column, Model, Vector};
 use super::offer::Offer;
 use super::pack::Opened;
 use super::rehearse::Placements;
+use super::runs::occupied;
 use super::stand_ins::Candidates;
 use super::standing::{Fate, Standing};
 use super::target::{
@@ -210,12 +211,14 @@ impl Assembly<'_> {
             // Where pods are added too, the saving is against adding nodes for them alone.
             only.saves = only.saves.max(self.outcome.baseline - layout.price);
         }
+        let occupied = occupied(self.groups);
         for (index, node) in self.standing.iter().enumerate() {
             if layout.kept[index] {
                 let pods = layout.on[index].values().sum();
                 keeps.insert(node.name.clone(), self.keep_reason(node, pods));
             } else {
-                retires.insert(node.name.clone(), self.retire(index, node, (&exchanges, &changes)));
+                let retire = self.retire((index, node), (&exchanges, &changes), &occupied);
+                retires.insert(node.name.clone(), retire);
             }
         }
         self.launch_reasons(places, launches, &exchanges);
@@ -231,9 +234,6 @@ impl Assembly<'_> {
             }
             Fate::Stays(reason) => reason.clone(),
             Fate::Leaves(_) => blocked(BlockReason::NoOtherPlace),
-            Fate::Free | Fate::OnlyWhenEmpty(_) if self.outcome.barred.contains(&node.name) => {
-                blocked(BlockReason::Budget)
-            }
             Fate::Free | Fate::OnlyWhenEmpty(_) => match self.outcome.declined.get(&node.name) {
                 Some(Declined { saves, needed, moves })
                     if *saves > MicroUsd::ZERO && *saves < *needed =>
@@ -244,23 +244,24 @@ impl Assembly<'_> {
                         moves: *moves,
                     }
                 }
-                _ => KeepReason::Needed { pods },
+                None if self.outcome.barred.contains(&node.name) => blocked(BlockReason::Budget),
+                Some(_) | None => KeepReason::Needed { pods },
             },
         }
     }
 
     fn retire(
         &self,
-        index: usize,
-        node: &Standing,
+        (index, node): (usize, &Standing),
         (exchanges, changes): (&Exchanges, &Changes),
+        occupied: &BTreeSet<&NodeName>,
     ) -> Retire {
         let price = node.price.unwrap_or_default();
         let batch = exchanges.of_node.get(&index).copied();
         if let Fate::Leaves(reason) = &node.fate {
             return Retire { reason: reason.clone(), batch };
         }
-        if self.live_pods(index) == 0 {
+        if !occupied.contains(&node.name) {
             return Retire { reason: RetireReason::Empty { saves_hourly: price }, batch: None };
         }
         let exchange = batch.map(|batch| &exchanges.list[batch]);
@@ -270,11 +271,6 @@ impl Assembly<'_> {
         };
         let payback_hours = self.settings.payback_hours(saves_hourly, moves);
         Retire { reason: RetireReason::Underutilized { saves_hourly, moves, payback_hours }, batch }
-    }
-
-    /// Planned pods that run on the node now.
-    fn live_pods(&self, index: usize) -> u32 {
-        self.model.bins[index].running.iter().sum()
     }
 
     fn launch_reasons(&self, places: &Places, launches: &mut [Launch], exchanges: &Exchanges) {

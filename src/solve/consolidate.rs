@@ -9,8 +9,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::Settings;
 use super::layout::{Ground, Layout};
+use super::pace::Pace;
 use super::rehearse::{Settled, Stage, Verdict};
-use super::runs::planned_pods;
+use super::runs::{occupied, planned_pods};
 use super::settle::is_rehearsed;
 use super::standing::{Fate, Standing};
 use super::target::{BlockReason, KeepReason};
@@ -50,7 +51,7 @@ pub(super) struct Consolidated {
     pub baseline: MicroUsd,
     /// For each node that stays, the best change of it alone that was not worth it.
     pub declined: BTreeMap<NodeName, Declined>,
-    /// Nodes that stay because no more of their pool may go.
+    /// Nodes that stay only because no more of their pool may go.
     pub barred: BTreeSet<NodeName>,
 }
 
@@ -70,13 +71,16 @@ pub(super) fn consolidate(stage: &Stage, settings: &Settings) -> Consolidated {
     let mut settled = settled_at_best(stage, &without_leavers(&stage.ground));
     settled = stage.let_in(stage.sought(with_needed_leavers(stage, settled)));
     let baseline = settled.layout.price;
-    let mut round = Round { stage, settings, declined: BTreeMap::new(), barred: BTreeSet::new() };
+    let (declined, barred) = (BTreeMap::new(), BTreeSet::new());
+    let occupied = occupied(stage.groups);
+    let mut round = Round { stage, settings, occupied, declined, barred };
     for _ in 0..ROUNDS_MAX {
         match round.improve(&settled) {
             Some(better) => settled = better,
             None => break,
         }
     }
+    round.note_barred(&settled);
     let kept = |name: &NodeName| {
         let mut nodes = stage.ground.standing.iter().zip(&settled.layout.kept);
         nodes.any(|(node, kept)| *kept && node.name == *name)
@@ -168,6 +172,8 @@ struct Trial {
 struct Round<'a> {
     stage: &'a Stage<'a>,
     settings: &'a Settings,
+    /// Nodes that planned workloads have pods on.
+    occupied: BTreeSet<&'a NodeName>,
     declined: BTreeMap<NodeName, Declined>,
     barred: BTreeSet<NodeName>,
 }
@@ -176,7 +182,6 @@ impl Round<'_> {
     /// Returns the best change that holds in the rehearsal.
     fn improve(&mut self, current: &Settled) -> Option<Settled> {
         self.declined.clear();
-        self.barred.clear();
         let sets = self.sets(&current.layout);
         let mut trials: Vec<Trial> = self
             .at_pace(&current.layout, sets)
@@ -263,19 +268,27 @@ impl Round<'_> {
         }
     }
 
-    /// The sets of nodes to try: all that nothing runs on, each alone, pairs where there are few,
-    /// and the most wasteful 2, 3, 4, 6, 9, … together up to all.
-    fn sets(&self, layout: &Layout) -> Vec<Vec<usize>> {
+    /// The nodes that may go, the most wasteful first.
+    fn may_go(&self, layout: &Layout) -> Vec<usize> {
         let standing = self.stage.ground.standing;
         let there = |i: &usize| layout.kept[*i];
         let idle = |i: &usize| layout.staying[*i].is_empty();
         let may_go = |i: &usize| match standing[*i].fate {
             Fate::Free => idle(i) || standing[*i].price.is_some(),
-            Fate::OnlyWhenEmpty(_) => self.runs_nothing(*i),
+            Fate::OnlyWhenEmpty(_) => !self.occupied.contains(&standing[*i].name),
             Fate::Stays(_) | Fate::Leaves(_) => false,
         };
         let mut all: Vec<usize> = (0..standing.len()).filter(there).filter(may_go).collect();
         all.sort_by_key(|i| (Reverse(self.wasted(layout, *i)), *i));
+        all
+    }
+
+    /// The sets of nodes to try: all that nothing runs on, each alone, pairs where there are few,
+    /// and the most wasteful 2, 3, 4, 6, 9, … together up to all.
+    fn sets(&self, layout: &Layout) -> Vec<Vec<usize>> {
+        let standing = self.stage.ground.standing;
+        let all = self.may_go(layout);
+        let idle = |i: &usize| layout.staying[*i].is_empty();
         let empty: Vec<usize> = all.iter().copied().filter(idle).collect();
         let free: Vec<usize> =
             all.iter().copied().filter(|i| standing[*i].fate == Fate::Free).collect();
@@ -294,13 +307,46 @@ impl Round<'_> {
     }
 
     /// Leaves out of each set what budgets of pools keep beside what is gone.
-    fn at_pace(&mut self, layout: &Layout, sets: Vec<Vec<usize>>) -> Vec<Vec<usize>> {
-        let standing = self.stage.ground.standing;
-        let gone = standing.iter().zip(&layout.kept).filter(|(_, kept)| !**kept);
-        let pace = self.stage.pace.without(gone.map(|(node, _)| node.name.clone()));
+    fn at_pace(&self, layout: &Layout, sets: Vec<Vec<usize>>) -> Vec<Vec<usize>> {
+        let pace = self.pace_beside(layout);
         let mut seen = BTreeSet::new();
-        let sets = sets.into_iter().map(|set| pace.within(set, standing, &mut self.barred));
+        let sets = sets.into_iter().map(|set| pace.within(set, self.stage.ground.standing));
         sets.filter(|set| !set.is_empty() && seen.insert(set.clone())).collect()
+    }
+
+    /// Returns how many nodes may go beside those that do.
+    fn pace_beside(&self, layout: &Layout) -> Pace {
+        let gone = self.stage.ground.standing.iter().zip(&layout.kept).filter(|(_, kept)| !**kept);
+        self.stage.pace.without(gone.map(|(node, _)| &node.name))
+    }
+
+    /// Notes the nodes that would go beside those that do if more of their pool might: those that
+    /// nothing is on together, then one after the other what pays. What is needed, or not worth it
+    /// without those, no budget keeps.
+    fn note_barred(&mut self, settled: &Settled) {
+        let pace = self.pace_beside(&settled.layout);
+        if pace.is_unbounded() {
+            return;
+        }
+        let standing = self.stage.ground.standing;
+        let mut waits = self.may_go(&settled.layout);
+        waits.retain(|index| !pace.lets(&standing[*index].name));
+        let is_idle = |index: &usize| settled.layout.on[*index].is_empty();
+        let idle: Vec<usize> = waits.iter().copied().filter(is_idle).collect();
+        let alone = waits.into_iter().map(|index| vec![index]);
+        let sets = std::iter::once(idle).filter(|set| !set.is_empty()).chain(alone);
+        let (mut beyond, mut rehearsals) = (settled.clone(), self.rehearsals());
+        for set in sets.take(self.singles()) {
+            if rehearsals == 0 || set.iter().any(|index| !beyond.layout.kept[*index]) {
+                continue;
+            }
+            let Some(trial) = self.try_without(&beyond, set.clone()) else { continue };
+            rehearsals -= 1;
+            if let Some(next) = self.rehearsed(&beyond, trial) {
+                self.barred.extend(set.iter().map(|index| standing[*index].name.clone()));
+                beyond = next;
+            }
+        }
     }
 
     /// Promising sets rehearsed in one round.
@@ -318,12 +364,6 @@ impl Round<'_> {
         let model = self.stage.ground.model;
         let work = model.classes.len().saturating_mul(model.bins.len()).max(1);
         (SINGLES_WORK / work).clamp(SINGLES_MIN, SINGLES_MAX)
-    }
-
-    /// Returns whether no planned workload has pods on the node now: which pods of a workload go
-    /// when it shrinks is not ours to say, so that its pods may be anywhere.
-    fn runs_nothing(&self, node: usize) -> bool {
-        self.stage.ground.model.bins[node].running.iter().all(|pods| *pods == 0)
     }
 
     /// The price of a node that the pods on it are not worth.

@@ -86,6 +86,8 @@ impl Passes<'_> {
             let leaner = self.translated(model, &outcome.settled, &better.settled);
             let Some(proven) = self.proven(model, &outcome.settled, &leaner) else { break };
             outcome.settled = proven;
+            outcome.barred.retain(|name| !better.declined.contains_key(name));
+            outcome.declined.retain(|name, _| !better.barred.contains(name));
             outcome.declined.extend(better.declined);
             outcome.barred.extend(better.barred);
         }
@@ -190,7 +192,7 @@ impl Passes<'_> {
         let stage = stage.steered(steer).eventful(self.eventful);
         let is_there = |name: &NodeName| standing.iter().any(|node| node.name == *name);
         let gone = self.standing.iter().map(|node| &node.name).filter(|name| !is_there(name));
-        stage.for_purpose(self.input.purpose, workers).at_pace(self.pace.without(gone.cloned()))
+        stage.for_purpose(self.input.purpose, workers).at_pace(self.pace.without(gone))
     }
 
     /// Returns what the fleet lacks for every order to pass if no nomination is honoured.

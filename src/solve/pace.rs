@@ -8,11 +8,13 @@
 //!
 //! Source: karpenter core, `pkg/apis/v1/nodepool.go` (`MustGetAllowedDisruptions`), `pkg/controllers/disruption/helpers.go`.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use jiff::Timestamp;
 
 use super::leave::holds;
+use super::runs::occupied;
 use super::standing::{Fate, Standing};
 use super::target::{BlockReason, KeepReason, RetireReason};
 use crate::demand::PodGroup;
@@ -21,124 +23,140 @@ use crate::ids::{NodeName, PoolName};
 use crate::manifest::{Budget, Desired};
 
 /// What a node goes for, in the words of budgets.
-pub(super) const EMPTY: &str = "Empty";
-pub(super) const UNDERUTILIZED: &str = "Underutilized";
-pub(super) const DRIFTED: &str = "Drifted";
+const EMPTY: &str = "Empty";
+const UNDERUTILIZED: &str = "Underutilized";
+const DRIFTED: &str = "Drifted";
 
-/// Budgets that hold, and the nodes that they are about.
+/// How many nodes may still go under each budget, and which budgets each node counts against.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Pace {
-    quotas: Vec<Quota>,
-    /// What each node would go for, and of which pool it is.
-    of_node: BTreeMap<NodeName, (PoolName, &'static str)>,
+    left: Vec<usize>,
+    /// The budgets that bound a node that may go, by their place; a node of none is not listed.
+    of_node: Arc<BTreeMap<NodeName, Vec<usize>>>,
 }
 
+/// A budget that holds.
 #[derive(Debug, Clone)]
-struct Quota {
-    pool: PoolName,
+struct Quota<'a> {
+    pool: &'a PoolName,
     /// Empty means all.
-    reasons: Vec<String>,
-    /// Nodes that may still go.
-    left: usize,
+    reasons: &'a [String],
+    /// Nodes that may go.
+    most: usize,
 }
 
-impl Quota {
-    fn concerns(&self, (pool, reason): &(PoolName, &str)) -> bool {
-        self.pool == *pool
+impl Quota<'_> {
+    fn concerns(&self, pool: &PoolName, reason: &str) -> bool {
+        self.pool == pool
             && (self.reasons.is_empty() || self.reasons.iter().any(|named| named == reason))
     }
 }
 
-impl Pace {
-    /// Returns the budgets that hold at the moment.
-    pub(super) fn of(desired: &Desired, observed: &Observed, at: Timestamp) -> Self {
-        let mut quotas = Vec::new();
-        for pool in desired.pools.values() {
-            let written = pool.budgets.iter().filter(|budget| holds(budget, at));
-            quotas.extend(written.map(|budget| Quota {
-                pool: pool.name.clone(),
-                reasons: budget.reasons.clone(),
-                left: most(budget, pool_nodes(observed, &pool.name)),
-            }));
+/// Returns the budgets that hold at the moment.
+fn quotas<'a>(desired: &'a Desired, observed: &Observed, at: Timestamp) -> Vec<Quota<'a>> {
+    let mut quotas = Vec::new();
+    for pool in desired.pools.values() {
+        let mut written = pool.budgets.iter().filter(|budget| holds(budget, at)).peekable();
+        if written.peek().is_none() {
+            continue;
         }
-        Self { quotas, of_node: BTreeMap::new() }
+        let nodes = pool_nodes(observed, &pool.name);
+        quotas.extend(written.map(|budget| Quota {
+            pool: &pool.name,
+            reasons: &budget.reasons,
+            most: most(budget, nodes),
+        }));
+    }
+    quotas
+}
+
+impl Pace {
+    /// Returns the pace of the moment, and has no more drifted nodes leave than it allows, those
+    /// first that come first by name.
+    pub(super) fn of(
+        (desired, at): (&Desired, Timestamp),
+        observed: &Observed,
+        standing: &mut [Standing],
+        groups: &[PodGroup],
+    ) -> Self {
+        let quotas = quotas(desired, observed, at);
+        if quotas.is_empty() {
+            return Self::default();
+        }
+        Self::bounded(&quotas, standing, groups)
     }
 
-    /// Has no more drifted nodes leave than budgets allow, those first that come first by name, and
-    /// notes what the others would go for.
-    pub(super) fn hold_back(mut self, standing: &mut [Standing], groups: &[PodGroup]) -> Self {
-        if self.quotas.is_empty() {
-            return self;
-        }
+    fn bounded(quotas: &[Quota], standing: &mut [Standing], groups: &[PodGroup]) -> Self {
+        let mut left: Vec<usize> = quotas.iter().map(|quota| quota.most).collect();
+        let occupied = occupied(groups);
+        let mut of_node = BTreeMap::new();
         for node in standing {
             let Some(pool) = &node.pool else { continue };
-            let reason = match &node.fate {
-                Fate::Leaves(RetireReason::Drifted { .. }) => DRIFTED,
-                Fate::Leaves(_) | Fate::Stays(_) => continue,
-                Fate::Free | Fate::OnlyWhenEmpty(_) => {
-                    let runs =
-                        |g: &PodGroup| g.counts.planned > 0 && g.running.contains_key(&node.name);
-                    if groups.iter().any(runs) { UNDERUTILIZED } else { EMPTY }
-                }
+            let bounds = |reason: &str| -> Vec<usize> {
+                (0..quotas.len()).filter(|at| quotas[*at].concerns(pool, reason)).collect()
             };
-            let key = (pool.clone(), reason);
-            if reason == DRIFTED && !self.take(&key) {
-                node.fate = Fate::Stays(KeepReason::Blocked { by: BlockReason::Budget });
-            } else {
-                self.of_node.insert(node.name.clone(), key);
+            match &node.fate {
+                Fate::Leaves(RetireReason::Drifted { .. }) => {
+                    if !take(&mut left, &bounds(DRIFTED)) {
+                        let by = BlockReason::Budget;
+                        node.fate = Fate::Stays(KeepReason::Blocked { by });
+                    }
+                }
+                Fate::Leaves(_) | Fate::Stays(_) => {}
+                Fate::Free | Fate::OnlyWhenEmpty(_) => {
+                    let runs = occupied.contains(&node.name);
+                    let bounds = bounds(if runs { UNDERUTILIZED } else { EMPTY });
+                    of_node.insert(node.name.clone(), bounds);
+                }
             }
         }
-        self
+        of_node.retain(|_, bounds| !bounds.is_empty());
+        Self { left, of_node: Arc::new(of_node) }
+    }
+
+    /// Returns whether no node is bounded.
+    pub(super) fn is_unbounded(&self) -> bool {
+        self.of_node.is_empty()
     }
 
     /// Returns what is left once these nodes are gone that are not drifted.
-    pub(super) fn without(&self, gone: impl Iterator<Item = NodeName>) -> Self {
+    pub(super) fn without<'n>(&self, gone: impl Iterator<Item = &'n NodeName>) -> Self {
         let mut rest = self.clone();
-        if !rest.quotas.is_empty() {
-            for name in gone {
-                rest.go(&name);
-            }
+        for name in gone {
+            take(&mut rest.left, self.bounds(name));
         }
         rest
     }
 
-    /// Returns the nodes of `set` that may go together; the others join `barred`.
-    pub(super) fn within(
-        &self,
-        set: Vec<usize>,
-        standing: &[Standing],
-        barred: &mut BTreeSet<NodeName>,
-    ) -> Vec<usize> {
-        if self.quotas.is_empty() {
+    /// Returns whether the node may go.
+    pub(super) fn lets(&self, name: &NodeName) -> bool {
+        self.bounds(name).iter().all(|at| self.left[*at] > 0)
+    }
+
+    /// Returns the nodes of `set` that may go together.
+    pub(super) fn within(&self, set: Vec<usize>, standing: &[Standing]) -> Vec<usize> {
+        if self.is_unbounded() {
             return set;
         }
-        let mut rest = self.clone();
-        let mut may_go = |index: &usize| {
-            let goes = rest.go(&standing[*index].name);
-            if !goes {
-                barred.insert(standing[*index].name.clone());
-            }
-            goes
-        };
-        set.into_iter().filter(|index| may_go(index)).collect()
+        let mut left = self.left.clone();
+        let mut goes = |index: &usize| take(&mut left, self.bounds(&standing[*index].name));
+        set.into_iter().filter(|index| goes(index)).collect()
     }
 
-    /// Lets a node go, where that is allowed.
-    fn go(&mut self, name: &NodeName) -> bool {
-        let key = self.of_node.get(name).filter(|(_, reason)| *reason != DRIFTED).cloned();
-        key.is_none_or(|key| self.take(&key))
+    fn bounds(&self, name: &NodeName) -> &[usize] {
+        self.of_node.get(name).map(Vec::as_slice).unwrap_or_default()
     }
+}
 
-    fn take(&mut self, key: &(PoolName, &'static str)) -> bool {
-        let concerned = |quota: &&Quota| quota.concerns(key);
-        if self.quotas.iter().filter(concerned).any(|quota| quota.left == 0) {
-            return false;
-        }
-        for quota in self.quotas.iter_mut().filter(|quota| quota.concerns(key)) {
-            quota.left -= 1;
-        }
-        true
+/// Lets one more go under each of these, where all of them allow it.
+fn take(left: &mut [usize], bounds: &[usize]) -> bool {
+    if bounds.iter().any(|at| left[*at] == 0) {
+        return false;
     }
+    for at in bounds {
+        left[*at] -= 1;
+    }
+    true
 }
 
 /// Nodes of a pool, and how many of them are not Ready.
@@ -189,16 +207,16 @@ mod tests {
 
     #[test]
     fn each_budget_bounds_what_goes_for_the_reasons_it_names() {
-        let quota = |reasons: &[&str], left| Quota {
-            pool: "p".into(),
-            reasons: reasons.iter().map(|reason| (*reason).to_owned()).collect(),
-            left,
+        let pool = PoolName::from("p");
+        let named = [UNDERUTILIZED.to_owned()];
+        let quotas = [
+            Quota { pool: &pool, reasons: &[], most: 3 },
+            Quota { pool: &pool, reasons: &named, most: 1 },
+        ];
+        let bounds = |reason: &str| -> Vec<usize> {
+            (0..2).filter(|at| quotas[*at].concerns(&pool, reason)).collect()
         };
-        let mut pace = Pace {
-            quotas: vec![quota(&[], 3), quota(&[UNDERUTILIZED], 1)],
-            of_node: BTreeMap::new(),
-        };
-        let key = |reason| (PoolName::from("p"), reason);
+        let mut left = vec![3, 1];
         for (reason, goes) in [
             (UNDERUTILIZED, true),
             (UNDERUTILIZED, false),
@@ -206,8 +224,8 @@ mod tests {
             (DRIFTED, true),
             (EMPTY, false),
         ] {
-            assert_eq!(pace.take(&key(reason)), goes, "{reason}");
+            assert_eq!(take(&mut left, &bounds(reason)), goes, "{reason}");
         }
-        assert!(pace.take(&(PoolName::from("q"), EMPTY)), "of another pool");
+        assert!(!quotas[0].concerns(&PoolName::from("q"), EMPTY), "of another pool");
     }
 }

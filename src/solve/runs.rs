@@ -1,11 +1,14 @@
 //! Which runs a rehearsal consists of: the orders in which pods come, and the scheduler's rules.
 
+use std::collections::BTreeSet;
+
 use rand::SeedableRng;
 use rand::seq::SliceRandom;
 use rand_pcg::Pcg64;
 
 use super::standing::Standing;
 use crate::demand::PodGroup;
+use crate::ids::NodeName;
 use crate::schedule::Balance;
 
 /// One rehearsal: the order in which pods come, and the scheduler's rule for balance, which
@@ -50,6 +53,13 @@ pub(super) fn leaving(groups: &[PodGroup], standing: &[Standing], kept: &[bool])
     };
     let gone = gone.map(|(index, (node, _))| (index, pods(node)));
     gone.filter(|(_, pods)| !pods.is_empty()).collect()
+}
+
+/// Returns the nodes that planned workloads have pods on now. A node is empty that is not among them,
+/// wherever its pods are to be: what is there has to move for the node to go.
+pub(super) fn occupied(groups: &[PodGroup]) -> BTreeSet<&NodeName> {
+    let planned = groups.iter().filter(|group| group.counts.planned > 0);
+    planned.flat_map(|group| group.running.keys()).collect()
 }
 
 /// What tells most comes first.

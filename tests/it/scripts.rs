@@ -54,6 +54,7 @@ stories! {
     a_stateful_set_keeps_its_zones = "stateful-set-keeps-its-zones.txt";
     shells_complete = "completions.txt";
     a_static_pool_keeps_its_number = "static-pool.txt";
+    budgets_are_kept_plan_after_plan = "budgets.txt";
     a_reservation_is_used_up_first = "reservations.txt";
     an_overlay_changes_price_and_capacity = "overlay.txt";
 }

@@ -5,7 +5,7 @@ use rand_pcg::Pcg64;
 
 use super::rules::deployment;
 use crate::manifest::{Budget, Fleet, Tree, TreeFile, read};
-use crate::solve::{BlockReason, KeepReason, RetireReason, Settings};
+use crate::solve::{BlockReason, KeepReason, RetireReason, Settings, Target};
 use crate::story::Story;
 use crate::units::MicroUsd;
 
@@ -70,26 +70,75 @@ fn prices_that_move_by_two_percent_move_no_node() {
     }
 }
 
-/// Returns how many nodes go, and of those that stay how many a budget keeps, where nothing is left
-/// to run on twelve nodes.
-fn emptied(budgets: &[(&str, &[&str])]) -> (usize, usize) {
-    let mut story = Story::new(&["m5.large"], 1_500, 64);
-    story.scale(12);
-    let first = story.solve();
-    assert_eq!(first.target.launches.len(), 12, "one pod to a node");
-    story.carry_out(&first);
-    story.scale(0);
+fn budgets(written: &[(&str, &[&str])]) -> Vec<Budget> {
     let budget = |(nodes, reasons): &(&str, &[&str])| Budget {
         nodes: (*nodes).to_owned(),
         reasons: reasons.iter().map(|reason| (*reason).to_owned()).collect(),
         schedule: None,
         duration: None,
     };
-    let pool = story.desired.pools.values_mut().next().expect("a pool");
-    pool.budgets = budgets.iter().map(budget).collect();
-    let target = story.solve().target;
+    written.iter().map(budget).collect()
+}
+
+/// Returns a fleet of so many nodes, one pod to a node, whose pool states these budgets.
+fn full(nodes: u32, written: &[(&str, &[&str])]) -> Story {
+    let mut story = Story::new(&["m5.large"], 1_500, 64);
+    story.scale(nodes);
+    let first = story.solve();
+    assert_eq!(first.target.launches.len(), usize::try_from(nodes).expect("a few"));
+    story.carry_out(&first);
+    story.desired.pools.values_mut().next().expect("a pool").budgets = budgets(written);
+    story
+}
+
+/// Returns how many of the nodes that stay a budget keeps.
+fn kept_by_budget(target: &Target) -> usize {
     let blocked = KeepReason::Blocked { by: BlockReason::Budget };
-    (target.retires.len(), target.keeps.values().filter(|keep| **keep == blocked).count())
+    target.keeps.values().filter(|keep| **keep == blocked).count()
+}
+
+/// Returns how many nodes go, and of those that stay how many a budget keeps, where nothing is left
+/// to run on twelve nodes.
+fn emptied(written: &[(&str, &[&str])]) -> (usize, usize) {
+    let mut story = full(12, written);
+    story.scale(0);
+    let target = story.solve().target;
+    (target.retires.len(), kept_by_budget(&target))
+}
+
+#[test]
+fn no_budget_keeps_a_node_that_is_needed() {
+    for written in [("10%", &[][..]), ("1", &[]), ("3", &["Underutilized"])] {
+        let target = full(20, &[written]).solve().target;
+        assert_eq!((target.retires.len(), kept_by_budget(&target)), (0, 0), "{written:?}");
+        let needed = |keep: &&KeepReason| matches!(keep, KeepReason::Needed { pods: 1 });
+        assert_eq!(target.keeps.values().filter(needed).count(), 20, "{written:?}");
+    }
+}
+
+#[test]
+fn of_what_is_left_the_needed_stay_and_a_budget_keeps_the_others() {
+    let mut story = full(12, &[("2", &[])]);
+    story.scale(5);
+    let target = story.solve().target;
+    let stay = target.retires.len() + kept_by_budget(&target);
+    assert_eq!((target.retires.len(), stay), (2, 7), "{:?}", target.keeps);
+}
+
+#[test]
+fn plans_under_a_budget_go_on_in_turn_until_nothing_is_left_to_do() {
+    let mut story = full(8, &[("3", &[])]);
+    story.scale(1);
+    let mut gone = Vec::new();
+    while gone.last() != Some(&0) && gone.len() < 9 {
+        let solution = story.solve();
+        assert!(solution.target.launches.is_empty(), "{gone:?}");
+        gone.push(solution.target.retires.len());
+        let waits = story.observed.nodes.len() - 1 - solution.target.retires.len();
+        assert_eq!(kept_by_budget(&solution.target), waits, "{gone:?}");
+        story.carry_out(&solution);
+    }
+    assert_eq!(gone, [3, 3, 1, 0]);
 }
 
 #[test]

@@ -38,17 +38,49 @@ fn exclude(inputs: &mut Inputs, kind: &str) {
     });
 }
 
+fn budget(nodes: &str, reasons: &[&str]) -> Budget {
+    Budget {
+        nodes: nodes.to_owned(),
+        reasons: reasons.iter().map(|reason| (*reason).to_owned()).collect(),
+        schedule: None,
+        duration: None,
+    }
+}
+
+/// Returns a budget that holds for two hours, of which the moment is so many hours after the first.
+fn nightly(nodes: &str, at: jiff::Timestamp, hours: i8) -> Budget {
+    let hour = at.to_zoned(jiff::tz::TimeZone::UTC).hour() - hours;
+    let schedule = crate::manifest::Schedule::parse(&format!("0 {} * * *", hour.rem_euclid(24)));
+    let duration = Some(jiff::SignedDuration::from_hours(2));
+    Budget { schedule: Some(schedule.unwrap()), duration, ..budget(nodes, &[]) }
+}
+
 pub(super) const DEFECTS: &[Defect] = &[
     ("launch/excluded", "a type that EC2 had none of", |_, i| exclude(i, "m5.xlarge")),
     ("alternatives/excluded", "a stand-in that EC2 had none of", |_, i| exclude(i, "m5.large")),
     ("budgets/removed", "more nodes than a budget lets go", |_, i| {
-        let budget = |nodes: &str| Budget {
-            nodes: nodes.to_owned(),
-            reasons: vec!["Empty".to_owned(), "Underutilized".to_owned()],
-            schedule: None,
-            duration: None,
-        };
-        pool(i).budgets = vec![budget("100%"), budget("0")];
+        let reasons: &[&str] = &["Empty", "Underutilized"];
+        pool(i).budgets = vec![budget("100%", reasons), budget("0", reasons)];
+    }),
+    ("budgets/removed", "two nodes where one may go", |_, i| {
+        pool(i).budgets = vec![budget("1", &[])];
+    }),
+    ("budgets/removed", "two nodes of three where a quarter, rounded up, may go", |_, i| {
+        pool(i).budgets = vec![budget("25%", &[])];
+    }),
+    ("budgets/removed", "one node for a reason that none may go for", |_, i| {
+        pool(i).budgets = vec![budget("100%", &["Drifted"]), budget("0", &["Empty"])];
+    }),
+    (
+        "budgets/removed",
+        "two nodes where one of the two that may go is not Ready already",
+        |_, i| {
+            pool(i).budgets = vec![budget("2", &[])];
+            i.observed.nodes.values_mut().next().unwrap().ready = false;
+        },
+    ),
+    ("budgets/removed", "more than a budget that holds at the plan's moment lets go", |p, i| {
+        pool(i).budgets = vec![nightly("1", p.timestamp, 0)];
     }),
     ("launch/unreadable", "a pool that was not read whole", |_, i| {
         pool(i).unreadable = Some("spec".to_owned());
@@ -142,6 +174,24 @@ pub(super) const DEFECTS: &[Defect] = &[
         row(p, "0").change.actions = vec![Action::Create, Action::Delete];
     }),
 ];
+
+#[test]
+fn budgets_of_other_times_and_reasons_bound_nothing() {
+    let plan = plan();
+    let at = plan.timestamp;
+    for budgets in [
+        vec![budget("2", &[])],
+        vec![budget("50%", &[])],
+        vec![budget("0", &["Drifted"])],
+        vec![nightly("0", at, 2)],
+        vec![nightly("0", at, -1)],
+        vec![nightly("2", at, 1)],
+    ] {
+        let mut inputs = inputs();
+        pool(&mut inputs).budgets.clone_from(&budgets);
+        assert_eq!(check(&plan, &inputs.facts()), [], "{budgets:?}");
+    }
+}
 
 #[test]
 fn a_launch_into_a_reservation_breaks_no_rule_of_reservations() {
