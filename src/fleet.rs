@@ -355,7 +355,7 @@ impl Observed {
                 continue;
             }
             let (replicas, delivered, template, first_ordinal) = (0, true, None, 0);
-            let workload = LiveWorkload { id, replicas, delivered, template, first_ordinal };
+            let workload = LiveWorkload { id, replicas, first_ordinal, delivered, template };
             self.workloads.push(workload);
         }
     }

@@ -18,7 +18,8 @@ pub(super) fn run(settings: &ApplySettings, console: &mut Console) -> Result<Exi
     let end = applied(settings, console);
     if let (Form::Stream, Err(error)) = (settings.form, &end) {
         // Whoever reads the stream alone must not take its end for success.
-        console.print(&progress::failure(error, console.now()))?;
+        // Where it cannot be written, the exit code is still that of the failure.
+        let _ = console.print(&progress::failure(error, console.now()));
     }
     end
 }

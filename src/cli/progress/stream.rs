@@ -110,7 +110,7 @@ pub(super) fn summary(receipt: &Receipt) -> Line {
         Verdict::Partly => (Level::Error, "partly"),
         Verdict::Interrupted => (Level::Error, "interrupted"),
     };
-    // As Terraform words it, so that what reads that reads this.
+    // The words follow those of Terraform: who knows that reads this; programs read the fields.
     let text = format!(
         "Apply {}! Resources: {launched} added, 0 changed, {retired} destroyed.",
         if receipt.verdict == Verdict::Applied { "complete" } else { "incomplete" }

@@ -111,6 +111,30 @@ fn a_pod_that_nothing_can_be_launched_for_stops_the_removal_of_the_node_that_wou
 }
 
 #[test]
+fn a_drain_that_an_earlier_run_began_makes_nothing_missing() {
+    let mut story = one_a_node();
+    story.step(2);
+    story.scale(1);
+    let approved = plan_of(&story, Scope::default());
+    let going = approved.resource_changes.iter().filter_map(|row| {
+        let deletes = row.change.actions.contains(&crate::plan::wire::Action::Delete);
+        row.change.before.as_ref().filter(|_| deletes)?.node.clone()
+    });
+    let going: Vec<_> = going.collect();
+    let [name] = going.as_slice() else { panic!("one node goes: {going:?}") };
+    let node = story.observed.nodes.get_mut(name).expect("it runs");
+    node.unschedulable = true;
+    node.annotations.insert(crate::fleet::CORDONED_ANNOTATION.into(), "true".into());
+    for evicted in [false, true] {
+        if evicted {
+            story.observed.pods.retain(|pod| pod.node.as_ref() != Some(name));
+        }
+        let found = again(&story, &approved);
+        assert_eq!((found.dropped.len(), found.missing.len()), (0, 0), "{found:?}");
+    }
+}
+
+#[test]
 fn a_plan_that_removes_something_is_frozen_while_a_size_is_not_known_and_one_that_does_not_is_not()
 {
     let unresolved = || crate::manifest::Unresolved {
@@ -175,6 +199,12 @@ fn what_an_earlier_run_launched_is_neither_missing_nor_dropped() {
     instance.tags.insert(tag::CHANGE.into(), change);
     let found = again(&story, &approved);
     assert_eq!((found.dropped.len(), found.missing.len()), (0, 0), "{found:?}");
+    // Nor is it while it boots.
+    let booted = story.observed.clone();
+    story.observed.nodes.remove(&name);
+    let found = again(&story, &approved);
+    assert_eq!((found.dropped.len(), found.missing.len()), (0, 0), "{found:?}");
+    story.observed = booted;
     story.scale(0);
     assert_eq!(
         again(&story, &approved).dropped.len(),

@@ -125,7 +125,7 @@ pub enum Message {
         /// The finding.
         check: Check,
     },
-    /// What the plan changes, or the apply changed: the last line of each.
+    /// What the plan changes, or the apply changed.
     ChangeSummary {
         /// Counts.
         changes: Counts,
