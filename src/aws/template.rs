@@ -19,7 +19,7 @@ use super::limiter::Api;
 use super::machine::Machines;
 use crate::fleet::tag;
 use crate::ids::hex;
-use crate::manifest::{AmiFamily, BlockDevice, NodeClass};
+use crate::manifest::{BlockDevice, NodeClass};
 
 /// Bytes of the content's hash in the name of a template.
 const NAME_BYTES: usize = 12;
