@@ -191,7 +191,7 @@ async fn under_lease(
         let renewal = renew(lease, &held, &tries);
         let beside = async { tokio::join!(renewal, noting.as_mut()) };
         let apply = apply(plan, &ports, settings, &mut report);
-        while_held(apply, beside, &is_certain, &tries).await
+        Box::pin(while_held(apply, beside, &is_certain, &tries)).await
     };
     drop(sender);
     // The last ones are worth a moment, and no more.

@@ -30,8 +30,10 @@ impl<'a> Again<'a> {
     pub(super) fn show_beside(&self, approved: &Plan, console: &mut Console) {
         let Some(now) = self.now.take() else { return };
         let text = difference_text(&difference(approved, &now), &console.message_style());
+        // Planning again decides over the whole fleet.
+        let of = if approved.complete { "" } else { ", of everything" };
         console.say_raw(&format!(
-            "\nThe approved plan, and the one that would be made now:\n\n{text}\n"
+            "\nThe approved plan, and the one that would be made now{of}:\n\n{text}\n"
         ));
     }
 }
