@@ -14,7 +14,7 @@ use fleetwright::manifest::Desired;
 use fleetwright::pod::{Container, PodTemplate};
 use fleetwright::port::Cluster;
 use fleetwright::serve::ApiServer;
-use fleetwright::sim::{Genesis, World};
+use fleetwright::sim::{Genesis, ShapeOf, World};
 use fleetwright::units::Resources;
 use jiff::Timestamp;
 use kube::Config;
@@ -100,10 +100,10 @@ fn world(nodes: usize, pods: usize) -> World {
     let file = directory.path().join("world.json");
     std::fs::write(file, write_world(&observed)).expect("written");
     let genesis = Genesis { cluster, now: Timestamp::UNIX_EPOCH, seed: 1 };
-    let shape = Rc::new(|namespace: &_, template: &_| {
+    let shape: ShapeOf = Rc::new(|namespace: &_, template: &_| {
         shape_of(namespace, template, &ShapeContext::of(&Desired::default()))
     });
-    let found = World::copied(directory.path(), &genesis, &(shape as _)).expect("readable");
+    let found = World::copied(directory.path(), &genesis, &shape).expect("readable");
     found.expect("it was written just now")
 }
 
@@ -112,10 +112,10 @@ fn quickstart() -> World {
     let directory = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/quickstart/world");
     let cluster = ClusterIdentity::default();
     let genesis = Genesis { cluster, now: Timestamp::UNIX_EPOCH, seed: 1 };
-    let shape = Rc::new(|namespace: &_, template: &_| {
+    let shape: ShapeOf = Rc::new(|namespace: &_, template: &_| {
         shape_of(namespace, template, &ShapeContext::of(&Desired::default()))
     });
-    let found = World::copied(directory.as_ref(), &genesis, &(shape as _)).expect("readable");
+    let found = World::copied(directory.as_ref(), &genesis, &shape).expect("readable");
     found.expect("the example keeps a world")
 }
 
