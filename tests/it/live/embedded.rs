@@ -3,9 +3,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::{Command, Output, Stdio};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
 
 use aws_config::{BehaviorVersion, Region, SdkConfig};
 use aws_sdk_ec2::config::{Credentials, SharedCredentialsProvider};
@@ -238,7 +238,7 @@ fn a_second_apply_at_the_same_time_is_locked_out_and_may_go_on_afterwards() {
         if waits { Fault::Answer(503, throttled.clone()) } else { Fault::None }
     });
     let first = scene.run(&["apply", &file, "--auto-approve"]).spawn().expect("the program");
-    let begun = std::time::Instant::now();
+    let begun = Instant::now();
     let locks = |row: &super::proxy::Row| is_lease(&row.call.path) && row.call.method == "POST";
     while !scene.api.ledger().iter().any(locks) {
         assert!(begun.elapsed() < PATIENCE, "the first apply takes no lock");
@@ -266,18 +266,21 @@ fn is_lease(path: &str) -> bool {
 fn an_apply_whose_lock_is_lost_in_the_middle_writes_nothing_more_and_the_next_one_finishes() {
     let scene = Scene::set();
     let file = scene.path("plan.json");
-    // Until the lock is lost no machine is launched, as EC2 wants to be asked less often.
+    // Until the lock is lost, and the apply has had time to learn of it, no machine is launched, as
+    // EC2 wants to be asked less often.
     let throttled = super::proxy::refusal_body("RequestLimitExceeded", "slow down");
-    let (set, seen) = flag();
+    let lost: Arc<OnceLock<Instant>> = Arc::default();
+    let seen = Arc::clone(&lost);
     scene.aws.judge(move |call| {
-        let waits = call.name() == "CreateFleet" && !seen.load(Ordering::SeqCst);
+        let is_known = seen.get().is_some_and(|at| at.elapsed() > Duration::from_secs(2));
+        let waits = call.name() == "CreateFleet" && !is_known;
         if waits { Fault::Answer(503, throttled.clone()) } else { Fault::None }
     });
     let conflict = r#"{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure",
         "reason":"Conflict","message":"the object has been modified","code":409}"#;
     scene.api.judge(move |call| {
         if is_lease(&call.path) && call.method == "PUT" {
-            set.store(true, Ordering::SeqCst);
+            lost.get_or_init(Instant::now);
             return Fault::Answer(409, conflict.to_owned());
         }
         Fault::None
