@@ -346,6 +346,13 @@ pub enum PodPhase {
 }
 
 impl Observed {
+    /// Returns the members of a group that run or are about to.
+    pub fn members<'o>(&'o self, group: &'o GroupName) -> impl Iterator<Item = &'o Instance> {
+        self.instances.values().filter(move |instance| {
+            instance.is_active() && instance.group.as_ref().is_some_and(|of| of.name == *group)
+        })
+    }
+
     /// Notes that workloads are delivered from the repository, which nothing in a cluster tells:
     /// where it no longer declares them, they are on their way out.
     pub fn deliver(&mut self, workloads: impl IntoIterator<Item = WorkloadId>) {

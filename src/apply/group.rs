@@ -19,13 +19,6 @@ pub(super) struct Others<'p> {
     members: Option<BTreeSet<InstanceId>>,
 }
 
-/// Returns the members of a group that run or are about to.
-fn members<'o>(observed: &'o Observed, group: &'o GroupName) -> impl Iterator<Item = &'o Instance> {
-    observed.instances.values().filter(move |instance| {
-        instance.is_active() && instance.group.as_ref().is_some_and(|of| of.name == *group)
-    })
-}
-
 /// Returns whether the group has begun to let a member go, which its machine may not show yet.
 fn is_ending(member: &Instance) -> bool {
     member.group.as_ref().is_some_and(|of| of.lifecycle.starts_with("Terminating"))
@@ -81,7 +74,7 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
         // An earlier run may have ended members already, which lowered the group: to raise it from
         // where the plan began would make as many members too many.
         let stays = |member: &&Instance| group.known.contains(&member.id) && !is_ending(member);
-        let known = members(world, group.name).filter(stays).count();
+        let known = world.members(group.name).filter(stays).count();
         let from = group.from.min(u32::try_from(known).unwrap_or(u32::MAX));
         let to = from.saturating_add(more).min(group.to);
         if live.desired >= to {
@@ -150,7 +143,7 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
         loop {
             let mut found = Vec::new();
             if let Some(observed) = self.look_whole().await {
-                let new = members(&observed, group.name).filter(|i| !group.known.contains(&i.id));
+                let new = observed.members(group.name).filter(|i| !group.known.contains(&i.id));
                 let mut new: Vec<&Instance> = new.collect();
                 new.sort_by_key(|instance| (instance.launched_at, instance.id.clone()));
                 found.extend(new.into_iter().map(|instance| instance.id.clone()));
@@ -174,7 +167,7 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
         let goes: BTreeSet<&InstanceId> = retires.iter().map(|work| work.instance).collect();
         let others = |(group, address): (&'p GroupName, &'p Address)| {
             let members = observed.as_ref().map(|observed| {
-                let stay = members(observed, group).filter(|member| !goes.contains(&member.id));
+                let stay = observed.members(group).filter(|member| !goes.contains(&member.id));
                 stay.map(|member| member.id.clone()).collect()
             });
             Others { address, group, members }
@@ -196,7 +189,7 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
                 self.finish(address, WaveStep::Retire, None, Outcome::GivenUp { why });
                 continue;
             };
-            let there: BTreeSet<&InstanceId> = members(observed, group).map(|i| &i.id).collect();
+            let there: BTreeSet<&InstanceId> = observed.members(group).map(|i| &i.id).collect();
             let gone: Vec<&str> =
                 stay.iter().filter(|id| !there.contains(id)).map(InstanceId::as_str).collect();
             if !gone.is_empty() {

@@ -255,7 +255,7 @@ impl<'a> Carried<'a> {
         let rows = self.approved.resource_changes.iter();
         let known: BTreeSet<&InstanceId> =
             rows.filter_map(|row| row.change.before.as_ref()?.instance_id.as_ref()).collect();
-        let members = members(self.inputs.observed, group);
+        let members = self.inputs.observed.members(group);
         members.filter(|instance| !known.contains(&instance.id)).count()
     }
 }
@@ -266,12 +266,6 @@ fn launches(plan: &Plan) -> impl Iterator<Item = &ResourceChange> {
         row.kind == ResourceKind::Ec2Instance && row.change.actions.contains(&Action::Create)
     };
     plan.resource_changes.iter().filter(creates)
-}
-
-fn members<'o>(observed: &'o Observed, group: &'o GroupName) -> impl Iterator<Item = &'o Instance> {
-    observed.instances.values().filter(move |instance| {
-        instance.is_active() && instance.group.as_ref().is_some_and(|of| of.name == *group)
-    })
 }
 
 /// Takes instances and their nodes away; their pods look for another place.
@@ -295,6 +289,9 @@ fn take_away(world: &mut Observed, gone: &BTreeSet<&InstanceId>) {
 }
 
 /// Adds what a row launches, Ready.
+///
+/// A row that does not say what it launches adds nothing: what it was for is missing then, which ends
+/// the apply before it writes.
 fn add(world: &mut Observed, row: &ResourceChange, after: &NodeState, group: Option<&GroupName>) {
     let name = format!("approved-{}", row.address);
     let id = InstanceId::from(name.as_str());
@@ -360,7 +357,7 @@ fn settle_groups(world: &mut Observed) {
         .groups
         .keys()
         .map(|name| {
-            let there = members(world, name).count();
+            let there = world.members(name).count();
             (name.clone(), u32::try_from(there).unwrap_or(u32::MAX))
         })
         .collect();

@@ -35,8 +35,9 @@ pub(super) fn base(observed: &Observed, name: &str) -> Base {
     }
 }
 
-fn plan_of(story: &Story, scope: Scope) -> Plan {
-    let plan = plan(&Inputs {
+/// Returns what a plan of the whole story is made from.
+fn inputs_of(story: &Story) -> Inputs<'_> {
+    Inputs {
         desired: &story.desired,
         observed: &story.observed,
         catalog: &story.catalog,
@@ -44,9 +45,13 @@ fn plan_of(story: &Story, scope: Scope) -> Plan {
         at: story.observed.taken_at,
         demand: DemandMode::Live,
         is_forecast: false,
-        scope,
+        scope: Scope::default(),
         settings: story.settings,
-    });
+    }
+}
+
+fn plan_of(story: &Story, scope: Scope) -> Plan {
+    let plan = plan(&Inputs { scope, ..inputs_of(story) });
     let errors: Vec<&Diagnostic> =
         plan.capacity.diagnostics.iter().filter(|d| d.severity == "error").collect();
     assert!(errors.is_empty(), "{errors:#?}");
@@ -190,17 +195,7 @@ fn a_workload_of_absurd_size_is_named_and_costs_nothing() {
     let mut story = workshop();
     story.step(5);
     story.scale(u32::MAX);
-    let plan = plan(&Inputs {
-        desired: &story.desired,
-        observed: &story.observed,
-        catalog: &story.catalog,
-        base: base(&story.observed, "sim:world"),
-        at: story.observed.taken_at,
-        demand: DemandMode::Live,
-        is_forecast: false,
-        scope: Scope::default(),
-        settings: Settings::default(),
-    });
+    let plan = plan(&inputs_of(&story));
     assert!(plan.errored && !plan.applyable);
     assert_eq!((plan.summary.destroy, plan.capacity.pods.unresolved), (0, 1));
     let says = |d: &Diagnostic| d.message.contains("at most 1000000 are planned");

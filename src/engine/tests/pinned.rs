@@ -1,12 +1,10 @@
 //! What planning again, pinned to an approved plan, drops and misses.
 
-use super::{base, plan_of, workshop};
-use crate::demand::DemandMode;
-use crate::engine::{Inputs, Scope, pinned};
+use super::{inputs_of, plan_of, workshop};
+use crate::engine::{Scope, pinned};
 use crate::fleet::tag;
 use crate::plan::wire::Plan;
 use crate::plan::{Pinned, change_id};
-use crate::solve::Settings;
 use crate::story::{Story, requirement};
 
 /// One pod to a node, so that a node more or less is a pod more or less.
@@ -15,18 +13,7 @@ fn one_a_node() -> Story {
 }
 
 fn again(story: &Story, approved: &Plan) -> Pinned {
-    let inputs = Inputs {
-        desired: &story.desired,
-        observed: &story.observed,
-        catalog: &story.catalog,
-        base: base(&story.observed, "sim:world"),
-        at: story.observed.taken_at,
-        demand: DemandMode::Live,
-        is_forecast: false,
-        scope: Scope::default(),
-        settings: Settings::default(),
-    };
-    pinned(&inputs, approved)
+    pinned(&inputs_of(story), approved)
 }
 
 /// Plans for `replicas`, and again once there are to be `later`.

@@ -269,18 +269,7 @@ fn overlays_of_one_weight_that_disagree_make_the_plan_errored() {
         let overlay = Overlay { name: name.into(), price, ..overlay(&["m5.large"]) };
         story.desired.overlays.insert(name.into(), overlay);
     }
-    let inputs = Inputs {
-        desired: &story.desired,
-        observed: &story.observed,
-        catalog: &story.catalog,
-        base: base(&story.observed, "sim:world"),
-        at: story.observed.taken_at,
-        demand: DemandMode::Live,
-        is_forecast: false,
-        scope: Scope::default(),
-        settings: Settings::default(),
-    };
-    let plan = plan(&inputs);
+    let plan = plan(&inputs_of(&story));
     assert!(plan.errored && !plan.applyable);
     let errors = plan.capacity.diagnostics.iter().filter(|d| d.severity == "error");
     let objects: Vec<&str> = errors.map(|d| d.object.as_str()).collect();
