@@ -28,6 +28,7 @@ pub mod pod;
 pub mod policy;
 pub mod port;
 mod program;
+pub mod reconcile;
 pub mod render;
 pub mod requirement;
 pub mod review;

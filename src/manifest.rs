@@ -56,9 +56,9 @@ pub use budget::kept_pods;
 pub use cron::Schedule;
 pub(crate) use fleet::normal_path;
 pub use fleet::{
-    Autoscaled, ClusterSettings, Commitment, CommitmentKind, ConsolidationSettings,
-    DeliverySettings, DemandSettings, Fleet, GuardSettings, Renderer, Signer, SignerKey, Source,
-    TrustedKey, Window, is_read, read_fleet,
+    ApprovalRule, Autoscaled, ClusterSettings, Commitment, CommitmentKind, ConsolidationSettings,
+    ControllerSettings, DeliverySettings, DemandSettings, Fleet, GuardSettings, MergedBy, Mode,
+    Most, Rate, Renderer, Signer, SignerKey, Source, TrustedKey, Window, is_read, read_fleet,
 };
 pub use group::{DISCOVERY_PREFIX, DISCOVERY_TAG, GroupKind, NodeGroup};
 pub(crate) use layout::KUSTOMIZATION;

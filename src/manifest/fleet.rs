@@ -3,9 +3,11 @@
 //! Knows the file's form and defaults (`plans/fleet.schema.json` says the same). An unknown key is
 //! an error, because a setting that has no effect is worse than none.
 
+mod controller;
 mod file;
 mod guard;
 
+pub use controller::{ApprovalRule, ControllerSettings, MergedBy, Mode, Most, Rate};
 pub use file::read_fleet;
 pub(super) use file::{FILE, is_fleet};
 pub use guard::{Commitment, CommitmentKind, GuardSettings, TrustedKey, Window};
@@ -49,6 +51,8 @@ pub struct Fleet {
     pub commitments: Vec<Commitment>,
     /// Who may apply a plan, and when.
     pub guard: GuardSettings,
+    /// How the loop acts.
+    pub controller: ControllerSettings,
     /// When moving pods is worth its saving.
     pub consolidation: ConsolidationSettings,
     /// What to do where a pool's `minValues` cannot be met, as Karpenter is told by
@@ -222,6 +226,7 @@ impl Default for Fleet {
             policies: Vec::new(),
             commitments: Vec::new(),
             guard: GuardSettings::default(),
+            controller: ControllerSettings::default(),
             consolidation: ConsolidationSettings::default(),
             min_values_policy: MinValuesPolicy::default(),
             default_spread: None,

@@ -86,6 +86,13 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
             "units",
         ],
     ),
+    (
+        "reconcile",
+        &[
+            "apply", "catalog", "demand", "fleet", "ids", "manifest", "observe", "plan", "pod",
+            "port", "units",
+        ],
+    ),
     ("program", &[]),
     ("git", &["ids", "manifest", "port", "program"]),
     ("tools", &["ids", "manifest", "port", "program"]),

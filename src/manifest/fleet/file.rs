@@ -11,11 +11,11 @@ use super::super::placeholder::Vars;
 use super::super::podspec::spread_constraint;
 use super::super::pool::MinValuesPolicy;
 use super::super::yaml::{self, Node};
-use super::guard;
 use super::{
     Autoscaled, ClusterSettings, ConsolidationSettings, DeliverySettings, DemandSettings, Fleet,
     Renderer, Signer, SignerKey, Source, is_below, normal_path,
 };
+use super::{controller, guard};
 
 use crate::fargate::Rates;
 use crate::ids::{Origin, Region, ZoneId, ZoneName};
@@ -139,7 +139,11 @@ fn read_spec(spec: &Map<'_>, fleet: &mut Fleet) {
     }
     if let Some(map) = spec.get("apply").as_ref().and_then(Field::map) {
         guard::read_guard(&map, &mut fleet.guard);
+        controller::read_merged_by(&map, &mut fleet.controller);
         map.finish(Severity::Error);
+    }
+    if let Some(map) = spec.get("controller").as_ref().and_then(Field::map) {
+        controller::read_controller(&map, &mut fleet.controller);
     }
     if let Some(map) = spec.get("consolidation").as_ref().and_then(Field::map) {
         read_consolidation(&map, &mut fleet.consolidation);
@@ -215,7 +219,7 @@ fn fargate_rates(map: &Map<'_>) -> Option<Rates> {
     Some(Rates { vcpu_hour: vcpu_hour?, gb_hour: gb_hour? })
 }
 
-fn set<T>(setting: &mut T, value: Option<T>) {
+pub(super) fn set<T>(setting: &mut T, value: Option<T>) {
     if let Some(value) = value {
         *setting = value;
     }

@@ -91,7 +91,7 @@ pub struct TrustedKey {
     pub key: VerifyingKey,
 }
 
-/// A time of the week, in UTC.
+/// A time of the week.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Window {
     /// Days on which it opens; empty means each.
@@ -100,6 +100,8 @@ pub struct Window {
     pub from: u32,
     /// Minute of the day at which it closes; on the next day where that is not later.
     pub to: u32,
+    /// The time zone of its days and minutes.
+    pub zone: TimeZone,
 }
 
 impl GuardSettings {
@@ -131,7 +133,7 @@ impl GuardSettings {
 
 impl Window {
     fn holds(&self, now: Timestamp) -> bool {
-        let here = now.to_zoned(TimeZone::UTC);
+        let here = now.to_zoned(self.zone.clone());
         let number = |n: i8| u32::try_from(n).unwrap_or(0);
         let minute = number(here.hour()) * 60 + number(here.minute());
         let on = |day: Weekday| self.days.is_empty() || self.days.contains(&day);
@@ -253,8 +255,23 @@ fn window(field: &Field<'_>) -> Option<Window> {
     let days = map.get("days").map(|days| days.items().filter_map(|d| d.choice(&DAYS)).collect());
     let (from, to) =
         (map.need("from").and_then(|f| clock(&f)), map.need("to").and_then(|f| clock(&f)));
+    let given = map.get("zone");
+    let zone = given.as_ref().map_or(Some(TimeZone::UTC), zone);
     map.finish(Severity::Error);
-    Some(Window { days: days.unwrap_or_default(), from: from?, to: to? })
+    Some(Window { days: days.unwrap_or_default(), from: from?, to: to?, zone: zone? })
+}
+
+/// Reads a time zone by its name in the database of IANA.
+fn zone(field: &Field<'_>) -> Option<TimeZone> {
+    let text = field.filled()?;
+    let found = TimeZone::get(&text).ok();
+    if found.is_none() {
+        field.error(
+            format_args!("is `{}`, not a time zone", shorten(&text)),
+            "write its name in the time zone database, such as Europe/Berlin".to_owned(),
+        );
+    }
+    found
 }
 
 /// Reads a time of the day as minutes.
@@ -267,7 +284,7 @@ fn clock(field: &Field<'_>) -> Option<u32> {
     if parsed.is_none() {
         field.error(
             format_args!("is `{}`, not a time of the day", shorten(&text)),
-            "write hours and minutes in UTC, in quotes: \"22:30\"".to_owned(),
+            "write hours and minutes, in quotes: \"22:30\"".to_owned(),
         );
     }
     parsed.map(|(hours, minutes)| hours * 60 + minutes)
@@ -279,7 +296,8 @@ mod tests {
     use crate::manifest::{Tree, TreeFile, read_fleet};
 
     fn window(days: &[Weekday], from: u32, to: u32) -> GuardSettings {
-        let windows = vec![Window { days: days.to_vec(), from: from * 60, to: to * 60 }];
+        let windows =
+            vec![Window { days: days.to_vec(), from: from * 60, to: to * 60, zone: TimeZone::UTC }];
         GuardSettings { windows, ..GuardSettings::default() }
     }
 
@@ -307,6 +325,21 @@ mod tests {
             let found = problems.iter().find(|problem| problem.message.contains(says));
             assert_eq!(found.map(|problem| problem.origin.line), Some(line), "{problems:?}");
             assert!(fleet.guard.keys.len() < 2);
+        }
+    }
+
+    #[test]
+    fn a_window_counts_in_its_own_time_zone_and_follows_its_summer_time() {
+        let mut guard = window(&[Weekday::Monday], 9, 10);
+        guard.windows[0].zone = TimeZone::get("Europe/Berlin").expect("a zone");
+        for (at, open) in [
+            // 2026-08-31 and 2026-11-30 are Mondays; summer time is two hours ahead of UTC.
+            ("2026-08-31T07:30:00Z", true),
+            ("2026-08-31T08:30:00Z", false),
+            ("2026-11-30T07:30:00Z", false),
+            ("2026-11-30T08:30:00Z", true),
+        ] {
+            assert_eq!(guard.is_open(at.parse().expect("a time")), open, "{at}");
         }
     }
 

@@ -155,6 +155,11 @@ const VALID: &[&str] = &[
     "  consolidation: {restartCost: 1, minimumSaving: 12.5%}\n",
     "  karpenter: {minValuesPolicy: BestEffort}\n",
     "  karpenter:\n",
+    "  apply: {by: ci, windows: [{from: '08:00', to: '17:30', zone: Europe/Berlin}]}\n",
+    "  controller: {mode: full, approval: policy, ciPatience: 2h, poll: 30s, refresh: 10s, settle: 2m,\n    \
+     batch: {idle: 50ms, most: 2s}, launches: {most: 50, within: 5m}, removals: {most: 5%, within: 10m},\n    \
+     massRemoval: 30%, repairAfter: Never, confirm: [gpu], steer: true}\n",
+    "  controller: {}\n",
 ];
 
 /// Specifications that are wrong.
@@ -204,6 +209,15 @@ const INVALID: &[&str] = &[
     "  signers: [{name: a, gpg: x}]\n",
     "  signers: [{ssh: ssh-ed25519 AAAA}]\n",
     "  signers: [{name: a, ssh: ssh-ed25519 AAAA, gpg: '-----BEGIN PGP PUBLIC KEY BLOCK-----'}]\n",
+    "  apply: {by: argo}\n",
+    "  apply: {windows: [{from: '08:00', to: '17:30', zone: Berlin}]}\n",
+    "  controller: {mode: careful}\n",
+    "  controller: {approval: nobody}\n",
+    "  controller: {poll: 0s}\n",
+    "  controller: {batch: {idle: soon}}\n",
+    "  controller: {launches: {most: many}}\n",
+    "  controller: {removals: {most: 101%}}\n",
+    "  controller: {more: 1}\n",
     "  consolidation: {minimumSaving: 5}\n",
     "  consolidation: {minimumSaving: 101%}\n",
     "  consolidation: {more: 1}\n",

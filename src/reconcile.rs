@@ -1,0 +1,47 @@
+//! The loop: follows the repository and the live state, and keeps them together.
+//!
+//! `step` is the whole of its mind: a pure function of a state, an event and the moment, which gives
+//! effects. `drive` is its hands: it carries effects out through the ports and feeds back what came
+//! of them. [`Status`] is its face: a plain snapshot, published after every step, of which metrics,
+//! page and objects are views. What people ask of a running loop is a [`Request`].
+//!
+//! Invariants: nothing is decided from a read that failed, was partial or is old; capacity that goes
+//! is replaced first; what is held back says why.
+
+mod request;
+mod status;
+
+pub use crate::manifest::Mode;
+pub use request::Request;
+pub use status::{
+    ApprovedBy, AwayPhase, Breaker, Going, Held, HeldBy, Past, PlanNow, RepositoryNow, SourceState,
+    Status, Suspension, WorldNow,
+};
+
+use std::sync::Arc;
+
+use tokio::sync::watch;
+
+/// Where the loop publishes: the latest [`Status`], and a wake-up at each new one.
+///
+/// A `tokio::sync::watch`: any number of readers, each of which may skip what it was too slow for.
+#[derive(Debug)]
+pub struct Board(watch::Sender<Arc<Status>>);
+
+/// A reader of a [`Board`]. It works on any thread and in any runtime.
+pub type Reader = watch::Receiver<Arc<Status>>;
+
+impl Board {
+    /// Returns a board that shows `first`, and a reader of it; clone the reader for more.
+    #[must_use]
+    pub fn new(first: Status) -> (Self, Reader) {
+        let (sender, reader) = watch::channel(Arc::new(first));
+        (Self(sender), reader)
+    }
+
+    /// Shows `status` in place of the one before.
+    pub fn publish(&self, status: Status) {
+        // Kept for readers that come later, too.
+        self.0.send_replace(Arc::new(status));
+    }
+}

@@ -1,0 +1,363 @@
+//! A snapshot of what the loop knows: plain values, enough for metrics, page and objects.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use jiff::{SignedDuration, Timestamp};
+use serde::{Deserialize, Serialize};
+
+use crate::apply::Receipt;
+use crate::fleet::{ClusterIdentity, Completeness, Exclusion};
+use crate::ids::{Address, Digest, InstanceId, NodeName, PlanId, PoolName};
+use crate::manifest::Mode;
+use crate::plan::Plan;
+use crate::units::MicroUsd;
+
+/// What the loop knows.
+///
+/// `counters` only ever rise while the process lives. Names and what they count:
+///
+/// | name | counts |
+/// |---|---|
+/// | `reads.git.done`, `.failed` | reads of the repository |
+/// | `reads.world.done`, `.partial`, `.failed` | looks at the world |
+/// | `plans.made`, `.changed` | plans, and those with another digest than the one before |
+/// | `plan_millis` | milliseconds spent on planning |
+/// | `reconciles.nothing`, `.held`, `.applied`, `.partly`, `.refused`, `.interrupted` | how plans ended |
+/// | `apply_millis` | milliseconds spent on applying |
+/// | `launches.asked`, `.done`, `.failed`, `.no_capacity` | launches |
+/// | `terminations.REASON` | machines that went, by reason, such as `empty`, `drifted`, `repair`, `spot` |
+/// | `terminations.failed` | removals that did not come about |
+/// | `evictions.done`, `.blocked` | pods asked to leave, and those that a budget kept |
+/// | `messages.KIND` | interruption messages, by kind |
+/// | `messages.acknowledged` | messages taken off the queue |
+/// | `nominations.made`, `.honoured`, `.dropped` | steered pods |
+/// | `errors.SOURCE` | errors of `git`, `ec2`, `kubernetes`, `queue`, `record`, `lease` |
+/// | `steps`, `step_micros` | steps of the state machine, and what they took |
+/// | `pending.reactions`, `pending.reaction_millis` | bursts of pending pods, from the first pod seen to the launch call |
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Status {
+    /// When the snapshot was taken.
+    pub now: Timestamp,
+    /// When this process began.
+    pub started_at: Timestamp,
+    /// Version of the program.
+    pub version: String,
+    /// Who this replica is, as the lease names it.
+    pub identity: String,
+    /// Whether this replica may act.
+    pub leader: bool,
+    /// Who holds the lease, where somebody else does.
+    pub led_by: Option<String>,
+    /// The cluster.
+    pub cluster: ClusterIdentity,
+    /// What the loop may do.
+    pub mode: Mode,
+    /// Why nothing new is begun, where somebody asked for that.
+    pub suspended: Option<Suspension>,
+    /// Approval and windows are passed over, where somebody asked for that.
+    pub break_glass: Option<Suspension>,
+    /// Breakers that latched.
+    pub breakers: Vec<Breaker>,
+    /// The repository.
+    pub repository: RepositoryNow,
+    /// The world; nothing before the first look.
+    pub world: Option<WorldNow>,
+    /// The current plan; nothing before the first.
+    pub plan: Option<PlanNow>,
+    /// What is carried out now, by plan: the rows, and since when.
+    pub applying: BTreeMap<PlanId, (Vec<Address>, Timestamp)>,
+    /// Plans that were carried out, the newest first; at most [`Status::PAST_MAX`].
+    pub history: Vec<Arc<Past>>,
+    /// Machines that go or are to go, because of something that nobody here decided.
+    pub going: Vec<Going>,
+    /// Offerings that EC2 had no capacity for, and until when they are left out.
+    pub sold_out: Vec<Exclusion>,
+    /// Pools that launch nothing for a while, with the reason and the end.
+    pub quarantined: BTreeMap<PoolName, (String, Timestamp)>,
+    /// What was counted, see above.
+    pub counters: BTreeMap<String, u64>,
+    /// When the loop is next due to look at something by itself.
+    pub wakes_at: Option<Timestamp>,
+}
+
+impl Status {
+    /// Most plans that the history holds.
+    pub const PAST_MAX: usize = 50;
+
+    /// Returns whether the loop has read both the repository and the world at least once.
+    #[must_use]
+    pub fn is_ready(&self) -> bool {
+        self.repository.commit.is_some() && self.world.is_some()
+    }
+}
+
+/// Something that somebody asked for, for a time.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Suspension {
+    /// Why.
+    pub reason: String,
+    /// When it ends by itself.
+    pub until: Option<Timestamp>,
+    /// Since when.
+    pub since: Timestamp,
+    /// Who asked for it.
+    pub by: String,
+}
+
+/// A breaker that latched: nothing of its kind is begun before somebody resets it.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Breaker {
+    /// Its name, such as `launches-not-ready`.
+    pub name: String,
+    /// Since when.
+    pub since: Timestamp,
+    /// What made it latch, with numbers.
+    pub why: String,
+}
+
+/// How a source answers.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
+pub struct SourceState {
+    /// When it was last read well.
+    pub read_at: Option<Timestamp>,
+    /// The last error, where the last read failed, and since when reads fail.
+    pub error: Option<(String, Timestamp)>,
+    /// How many reads in a row have failed.
+    pub failures: u32,
+}
+
+/// The repository as the loop knows it.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
+pub struct RepositoryNow {
+    /// The commit that is served: what plans are made from. Outside of Git the hash of the tree.
+    pub commit: Option<String>,
+    /// A newer commit that was read and is not served yet, with the reason.
+    pub waiting: Option<(String, String)>,
+    /// How reads go.
+    pub reads: SourceState,
+    /// Errors among the problems of what is served.
+    pub problems: u32,
+}
+
+/// The world as the loop last saw it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct WorldNow {
+    /// When it was looked at.
+    pub taken_at: Timestamp,
+    /// How long ago that was, at [`Status::now`].
+    pub age: SignedDuration,
+    /// How complete each source is.
+    pub sources: BTreeMap<String, Completeness>,
+    /// Nodes.
+    pub nodes: u32,
+    /// Nodes that are Ready.
+    pub ready: u32,
+    /// Instances of ours that run or are about to.
+    pub instances: u32,
+    /// Pods that are neither finished nor on their way out.
+    pub pods: u32,
+    /// Those of them that wait for a node.
+    pub pending: u32,
+    /// How long the first of these has waited, where one waits.
+    pub pending_for: Option<SignedDuration>,
+    /// How reads go.
+    pub reads: SourceState,
+}
+
+/// The current plan.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct PlanNow {
+    /// The plan: everything that the repository asks for over what runs, whatever may be done now.
+    pub plan: Arc<Plan>,
+    /// Since when a plan with this digest is current.
+    pub since: Timestamp,
+    /// What keeps changes from being carried out now, by row; a row that is not listed goes.
+    pub held: BTreeMap<Address, HeldBy>,
+}
+
+impl PlanNow {
+    /// Returns the digest of the plan.
+    #[must_use]
+    pub fn digest(&self) -> &Digest {
+        &self.plan.capacity.digest
+    }
+}
+
+/// What keeps a change from being carried out now.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct HeldBy {
+    /// The reason.
+    pub why: Held,
+    /// The same for a person.
+    pub says: String,
+}
+
+/// Why a change is held back.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(tag = "held", rename_all = "kebab-case")]
+pub enum Held {
+    /// This replica does not lead.
+    NotLeader,
+    /// The mode allows no such change.
+    Mode {
+        /// The mode.
+        mode: Mode,
+    },
+    /// Somebody suspended the loop.
+    Suspended {
+        /// Why.
+        reason: String,
+        /// Until when.
+        until: Option<Timestamp>,
+    },
+    /// The plan may not be carried out, whoever approves it.
+    NotApplyable {
+        /// Why.
+        why: String,
+    },
+    /// It is outside the windows.
+    Window {
+        /// When the next opens.
+        opens: Option<Timestamp>,
+    },
+    /// Nobody has approved the plan.
+    NotApproved {
+        /// What would have to be approved.
+        digest: Digest,
+    },
+    /// A pool asks for a confirmation of each removal.
+    NotConfirmed {
+        /// The pool.
+        pool: PoolName,
+    },
+    /// As many machines were launched as may be in that time.
+    LaunchBudget {
+        /// How many may be.
+        most: u32,
+        /// Within how long.
+        within: SignedDuration,
+        /// When the next may be.
+        next: Timestamp,
+    },
+    /// As many machines went as may in that time.
+    RemovalBudget {
+        /// How many may.
+        most: u32,
+        /// Within how long.
+        within: SignedDuration,
+        /// When the next may.
+        next: Timestamp,
+    },
+    /// A removal is begun once it has been planned for a while without a break.
+    Settling {
+        /// When that is.
+        until: Timestamp,
+    },
+    /// Too many nodes are not Ready: whatever is the matter, removing more is no help.
+    MassUnready {
+        /// How many are not.
+        unready: u32,
+        /// Of how many.
+        nodes: u32,
+    },
+    /// A breaker latched.
+    Breaker {
+        /// Its name.
+        name: String,
+    },
+    /// What the pool launched lately did not help.
+    Quarantined {
+        /// The pool.
+        pool: PoolName,
+        /// Until when.
+        until: Timestamp,
+    },
+    /// Another change of the same exchange is held back.
+    Together {
+        /// That one.
+        with: Address,
+    },
+    /// It is being carried out, or something that it depends on is.
+    UnderWay,
+}
+
+/// A plan that was carried out, or partly.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Past {
+    /// The plan.
+    pub plan_id: PlanId,
+    /// What it decided.
+    pub digest: Digest,
+    /// The commit it was made from.
+    pub commit: String,
+    /// How it came to be approved.
+    pub approved: ApprovedBy,
+    /// When it began.
+    pub started_at: Timestamp,
+    /// When it ended.
+    pub ended_at: Timestamp,
+    /// What was done; absent where it was refused before the first write.
+    pub receipt: Option<Receipt>,
+    /// Why it was refused.
+    pub refused: Option<String>,
+    /// Outcomes by name (`done`, `already-done`, `dropped`, `skipped`, `given-up`, `failed`).
+    pub outcomes: BTreeMap<String, u32>,
+    /// Price per hour before and after, as the plan had it.
+    pub hourly_before: MicroUsd,
+    /// Price per hour after, as the plan had it.
+    pub hourly_after: MicroUsd,
+}
+
+/// How a plan came to be approved.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "by", rename_all = "kebab-case")]
+pub enum ApprovedBy {
+    /// By its commit, which is on the branch.
+    Merge,
+    /// By somebody who approved its digest.
+    Digest {
+        /// Who.
+        who: String,
+    },
+    /// By the policies, none of which objects.
+    Policy,
+    /// By nobody: the glass was broken.
+    BreakGlass {
+        /// Who broke it.
+        who: String,
+        /// Why.
+        reason: String,
+    },
+}
+
+/// A machine that goes, because of something that nobody here decided.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Going {
+    /// The machine.
+    pub instance: InstanceId,
+    /// Its node, where one has joined.
+    pub node: Option<NodeName>,
+    /// Why, such as `spot-interruption`, `rebalance`, `health`, `state-change`, `not-ready`.
+    pub why: String,
+    /// When this was learned.
+    pub since: Timestamp,
+    /// When it is gone, whatever is done; absent where there is no deadline.
+    pub deadline: Option<Timestamp>,
+    /// How far it has come.
+    pub phase: AwayPhase,
+}
+
+/// How far a machine that goes has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum AwayPhase {
+    /// Known, and not cordoned yet.
+    Noted,
+    /// Cordoned; capacity for its pods comes.
+    Replacing,
+    /// Its pods leave.
+    Draining,
+    /// Told to end.
+    Ending,
+}
