@@ -13,6 +13,7 @@ mod crash;
 mod embedded;
 #[cfg(feature = "cluster")]
 mod faults;
+mod install;
 #[cfg(feature = "cluster")]
 mod journey;
 #[cfg(feature = "cluster")]

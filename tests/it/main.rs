@@ -7,6 +7,7 @@
 
 mod binary;
 mod conformance;
+mod delivery;
 mod deploy;
 mod golden;
 mod hostile;

@@ -1,0 +1,258 @@
+//! What `deploy/` installs: the chart, the plain manifests made from it, and the image they name.
+//!
+//! The chart is rendered with a real Helm where there is one (`.ci/tools` brings it); without, the
+//! plain manifests are held to the same rules, and what was not rendered is said on stderr.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use serde_json::{Value as Json, json};
+
+use crate::golden;
+
+const CHART: &str = "deploy/helm/fleetwright";
+const MANIFESTS: &str = "deploy/kubernetes/fleetwright.yaml";
+const ROLES: &str = "deploy/kubernetes/rbac.yaml";
+const COPY_OF_ROLES: &str = "deploy/helm/fleetwright/files/roles.yaml";
+
+const HEAD: &str = "\
+# The controller as plain manifests: what the chart in deploy/helm makes of its defaults. Replace
+# ${REPOSITORY} (the URL of the repository that says what the cluster needs) and ${REGION}, apply
+# deploy/kubernetes/crds.yaml first, and give the service account the role of deploy/aws/controller.json
+# by EKS Pod Identity, or by the annotation eks.amazonaws.com/role-arn.
+apiVersion: v1
+kind: Namespace
+metadata:
+  name: fleetwright
+  labels:
+    pod-security.kubernetes.io/enforce: restricted
+    pod-security.kubernetes.io/enforce-version: latest
+";
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn read(path: &str) -> String {
+    fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
+fn documents(text: &str) -> Vec<Json> {
+    let parts = text.split("\n---\n").filter(|part| !part.trim().is_empty());
+    parts.map(|part| serde_saphyr::from_str(part).expect("YAML")).collect()
+}
+
+/// Returns a real Helm, not the stand-in of another test.
+fn helm() -> Option<PathBuf> {
+    let path = std::env::var_os("PATH")?;
+    let found = std::env::split_paths(&path).map(|folder| folder.join("helm"));
+    found.into_iter().find(|program| program.is_file())
+}
+
+/// Renders the chart; `None`, with the reason on stderr, where there is no Helm.
+fn render(settings: &[&str]) -> Option<Output> {
+    let Some(helm) = helm() else {
+        // Nobody may be listening.
+        let _ = writeln!(io::stderr(), "not run: there is no helm, so the chart is not rendered");
+        return None;
+    };
+    let home = tempfile::tempdir().expect("a folder");
+    let mut command = Command::new(helm);
+    command.args(["template", "fleetwright", CHART, "--namespace", "fleetwright"]);
+    command.args(settings.iter().flat_map(|setting| ["--set", *setting]));
+    let ran = command.current_dir(root()).env("HOME", home.path()).output();
+    Some(ran.expect("helm runs"))
+}
+
+/// Returns what comes of settings that are good.
+fn rendered(settings: &[&str]) -> Option<String> {
+    let ran = render(settings)?;
+    assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
+    Some(String::from_utf8(ran.stdout).expect("text"))
+}
+
+fn of_kind<'a>(objects: &'a [Json], kind: &str) -> Vec<&'a Json> {
+    objects.iter().filter(|object| object["kind"] == kind).collect()
+}
+
+/// Returns the rules of each role, by namespace and the name that `name` makes of its own.
+fn rules(objects: &[Json], name: impl Fn(&str) -> String) -> BTreeMap<(String, String), Json> {
+    let roles = of_kind(objects, "ClusterRole").into_iter().chain(of_kind(objects, "Role"));
+    let row = |role: &Json| {
+        let meta = &role["metadata"];
+        let namespace = meta["namespace"].as_str().unwrap_or_default().to_owned();
+        ((namespace, name(meta["name"].as_str().expect("a name"))), role["rules"].clone())
+    };
+    roles.map(row).collect()
+}
+
+#[test]
+fn the_roles_of_the_chart_are_those_of_the_plain_manifests() {
+    let is_role =
+        |part: &&str| part.contains("\nkind: Role\n") || part.contains("\nkind: ClusterRole\n");
+    let text = read(ROLES);
+    let roles: Vec<&str> = text.split("\n---\n").filter(is_role).map(str::trim_end).collect();
+    assert!(roles.len() > 3, "{}", roles.len());
+    golden::hold(COPY_OF_ROLES, &format!("{}\n", roles.join("\n---\n"))).expect("the same roles");
+}
+
+#[test]
+fn the_plain_manifests_are_what_the_chart_makes_of_its_defaults() {
+    let settings = ["repository.url=${REPOSITORY}", "aws.region=${REGION}"];
+    let Some(text) = rendered(&settings) else { return };
+    let of_helm = |line: &&str| {
+        line.starts_with("# Source: ") || line.trim() == "app.kubernetes.io/managed-by: Helm"
+    };
+    let lines: Vec<&str> = text.lines().filter(|line| !of_helm(line)).collect();
+    let text = format!("{HEAD}{}\n", lines.join("\n")).replace("\n\n---\n", "\n---\n");
+    golden::hold(MANIFESTS, &text).expect("the chart's defaults");
+}
+
+#[test]
+fn the_controller_may_do_what_its_roles_say_and_nothing_else() {
+    let wanted = rules(&documents(&read(ROLES)), str::to_owned);
+    let objects = documents(&read(MANIFESTS));
+    let found = rules(&objects, |name| name.replacen("-controller-", "-", 1));
+    assert_eq!(found, wanted);
+    let bindings: Vec<&Json> = ["ClusterRoleBinding", "RoleBinding"]
+        .iter()
+        .flat_map(|kind| of_kind(&objects, kind))
+        .collect();
+    assert_eq!(bindings.len(), wanted.len());
+    for binding in bindings {
+        let account = json!([{ "kind": "ServiceAccount", "name": "fleetwright", "namespace": "fleetwright" }]);
+        assert_eq!(binding["subjects"], account);
+        assert_eq!(binding["roleRef"]["name"], binding["metadata"]["name"]);
+    }
+    for ((namespace, name), rules) in &wanted {
+        for rule in rules.as_array().expect("rules") {
+            let text = rule.to_string();
+            assert!(
+                !text.contains("\"*\"") && !text.contains("\"secrets\""),
+                "{namespace}/{name}: {text}"
+            );
+        }
+    }
+}
+
+#[test]
+fn the_controller_runs_with_nothing_that_the_restricted_standard_forbids() {
+    let objects = documents(&read(MANIFESTS));
+    let [deployment] = of_kind(&objects, "Deployment")[..] else { panic!("one deployment") };
+    let pod = &deployment["spec"]["template"]["spec"];
+    assert_eq!(pod["securityContext"]["runAsNonRoot"], true);
+    assert_eq!(pod["securityContext"]["seccompProfile"]["type"], "RuntimeDefault");
+    for key in ["hostNetwork", "hostPID", "hostIPC"] {
+        assert_eq!(pod[key], Json::Null, "{key}");
+    }
+    let [container] = &pod["containers"].as_array().expect("containers")[..] else {
+        panic!("one container")
+    };
+    let security = &container["securityContext"];
+    assert_eq!(security["allowPrivilegeEscalation"], false);
+    assert_eq!(security["readOnlyRootFilesystem"], true);
+    assert_eq!(security["capabilities"], json!({ "drop": ["ALL"] }));
+    // Where it writes is there, and empty.
+    let volumes = pod["volumes"].as_array().expect("volumes");
+    let kinds = volumes.iter().map(|volume| volume["emptyDir"].is_object());
+    assert!(kinds.clone().count() == 2 && kinds.clone().all(|is| is), "{volumes:?}");
+}
+
+#[test]
+fn two_replicas_stand_apart_and_off_the_nodes_that_they_remove() {
+    let objects = documents(&read(MANIFESTS));
+    let [deployment] = of_kind(&objects, "Deployment")[..] else { panic!("one deployment") };
+    assert_eq!(deployment["spec"]["replicas"], 2);
+    let selector = &deployment["spec"]["selector"];
+    let [budget] = of_kind(&objects, "PodDisruptionBudget")[..] else { panic!("one budget") };
+    assert_eq!(budget["spec"], json!({ "maxUnavailable": 1, "selector": selector }));
+    let pod = &deployment["spec"]["template"]["spec"];
+    let spread = pod["topologySpreadConstraints"].as_array().expect("constraints");
+    let hard = |one: &&Json| one["whenUnsatisfiable"] == "DoNotSchedule";
+    let hard: Vec<&Json> = spread.iter().filter(hard).map(|one| &one["topologyKey"]).collect();
+    assert_eq!(hard, ["kubernetes.io/hostname"]);
+    let terms = &pod["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"];
+    let expressions = terms["nodeSelectorTerms"][0]["matchExpressions"].as_array().expect("terms");
+    let keys: Vec<&Json> = expressions.iter().map(|one| &one["key"]).collect();
+    assert_eq!(keys, [fleetwright::fleet::KEY_LABEL, "karpenter.sh/nodepool"]);
+    assert!(expressions.iter().all(|one| one["operator"] == "DoesNotExist"));
+}
+
+/// Settings that every installation needs.
+const URL: &str = "repository.url=https://example.com/fleet.git";
+
+#[test]
+fn what_the_chart_is_set_to_reaches_the_pod() {
+    let role = "arn:aws:iam::111122223333:role/fleet";
+    let settings = [
+        URL,
+        "repository.secretName=git",
+        "mode=full",
+        &format!("aws.roleArn={role}"),
+        "image.digest=sha256:0000000000000000000000000000000000000000000000000000000000000000",
+        "nodeSelector.group=system",
+        "serviceMonitor.enabled=true",
+        "networkPolicy.enabled=true",
+        "extraArgs[0]=--steer",
+        "podDisruptionBudget.enabled=false",
+    ];
+    let Some(text) = rendered(&settings) else { return };
+    let objects = documents(&text);
+    let [account] = of_kind(&objects, "ServiceAccount")[..] else { panic!("one account") };
+    assert_eq!(account["metadata"]["annotations"]["eks.amazonaws.com/role-arn"], role);
+    let [deployment] = of_kind(&objects, "Deployment")[..] else { panic!("one deployment") };
+    let pod = &deployment["spec"]["template"]["spec"];
+    assert_eq!(pod["nodeSelector"]["group"], "system");
+    let container = &pod["containers"][0];
+    let image = container["image"].as_str().expect("an image");
+    assert!(image.contains("/fleetwright@sha256:0000"), "{image}");
+    let arguments = container["args"].to_string();
+    for part in ["\"run\",\"https://example.com/fleet.git\"", "--mode=full", "\"--steer\""] {
+        assert!(arguments.contains(part), "{part}: {arguments}");
+    }
+    assert!(container["env"].to_string().contains("/etc/fleetwright/git/known_hosts"));
+    let secret = pod["volumes"].as_array().expect("volumes").iter().find(|v| v["name"] == "git");
+    assert_eq!(secret.expect("the secret")["secret"]["secretName"], "git");
+    let [monitor] = of_kind(&objects, "ServiceMonitor")[..] else { panic!("one monitor") };
+    assert_eq!(monitor["spec"]["endpoints"][0]["path"], "/metrics");
+    assert_eq!(of_kind(&objects, "NetworkPolicy").len(), 1);
+    assert_eq!(of_kind(&objects, "PodDisruptionBudget").len(), 0);
+}
+
+#[test]
+fn settings_that_cannot_be_meant_are_refused_by_name() {
+    for (settings, named) in [
+        (vec![], "repository.url is required"),
+        (vec![URL, "mode=yolo"], "mode"),
+        (vec![URL, "replicas=0"], "replicas"),
+        (vec!["repository.url=https://me:secret@example.com/fleet.git"], "url"),
+        (vec![URL, "aws.roleArn=fleet"], "roleArn"),
+        (vec![URL, "image.digest=latest"], "digest"),
+        (vec![URL, "serviceAccount.create=false"], "serviceAccount.name is required"),
+        (vec![URL, "nodeselector.group=system"], "nodeselector"),
+    ] {
+        let Some(ran) = render(&settings) else { return };
+        let said = String::from_utf8_lossy(&ran.stderr);
+        assert!(!ran.status.success() && said.contains(named), "{settings:?}: {said}");
+    }
+}
+
+#[test]
+fn the_image_is_built_from_what_is_named_and_runs_as_nobody() {
+    let text = read("deploy/Dockerfile");
+    let stages: Vec<&str> = text.split("\nFROM ").skip(1).collect();
+    let [_, program, controller] = &stages[..] else { panic!("three stages") };
+    for stage in [program, controller] {
+        assert!(stage.contains("\nUSER 65532:65532\n"), "{stage}");
+        assert!(stage.contains("ENTRYPOINT [\"/usr/bin/fleetwright\"]"), "{stage}");
+    }
+    assert!(text.contains("cargo build --locked --release --features cluster"));
+    // Everything that is compiled gets into the build, and nothing else.
+    for line in read("deploy/Dockerfile.dockerignore").lines() {
+        let named = line.strip_prefix('!');
+        assert!(named.is_none_or(|path| root().join(path).exists()), "{line}");
+    }
+}
