@@ -57,8 +57,9 @@ pub use cron::Schedule;
 pub(crate) use fleet::normal_path;
 pub use fleet::{
     ApprovalRule, Autoscaled, ClusterSettings, Commitment, CommitmentKind, ConsolidationSettings,
-    ControllerSettings, DeliverySettings, DemandSettings, Fleet, GuardSettings, MergedBy, Mode,
-    Most, Rate, Renderer, Signer, SignerKey, Source, TrustedKey, Window, is_read, read_fleet,
+    ControllerSettings, DeliverySettings, DemandSettings, FailureDomains, Fleet, GuardSettings,
+    MergedBy, Mode, Most, Rate, Renderer, Shares, Signer, SignerKey, Source, TrustedKey, Window,
+    is_read, read_fleet,
 };
 pub use group::{DISCOVERY_PREFIX, DISCOVERY_TAG, GroupKind, NodeGroup};
 pub(crate) use layout::KUSTOMIZATION;

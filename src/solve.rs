@@ -43,6 +43,7 @@ mod seats;
 mod seek;
 mod settle;
 mod shape;
+mod shares;
 mod stand_ins;
 mod standing;
 mod survey;
@@ -81,8 +82,9 @@ pub use offer::{
 };
 pub use standing::{Circumstances, Fate, Standing};
 pub use target::{
-    Alternative, BlockReason, Contest, KeepReason, Launch, LaunchReason, NewNode, Place, Rejection,
-    Relaxed, Retire, RetireReason, Target, Unplaced, Unsteered, workload_key,
+    Alternative, Beyond, BlockReason, Contest, DomainKind, KeepReason, KeptApart, Launch,
+    LaunchReason, NewNode, Place, Rejection, Relaxed, Retire, RetireReason, Target, Unplaced,
+    Unsteered, workload_key,
 };
 
 use std::num::NonZero;
@@ -97,7 +99,7 @@ use crate::manifest::Desired;
 use crate::units::MicroUsd;
 use assemble::Assembly;
 use attach::AttachRules;
-use converge::Passes;
+use converge::{Answer, Passes};
 use fixed::FixedNodes;
 use pace::Pace;
 use parts::Apart;
@@ -216,10 +218,12 @@ pub struct Packed {
 pub fn packing(input: &Input, with_bound: bool) -> Packed {
     let Prepared { apart, offers, standing, fixed: _, pace } = Prepared::of(input);
     let (demand, list) = (&apart.demand, &offers.list);
+    let shares = shares::Limits::new(&input.desired.failure_domains);
+    let standing = &*standing;
     let passes =
-        Passes { input, demand, offers: list, standing: &standing, pace: &pace, eventful: true };
-    let model = passes.model(&apart.demand.groups, &standing);
-    let stage = passes.stage(&apart.demand, &standing, &model);
+        Passes { input, demand, offers: list, standing, pace: &pace, shares, eventful: true };
+    let model = passes.model(&apart.demand.groups, standing);
+    let stage = passes.stage(&apart.demand, standing, &model);
     let layout = consolidate::without_leavers(&stage.ground);
     let left = layout.packing.left_over();
     let kept = layout.kept.iter().filter(|kept| **kept).count();
@@ -278,13 +282,21 @@ pub fn solve(input: &Input) -> Solution {
     let Prepared { apart, offers, mut standing, fixed, pace } = Prepared::of(input);
     let groups = &apart.demand.groups;
     let (demand, list) = (&apart.demand, &offers.list);
-    let passes =
-        Passes { input, demand, offers: list, standing: &standing, pace: &pace, eventful: true };
-    let model = passes.model(groups, &standing);
-    let (outcome, eventful) = passes.run_at_best(&model);
+    let shares = shares::Limits::new(&input.desired.failure_domains);
+    let passes = Passes {
+        input,
+        demand,
+        offers: list,
+        standing: &standing,
+        pace: &pace,
+        shares,
+        eventful: true,
+    };
+    let Answer { outcome, model, eventful, kept_apart } = passes.answer();
     let passes = Passes { eventful, ..passes };
     let assembly = Assembly {
         input,
+        field: passes.field(groups, &standing),
         model: &model,
         groups,
         offers: &offers.list,
@@ -321,6 +333,7 @@ pub fn solve(input: &Input) -> Solution {
         orders: orders((groups, &offers.list), &standing, (&outcome, eventful)),
         unsteered: input.settings.steer.then(|| passes.unsteered(&model, &outcome)),
         lower_bound: passes.bound(&outcome),
+        failure_domains: kept_apart,
     };
     standing.retain(|node| !fixed.contains(&node.name));
     Solution { target, standing, refusals }

@@ -189,6 +189,7 @@ pub(super) fn capacity(observed: &Observed, waves: Vec<Wave>) -> Capacity {
             orders: Vec::new(),
             packed_hourly: MicroUsd::ZERO,
             unsteered: None,
+            failure_domains: None,
         },
         placements: Vec::new(),
         unschedulable: Vec::new(),

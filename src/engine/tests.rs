@@ -1,5 +1,6 @@
 //! The whole line on the fleets of the source documents.
 
+mod failures;
 mod pinned;
 mod pools;
 mod resources;

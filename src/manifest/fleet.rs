@@ -18,7 +18,7 @@ use jiff::SignedDuration;
 
 use super::pool::MinValuesPolicy;
 use crate::fargate::Rates;
-use crate::ids::{Origin, Region, ZoneId, ZoneName};
+use crate::ids::{Origin, PoolName, Region, ZoneId, ZoneName};
 use crate::pod::TopologySpread;
 use crate::units::MicroUsd;
 
@@ -61,6 +61,8 @@ pub struct Fleet {
     /// What pods that ask for no spreading are spread by, as the configuration of the scheduler
     /// says; `None`: as the scheduler does unless it is told otherwise.
     pub default_spread: Option<Vec<TopologySpread>>,
+    /// How much may go down with one node or one zone, by pool.
+    pub failure_domains: BTreeMap<PoolName, FailureDomains>,
     /// Node groups, by name, and whether this program resizes them.
     pub groups: BTreeMap<String, bool>,
     /// What Fargate costs; `None`: it is not priced.
@@ -208,6 +210,26 @@ impl Default for ConsolidationSettings {
     }
 }
 
+/// How much of what runs in a pool may go down with one node or one zone.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FailureDomains {
+    /// Where it is written.
+    pub origin: Origin,
+    /// Of the pods of each workload.
+    pub workload: Shares,
+    /// Of all pods in the pool.
+    pub pods: Shares,
+}
+
+/// How much one node and one zone may hold, in thousandths of a percent; `None`: all of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Shares {
+    /// One node.
+    pub node: Option<u32>,
+    /// One zone.
+    pub zone: Option<u32>,
+}
+
 impl Default for Fleet {
     fn default() -> Self {
         Self {
@@ -230,6 +252,7 @@ impl Default for Fleet {
             consolidation: ConsolidationSettings::default(),
             min_values_policy: MinValuesPolicy::default(),
             default_spread: None,
+            failure_domains: BTreeMap::new(),
             groups: BTreeMap::new(),
             fargate: None,
         }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use jiff::SignedDuration;
 
 use super::cron::Schedule;
+use super::fleet::FailureDomains;
 use super::group::NodeGroup;
 use super::pool::{MinValuesPolicy, NodeClass, Overlay, Pool};
 use super::scaling::{ScaleTarget, Scaler, VerticalScaler};
@@ -93,6 +94,8 @@ pub struct Desired {
     pub min_values_policy: MinValuesPolicy,
     /// What pods that ask for no spreading are spread by, where the scheduler was told so.
     pub default_spread: Option<Vec<TopologySpread>>,
+    /// How much may go down with one node or one zone, by pool.
+    pub failure_domains: BTreeMap<PoolName, FailureDomains>,
     /// Labels of namespaces that the repository declares.
     pub namespaces: BTreeMap<Namespace, Labels>,
     /// Priority classes, by name.

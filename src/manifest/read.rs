@@ -57,6 +57,7 @@ pub fn read_rendered(tree: &Tree, fleet: &Fleet, renderings: &Renderings) -> Des
     desired.lead = fleet.demand.lead;
     desired.min_values_policy = fleet.min_values_policy;
     desired.default_spread.clone_from(&fleet.default_spread);
+    desired.failure_domains.clone_from(&fleet.failure_domains);
     desired.fargate_rates = fleet.fargate;
     for name in fleet.groups.keys().filter(|name| !desired.node_groups.contains_key(name.as_str()))
     {
@@ -70,6 +71,17 @@ pub fn read_rendered(tree: &Tree, fleet: &Fleet, renderings: &Renderings) -> Des
             ),
             hint: Some("add it to the ClusterConfig, or remove the setting".to_owned()),
         });
+    }
+    for (pool, limits) in &desired.failure_domains {
+        if !desired.pools.contains_key(pool) {
+            report.add(Problem {
+                origin: limits.origin.clone(),
+                severity: Severity::Error,
+                object: "Fleet".to_owned(),
+                message: format!("`spec.failureDomains.{pool}` names a pool that is not declared"),
+                hint: Some("write the name of a NodePool".to_owned()),
+            });
+        }
     }
     for group in desired.node_groups.values_mut() {
         group.manage = fleet.groups.get(group.name.as_str()).copied().unwrap_or(false);

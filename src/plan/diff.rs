@@ -110,6 +110,7 @@ pub fn diff(parts: Parts) -> Plan {
                 orders: solution.target.orders.clone(),
                 packed_hourly: solution.target.packed,
                 unsteered: solution.target.unsteered,
+                failure_domains: solution.target.failure_domains.clone(),
             },
             placements: rows.placements,
             unschedulable,

@@ -617,6 +617,7 @@ fn capacity() -> Capacity {
             orders: Vec::new(),
             packed_hourly: MicroUsd(373_000),
             unsteered: None,
+            failure_domains: None,
         },
         placements: vec![place("api", "2", 1), place("batch", "3", 2)],
         unschedulable: vec![UnschedulableRow {

@@ -35,8 +35,8 @@ pub use crate::fargate::{Rates as FargateRates, Size as FargateSize};
 pub use crate::fleet::{ClusterIdentity, Completeness, KEY_LABEL};
 pub use crate::pod::Taint;
 pub use crate::solve::{
-    Alternative, BlockReason, KeepReason, LaunchReason, Rejection, Relaxed, RetireReason,
-    Unsteered, workload_key,
+    Alternative, Beyond, BlockReason, DomainKind, KeepReason, KeptApart, LaunchReason, Rejection,
+    Relaxed, RetireReason, Unsteered, workload_key,
 };
 
 use crate::ids::{Address, Digest, Origin, PlanId};

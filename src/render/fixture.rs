@@ -78,6 +78,7 @@ fn capacity(base: Base) -> Capacity {
             orders: Vec::new(),
             packed_hourly: MicroUsd::ZERO,
             unsteered: None,
+            failure_domains: None,
         },
         placements: Vec::new(),
         unschedulable: Vec::new(),

@@ -3,10 +3,11 @@
 use super::amount::{dollars, gib, hourly, signed_dollars, span};
 use super::page::{Page, Span, Tone, plain};
 use super::row::{Row, Symbol, count};
+use crate::ids::WorkloadId;
 use crate::plan::Plan;
 use crate::plan::wire::{
-    Base, BaseWorld, Change, Completeness, DemandMode, ModeRow, NodeState, PodTotals, Summary,
-    Unsteered,
+    Base, BaseWorld, Beyond, Change, Completeness, DemandMode, DomainKind, ModeRow, NodeState,
+    PodTotals, Summary, Unsteered,
 };
 use crate::units::MicroUsd;
 
@@ -133,6 +134,7 @@ fn money(plan: &Plan) -> Vec<Span> {
     if cost.lower_bound_hourly != MicroUsd::ZERO {
         items.push(plain(format!("{} % above the lower bound", cost.gap_percent)));
     }
+    items.extend(kept_apart(plan));
     items
 }
 
@@ -156,6 +158,26 @@ fn mode(row: &ModeRow, plan: &Plan) -> Vec<Span> {
         items.push(Span::new(&format!("{unschedulable} unschedulable"), Tone::Warning));
     }
     items
+}
+
+/// Says which node or zone holds more than it is to.
+fn beyond(beyond: &Beyond) -> String {
+    let Beyond { pool, workload, domain, holds, of, most } = beyond;
+    let whose = workload.as_ref().map_or_else(|| "all pods".to_owned(), WorkloadId::to_string);
+    let domain = match domain {
+        DomainKind::Node => "one node",
+        DomainKind::Zone => "one zone",
+    };
+    format!(
+        "Beyond spec.failureDomains: of {whose}, {holds} of {of} are in {domain} of pool {pool}, which \
+         is to hold {most} at most."
+    )
+}
+
+/// Says what limits of failure domains cost.
+fn kept_apart(plan: &Plan) -> Option<Span> {
+    let apart = plan.capacity.placement.failure_domains.as_ref()?;
+    Some(plain(format!("{} of it for failure domains", hourly(apart.hourly))))
 }
 
 /// Says what a steered plan would lack if the scheduler went its own way.
@@ -185,6 +207,8 @@ pub(super) fn standing(plan: &Plan) -> Vec<String> {
         );
     }
     lines.extend(plan.capacity.placement.unsteered.map(|without| steering(&without)));
+    let apart = plan.capacity.placement.failure_domains.as_ref();
+    lines.extend(apart.into_iter().flat_map(|apart| &apart.beyond).map(beyond));
     for (source, completeness) in &plan.capacity.base.world.sources {
         match completeness {
             Completeness::Complete => {}

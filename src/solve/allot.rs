@@ -19,6 +19,7 @@ mod tallies;
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::offer::Offer;
+use super::shares;
 use super::standing::Standing;
 use crate::demand::PodGroup;
 use crate::ids::{LabelKey, Labels, Namespace};
@@ -26,16 +27,14 @@ use crate::pod::HostPort;
 use crate::requirement::{Requirements, key};
 use domains::Domains;
 pub(super) use domains::lies_within;
-use relations::{Kind, Relation, relations};
+use relations::relations;
+pub(super) use relations::{Kind, Relation};
 
 /// Returns, for each group, the labels whose values decide about its pods: those of its own required
 /// rules, and of the rules of others that speak of it.
-pub(super) fn ties(
-    groups: &[PodGroup],
-    namespaces: &BTreeMap<Namespace, Labels>,
-) -> Vec<BTreeSet<LabelKey>> {
-    let mut ties = vec![BTreeSet::new(); groups.len()];
-    for Relation { carrier, key, members, set: _, kind: _ } in relations(groups, namespaces) {
+pub(super) fn ties(field: Field) -> Vec<BTreeSet<LabelKey>> {
+    let mut ties = vec![BTreeSet::new(); field.groups.len()];
+    for Relation { carrier, key, members, set: _, kind: _ } in rules_of(field) {
         for group in members.iter().chain([&carrier]) {
             ties[*group].insert(key.clone());
         }
@@ -83,6 +82,18 @@ pub(super) struct Field<'a> {
     pub offers: &'a [Offer],
     pub standing: &'a [Standing],
     pub namespaces: &'a BTreeMap<Namespace, Labels>,
+    /// How much one node or zone may hold.
+    pub shares: shares::Limits<'a>,
+}
+
+/// Returns what the pods to place require of each other, and what is required of them together.
+fn rules_of(field: Field) -> Vec<Relation> {
+    let mut relations = relations(field.groups, field.namespaces);
+    if !field.shares.are_none() {
+        let sets = relations.iter().map(|relation| relation.set + 1).max().unwrap_or(0);
+        relations.extend(field.shares.relations(field, sets));
+    }
+    relations
 }
 
 impl Allotment {
@@ -115,7 +126,7 @@ impl Allotment {
 
     /// Returns where the pods of each group go, and the rules they keep on one node.
     pub(super) fn of(field: Field) -> Self {
-        let relations = relations(field.groups, field.namespaces);
+        let relations = rules_of(field);
         let ports = port_rules(field.groups);
         if relations.is_empty() && ports.is_empty() {
             return Self::free(field.groups);

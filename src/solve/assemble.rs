@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::allot::Field;
 use super::consolidate::{Consolidated, Declined};
 use super::exchange::{Changes, Exchange, Exchanges};
 use super::layout::Counts;
@@ -24,6 +25,7 @@ use crate::units::MicroUsd;
 /// What concrete answers are made from.
 pub(super) struct Assembly<'a> {
     pub input: &'a Input<'a>,
+    pub field: Field<'a>,
     pub model: &'a Model,
     pub groups: &'a [PodGroup],
     pub offers: &'a [Offer],
@@ -50,7 +52,7 @@ impl Assembly<'_> {
     pub(super) fn new_nodes(&self) -> Vec<Launch> {
         let settled = &self.outcome.settled;
         let limits = self.limits();
-        let ties = super::allot::ties(self.groups, &self.input.desired.namespaces);
+        let ties = super::allot::ties(self.field);
         let mut memo: BTreeMap<(usize, &Counts), Others> = BTreeMap::new();
         let mut launches = Vec::with_capacity(settled.offers.len());
         let on_it = pods_by_launch(&settled.placements, settled.offers.len());

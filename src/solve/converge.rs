@@ -17,10 +17,11 @@ use super::offer::Offer;
 use super::pace::Pace;
 use super::pack::{Opened, Packing};
 use super::rehearse::{Placements, Settled, Stage, Verdict};
+use super::shares::Map;
 use super::standing::{Fate, Standing};
 use super::survey::Single;
-use super::target::{Place, Unsteered};
-use super::{Input, Settings, groups};
+use super::target::{KeptApart, Place, Unsteered};
+use super::{Input, Settings, groups, shares};
 use crate::demand::{Demand, PodGroup};
 use crate::ids::NodeName;
 use crate::units::MicroUsd;
@@ -40,11 +41,49 @@ pub(super) struct Passes<'a> {
     pub standing: &'a [Standing],
     /// How many of these may go.
     pub pace: &'a Pace,
+    /// How much one node or zone may hold.
+    pub shares: shares::Limits<'a>,
     /// Whether pods are rehearsed to come while nodes come up and are drained as well.
     pub eventful: bool,
 }
 
+/// An answer, and the problem that it is one to.
+pub(super) struct Answer {
+    pub outcome: Consolidated,
+    pub model: Model,
+    /// Whether it was rehearsed with what happens meanwhile.
+    pub eventful: bool,
+    /// What it comes to that one node or zone may only hold so much.
+    pub kept_apart: Option<KeptApart>,
+}
+
 impl Passes<'_> {
+    /// Returns the answer to the whole problem.
+    ///
+    /// Limits to what one node or zone holds give way where more pods would have no place.
+    pub(super) fn answer(&self) -> Answer {
+        let limited = self.answer_alone();
+        if self.shares.are_none() {
+            return limited;
+        }
+        let free = Passes { shares: shares::Limits::none(), ..*self }.answer_alone();
+        let left = |answer: &Answer| answer.outcome.settled.unplaced.values().sum::<u32>();
+        let price = |answer: &Answer| answer.outcome.settled.layout.price;
+        let dearer = (price(&limited) - price(&free)).max(MicroUsd::ZERO);
+        let (answer, hourly) =
+            if left(&limited) > left(&free) { (free, MicroUsd::ZERO) } else { (limited, dearer) };
+        let settled = &answer.outcome.settled;
+        let map = Map { standing: self.standing, offers: self.offers, chosen: &settled.offers };
+        let beyond = self.shares.beyond(&settled.placements, &self.demand.groups, map);
+        Answer { kept_apart: Some(KeptApart { hourly, beyond }), ..answer }
+    }
+
+    fn answer_alone(&self) -> Answer {
+        let model = self.model(&self.demand.groups, self.standing);
+        let (outcome, eventful) = self.run_at_best(&model);
+        Answer { outcome, model, eventful, kept_apart: None }
+    }
+
     /// Returns the answer, and whether it was rehearsed with what happens meanwhile: where no fleet
     /// holds every pod then, one that holds more of them otherwise is the better answer.
     pub(super) fn run_at_best(&self, model: &Model) -> (Consolidated, bool) {
@@ -103,10 +142,18 @@ impl Passes<'_> {
 
     /// Returns the problem of placing `groups`, of which some run on `standing`.
     pub(super) fn model(&self, groups: &[PodGroup], standing: &[Standing]) -> Model {
-        let namespaces = &self.input.desired.namespaces;
-        let field = Field { groups, offers: self.offers, standing, namespaces };
         let supply = Supply { offers: self.offers, standing, daemons: &self.demand.daemons };
-        Model::of(groups, &Allotment::of(field), supply)
+        Model::of(groups, &Allotment::of(self.field(groups, standing)), supply)
+    }
+
+    /// Returns what rules between pods are looked for in.
+    pub(super) fn field<'f>(
+        &'f self,
+        groups: &'f [PodGroup],
+        standing: &'f [Standing],
+    ) -> Field<'f> {
+        let namespaces = &self.input.desired.namespaces;
+        Field { groups, offers: self.offers, standing, namespaces, shares: self.shares }
     }
 
     /// Plays the runs over a fleet that was found with pods seen as running which are yet to come:
@@ -125,9 +172,7 @@ impl Passes<'_> {
         let (settled, standing) = (&outcome.settled, self.standing);
         let groups = &self.demand.groups;
         let supply = Supply { offers: self.offers, standing, daemons: &self.demand.daemons };
-        let namespaces = &self.input.desired.namespaces;
-        let field = Field { groups, offers: self.offers, standing, namespaces };
-        let model = Model::of(groups, &Allotment::loose(field), supply);
+        let model = Model::of(groups, &Allotment::loose(self.field(groups, standing)), supply);
         let placed = |(group, planned): &(usize, u32)| {
             planned.saturating_sub(settled.unplaced.get(group).copied().unwrap_or(0))
         };
@@ -192,7 +237,8 @@ impl Passes<'_> {
         let stage = stage.steered(steer).eventful(self.eventful);
         let is_there = |name: &NodeName| standing.iter().any(|node| node.name == *name);
         let gone = self.standing.iter().map(|node| &node.name).filter(|name| !is_there(name));
-        stage.for_purpose(self.input.purpose, workers).at_pace(self.pace.without(gone))
+        let stage = stage.for_purpose(self.input.purpose, workers);
+        stage.at_pace(self.pace.without(gone)).limited(self.shares)
     }
 
     /// Returns what the fleet lacks for every order to pass if no nomination is honoured.

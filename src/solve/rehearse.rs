@@ -15,6 +15,7 @@ use super::offer::Offer;
 use super::pace::Pace;
 use super::play::{Blank, Cast, Performance, Scene};
 use super::runs::{self, Run, planned_pods};
+use super::shares::{self, Map};
 use super::standing::zone_of;
 use super::target::Place;
 use crate::demand::{Daemon, Demand, PodGroup};
@@ -46,6 +47,8 @@ pub(super) struct Stage<'a> {
     pub workers: Option<NonZero<usize>>,
     /// How many nodes may go.
     pub pace: Pace,
+    /// How much one node or zone may hold.
+    shares: shares::Limits<'a>,
     /// The run that failed last: it is the first to be played of the next fleet.
     hardest: AtomicUsize,
 }
@@ -95,6 +98,7 @@ impl<'a> Stage<'a> {
             purpose: Purpose::Plan,
             workers: None,
             pace: Pace::default(),
+            shares: shares::Limits::none(),
             hardest: AtomicUsize::new(0),
         }
     }
@@ -117,6 +121,11 @@ impl<'a> Stage<'a> {
     /// Returns the stage on which nodes go at that pace.
     pub(super) fn at_pace(self, pace: Pace) -> Self {
         Self { pace, ..self }
+    }
+
+    /// Returns the stage on which no node and zone is to hold more.
+    pub(super) fn limited(self, shares: shares::Limits<'a>) -> Self {
+        Self { shares, ..self }
     }
 
     /// Counts `tries` of a node by a pod.
@@ -156,11 +165,32 @@ impl<'a> Stage<'a> {
         let last = played.last().expect("there is at least one run");
         if !last.left.is_empty() {
             self.hardest.store(order[played.len() - 1], Ordering::Relaxed);
-            return Verdict::Left(self.missing(&scene, last, &offers));
+            return Verdict::Left(self.missing(&scene, (last, &last.left), &offers));
+        }
+        if !self.shares.are_none() {
+            for (index, performance) in played.iter().enumerate() {
+                let too_many = self.too_many(&scene, performance, &offers);
+                if !too_many.is_empty() {
+                    self.hardest.store(order[index], Ordering::Relaxed);
+                    return Verdict::Left(self.missing(&scene, (performance, &too_many), &offers));
+                }
+            }
         }
         let first = order.iter().position(|run| *run == 0).expect("every run was played");
         let first = scene.placements(&played.swap_remove(first));
         Verdict::Passed(self.settled(layout.clone(), first, offers, unplaced))
+    }
+
+    /// Returns the pods by group that a run put where too many are.
+    fn too_many(
+        &self,
+        scene: &Scene,
+        performance: &Performance,
+        offers: &[usize],
+    ) -> BTreeMap<usize, u32> {
+        let map = Map { standing: self.ground.standing, offers: self.offers, chosen: offers };
+        let placements = scene.placements(performance);
+        self.shares.too_many((&placements, &scene.staying), self.groups, map)
     }
 
     /// Returns the most pods that a run leaves over.
@@ -298,11 +328,16 @@ impl<'a> Stage<'a> {
 
     /// Returns what is left over, by class: of a group with several, of those with fewer pods than
     /// were meant for them.
-    fn missing(&self, scene: &Scene, performance: &Performance, offers: &[usize]) -> Vec<u32> {
+    fn missing(
+        &self,
+        scene: &Scene,
+        (performance, left): (&Performance, &BTreeMap<usize, u32>),
+        offers: &[usize],
+    ) -> Vec<u32> {
         let model = self.ground.model;
         let placements = scene.placements(performance);
         let mut missing = vec![0; model.classes.len()];
-        for (group, count) in &performance.left {
+        for (group, count) in left {
             let mut count = *count;
             let mut placed: BTreeMap<usize, u32> = BTreeMap::new();
             for (place, pods) in placements.get(group).into_iter().flatten() {

@@ -34,6 +34,48 @@ pub struct Target {
     pub unsteered: Option<Unsteered>,
     /// A bound below the hourly price of every fleet that holds all placed pods.
     pub lower_bound: MicroUsd,
+    /// Where there are limits to what one node or zone may hold: what they come to.
+    pub failure_domains: Option<KeptApart>,
+}
+
+/// What it comes to that one node or zone may only hold so much.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct KeptApart {
+    /// Price per hour above that of the fleet without the limits.
+    pub hourly: MicroUsd,
+    /// Limits that are not reached, each with the node or zone that holds most.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub beyond: Vec<Beyond>,
+}
+
+/// A node or zone that holds more than it is to.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+pub struct Beyond {
+    /// Pool.
+    pub pool: PoolName,
+    /// Workload; `None` where the limit is about all pods of the pool.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub workload: Option<WorkloadId>,
+    /// What holds too many.
+    pub domain: DomainKind,
+    /// Pods that it holds.
+    pub holds: u32,
+    /// Pods that the limit is a share of.
+    pub of: u32,
+    /// Pods that it is to hold at most.
+    pub most: u32,
+}
+
+/// What may fail as one.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
+#[serde(rename_all = "kebab-case")]
+pub enum DomainKind {
+    /// A node.
+    Node,
+    /// A zone.
+    Zone,
 }
 
 /// What a steered fleet lacks if no pod goes to the node that it is nominated to.

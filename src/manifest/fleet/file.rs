@@ -12,13 +12,13 @@ use super::super::podspec::spread_constraint;
 use super::super::pool::MinValuesPolicy;
 use super::super::yaml::{self, Node};
 use super::{
-    Autoscaled, ClusterSettings, ConsolidationSettings, DeliverySettings, DemandSettings, Fleet,
-    Renderer, Signer, SignerKey, Source, is_below, normal_path,
+    Autoscaled, ClusterSettings, ConsolidationSettings, DeliverySettings, DemandSettings,
+    FailureDomains, Fleet, Renderer, Shares, Signer, SignerKey, Source, is_below, normal_path,
 };
 use super::{controller, guard};
 
 use crate::fargate::Rates;
-use crate::ids::{Origin, Region, ZoneId, ZoneName};
+use crate::ids::{Origin, PoolName, Region, ZoneId, ZoneName};
 use crate::pod::TopologySpread;
 use crate::units::MicroUsd;
 
@@ -161,6 +161,10 @@ fn read_spec(spec: &Map<'_>, fleet: &mut Fleet) {
         }
         map.finish(Severity::Error);
     }
+    if let Some(map) = spec.get("failureDomains").as_ref().and_then(Field::map) {
+        let limits = map.entries().filter_map(|(pool, field)| failure_domains(pool, &field));
+        fleet.failure_domains = limits.collect();
+    }
     if let Some(map) = spec.get("groups").as_ref().and_then(Field::map) {
         fleet.groups = map.entries().filter_map(|(name, field)| group(name, &field)).collect();
     }
@@ -204,6 +208,33 @@ fn default_constraints(field: &Field<'_>) -> Vec<TopologySpread> {
         read.filter(|_| refused.is_none())
     };
     field.items().filter_map(constraint).collect()
+}
+
+fn failure_domains(pool: &str, field: &Field<'_>) -> Option<(PoolName, FailureDomains)> {
+    let map = field.map()?;
+    let shares = |key| map.get(key).and_then(|f| shares(&f)).unwrap_or_default();
+    let limits = FailureDomains {
+        origin: field.origin(),
+        workload: shares("workload"),
+        pods: shares("pods"),
+    };
+    map.finish(Severity::Error);
+    Some((pool.into(), limits))
+}
+
+fn shares(field: &Field<'_>) -> Option<Shares> {
+    let map = field.map()?;
+    let limit = |key| {
+        let field = map.get(key)?;
+        let limit = share(&field)?;
+        if limit == 0 {
+            field.error("is 0%, which no pod could keep", "write 1% to 100%".to_owned());
+        }
+        Some(limit).filter(|limit| *limit > 0)
+    };
+    let shares = Shares { node: limit("node"), zone: limit("zone") };
+    map.finish(Severity::Error);
+    Some(shares)
 }
 
 fn group(name: &str, field: &Field<'_>) -> Option<(String, bool)> {

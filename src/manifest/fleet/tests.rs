@@ -45,6 +45,7 @@ fn every_setting_is_read() {
   world: sim:world
   policies: [apps]
   consolidation: {horizon: 12h, restartCost: 0.5, minimumSaving: 7.5%}
+  failureDomains: {web: {workload: {node: 25%, zone: 50%}, pods: {node: 12.5%}}}
 ",
     ));
     assert_eq!(problems, []);
@@ -75,6 +76,9 @@ fn every_setting_is_read() {
     );
     assert_eq!(fleet.consolidation.restart_cost, MicroUsd(500_000));
     assert_eq!(fleet.consolidation.minimum_saving_milli_percent, 7_500);
+    let limits = &fleet.failure_domains["web"];
+    assert_eq!(limits.workload, Shares { node: Some(25_000), zone: Some(50_000) });
+    assert_eq!(limits.pods, Shares { node: Some(12_500), zone: None });
     let (fleet, _) = read_text(&with_spec("  cluster: {zones: {us-east-1a: use1-az6}}\n"));
     assert_eq!(fleet.cluster.name, "f", "the fleet's name stands in");
     assert_eq!(fleet.cluster.zones["us-east-1a"], Some("use1-az6".into()));
@@ -160,6 +164,7 @@ const VALID: &[&str] = &[
      batch: {idle: 50ms, most: 2s}, launches: {most: 50, within: 5m}, removals: {most: 5%, within: 10m},\n    \
      massRemoval: 30%, repairAfter: Never, confirm: [gpu], steer: true}\n",
     "  controller: {}\n",
+    "  failureDomains: {a: {workload: {zone: 34%}}, b: {pods: {node: 100%}}}\n",
 ];
 
 /// Specifications that are wrong.
@@ -222,6 +227,10 @@ const INVALID: &[&str] = &[
     "  consolidation: {minimumSaving: 101%}\n",
     "  consolidation: {more: 1}\n",
     "  karpenter: {minValuesPolicy: best-effort}\n",
+    "  failureDomains: {web: {workload: {node: 0%}}}\n",
+    "  failureDomains: {web: {workload: {node: 3}}}\n",
+    "  failureDomains: {web: {workload: {rack: 10%}}}\n",
+    "  failureDomains: {web: {node: 10%}}\n",
     "  karpenter: {more: 1}\n",
 ];
 

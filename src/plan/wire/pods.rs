@@ -9,7 +9,7 @@ use super::Amount;
 use crate::demand::{Counts, Decider, DemandMode, Sizing};
 use crate::fargate::Size as FargateSize;
 use crate::ids::{Address, Origin, WorkloadId};
-use crate::solve::{Rejection, Unsteered};
+use crate::solve::{KeptApart, Rejection, Unsteered};
 use crate::units::MicroUsd;
 
 /// A disruption budget of the repository.
@@ -58,6 +58,9 @@ pub struct Placement {
     /// Of a steered plan: what would be missing if no nomination were honoured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unsteered: Option<Unsteered>,
+    /// Where `spec.failureDomains` limits what one node or zone may hold: what that comes to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failure_domains: Option<KeptApart>,
 }
 
 /// Pods of a workload that go to a node.

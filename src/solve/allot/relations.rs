@@ -11,7 +11,7 @@ use crate::schedule::{NamespaceLabels, Selection};
 
 /// A required term of one group.
 #[derive(Debug, Clone)]
-pub(super) struct Relation {
+pub(in super::super) struct Relation {
     /// The group whose term it is.
     pub carrier: usize,
     /// The label that makes the domains.
@@ -26,7 +26,7 @@ pub(super) struct Relation {
 
 /// What a term requires.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(in super::super) enum Kind {
     /// A selected pod in the same domain.
     Near,
     /// No selected pod in the same domain.
