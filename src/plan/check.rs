@@ -14,6 +14,7 @@ mod budgets;
 mod case;
 mod conditions;
 mod cost;
+mod failures;
 mod fargate;
 mod fit;
 mod fixed;
@@ -102,6 +103,7 @@ pub fn check(plan: &Plan, facts: &Facts<'_>) -> Vec<Violation> {
     fixed::check(&case, &mut verdict);
     groups::check(&case, &mut verdict);
     limits::check(&case, &mut verdict);
+    failures::check(&case, &mut verdict);
     fit::check(&case, &state, &mut verdict);
     volumes::check(&case, &state, &mut verdict);
     totals::check(&case, &mut verdict);
