@@ -8,6 +8,7 @@ mod approval;
 mod breakdown;
 pub mod canonical;
 pub mod check;
+mod checksum;
 mod compare;
 mod diff;
 mod digest;

@@ -145,6 +145,7 @@ pub(super) fn plan(world: &World) -> Plan {
         errored: false,
         resource_changes: rows,
         resource_drift: Vec::new(),
+        checksum: None,
         checks: Vec::new(),
         summary: Summary::default(),
         capacity: capacity(&observed, waves),

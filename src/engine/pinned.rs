@@ -47,7 +47,10 @@ fn pinned_with(inputs: &Inputs, approved: &Plan) -> Pinned {
         return pinned;
     }
     let carried = Carried { inputs, approved };
-    let all = carried.without(&BTreeSet::new());
+    let within_limits = carried.without(&BTreeSet::new());
+    let is_enough = within_limits.launches.is_empty();
+    let is_limited = !inputs.desired.failure_domains.is_empty();
+    let all = if is_enough || !is_limited { within_limits } else { carried.without_limits() };
     // A plan of a part of the rows leaves out what others need, as everybody knows who approved it.
     if approved.complete {
         pinned.missing = all.launches.iter().map(words).collect();
@@ -62,8 +65,11 @@ fn pinned_with(inputs: &Inputs, approved: &Plan) -> Pinned {
     }
     let is_known = frozen(inputs, &demand);
     // Of a plan of a part as well: a launch for what it left out may hide what else it is for.
-    let is_enough = pinned.missing.is_empty() && all.launches.is_empty();
-    if is_enough && is_known.is_none() && carried.may_have_fewer(&pinned.now) {
+    if is_enough
+        && pinned.missing.is_empty()
+        && is_known.is_none()
+        && carried.may_have_fewer(&pinned.now)
+    {
         let why = || NO_LONGER_NEEDED.to_owned();
         let dropped = carried.not_needed(all.unplaced).into_iter();
         pinned.dropped = dropped.map(|address| (address, why())).collect();
@@ -111,6 +117,15 @@ impl<'a> Carried<'a> {
         let target = solve(&trial).target;
         let unplaced = target.unplaced.iter().map(|unplaced| unplaced.pods);
         Left { unplaced: unplaced.fold(0, u32::saturating_add), launches: target.launches }
+    }
+
+    /// Returns what is left to do where no node and zone is held to a share of the pods: where pods
+    /// came to run since, it may not be kept any more, which is no reason to hold the plan up.
+    fn without_limits(&self) -> Left {
+        let mut desired = self.inputs.desired.clone();
+        desired.failure_domains.clear();
+        let inputs = Inputs { desired: &desired, ..self.inputs.clone() };
+        Carried { inputs: &inputs, approved: self.approved }.without(&BTreeSet::new())
     }
 
     /// Returns whether something that is there still would be removed.

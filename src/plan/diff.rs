@@ -96,6 +96,7 @@ pub fn diff(parts: Parts) -> Plan {
         errored,
         summary,
         resource_drift: Vec::new(),
+        checksum: None,
         checks: Vec::new(),
         capacity: Capacity {
             digest: "".into(),

@@ -158,6 +158,7 @@ impl<'a> Decisions<'a> {
             complete,
             resource_changes,
             resource_drift: _,
+            checksum: _,
             checks: _,
             summary: _,
             capacity,

@@ -668,6 +668,7 @@ pub(super) fn plan() -> Plan {
         errored: false,
         resource_changes: rows(),
         resource_drift: Vec::new(),
+        checksum: None,
         checks: Vec::new(),
         summary: Summary {
             add: 2,

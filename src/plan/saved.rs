@@ -10,7 +10,8 @@ use serde_json::error::Category;
 use thiserror::Error;
 
 use super::canonical;
-use super::digest::digest;
+use super::checksum;
+use super::digest::{digest, is_whole};
 use super::identity::{plan_id, totals};
 use super::wire::{FORMAT_VERSION, Plan};
 
@@ -159,7 +160,7 @@ pub fn read_plan(bytes: &[u8]) -> Result<Plan, ReadPlanError> {
         return Err(ReadPlanError::TooLarge { bytes: bytes.len() });
     }
     let version = read_version(bytes)?;
-    let plan: Plan = serde_json::from_slice(bytes).map_err(|error| match error.classify() {
+    let mut plan: Plan = serde_json::from_slice(bytes).map_err(|error| match error.classify() {
         Category::Data => ReadPlanError::BadForm {
             found: version.text.clone(),
             reason: error.to_string(),
@@ -170,7 +171,19 @@ pub fn read_plan(bytes: &[u8]) -> Result<Plan, ReadPlanError> {
         }
     })?;
     hold_to_identity(&plan, version.newer_minor)?;
+    hold_to_checksum(&mut plan, bytes)?;
     Ok(plan)
+}
+
+/// Holds a plan to the checksum of its file, which formats have whose digest is whole.
+fn hold_to_checksum(plan: &mut Plan, bytes: &[u8]) -> Result<(), ReadPlanError> {
+    let altered = |what: &str| Err(ReadPlanError::Contradiction(what.to_owned()));
+    match (plan.checksum.take(), std::str::from_utf8(bytes)) {
+        (None, _) if !is_whole(plan) => Ok(()),
+        (None, _) => altered("it states no checksum of its file"),
+        (Some(stated), Ok(text)) if checksum::holds(text, &stated) => Ok(()),
+        (Some(_), _) => altered("its file does not have the checksum that it states"),
+    }
 }
 
 fn read_version(bytes: &[u8]) -> Result<Version, ReadPlanError> {
@@ -241,7 +254,8 @@ fn contradiction(plan: &Plan) -> Option<String> {
 }
 
 impl Plan {
-    /// Returns the plan as its file holds it: canonical, indented, with a final line feed.
+    /// Returns the plan as its file holds it: canonical, indented, with its checksum and a final line
+    /// feed.
     #[must_use]
     pub fn to_json(&self) -> String {
         write(self)
@@ -257,7 +271,9 @@ impl Plan {
 }
 
 fn write(plan: &Plan) -> String {
-    canonical::pretty(plan).expect("the types of a plan hold no float and no key but text")
+    let pretty =
+        canonical::pretty(plan).expect("the types of a plan hold no float and no key but text");
+    if is_whole(plan) { checksum::with_checksum(pretty) } else { pretty }
 }
 
 #[cfg(test)]
@@ -268,10 +284,47 @@ mod tests {
     use crate::plan::fixture::{plan, sealed};
     use crate::plan::wire::{Check, JudgedBy, Summary};
 
+    /// Reads a plan that was changed, and whose file has the checksum of what it was changed to.
     fn altered(change: impl FnOnce(&mut Value)) -> Result<Plan, ReadPlanError> {
         let mut value: Value = serde_json::from_str(&plan().to_json()).unwrap();
         change(&mut value);
-        read_plan(value.to_string().as_bytes())
+        value.as_object_mut().unwrap().remove("checksum");
+        let text = checksum::with_checksum(canonical::pretty(&value).unwrap());
+        read_plan(text.as_bytes())
+    }
+
+    #[test]
+    fn what_is_only_shown_cannot_be_edited_either() {
+        let text = plan().to_json();
+        let written_anew: Value = serde_json::from_str(&text).unwrap();
+        assert!(Plan::from_json(&written_anew.to_string()).is_ok(), "as another tool spells it");
+        for change in [
+            |value: &mut Value| value["capacity"]["cost"]["hourly_after"] = "0.000001".into(),
+            |value: &mut Value| value["capacity"]["explain"] = json!([]),
+            |value: &mut Value| value["tool_version"] = "9".into(),
+            |value: &mut Value| value["novelty"] = 1.into(),
+            |value: &mut Value| drop(value.as_object_mut().unwrap().remove("checksum")),
+        ] {
+            let mut value: Value = serde_json::from_str(&text).unwrap();
+            change(&mut value);
+            let error = read_plan(value.to_string().as_bytes()).unwrap_err();
+            assert_eq!(error.kind(), ReadPlanErrorKind::Altered, "{error}");
+        }
+    }
+
+    #[test]
+    fn a_flipped_bit_is_found_wherever_it_is() {
+        let whole = plan();
+        let text = whole.to_json();
+        for at in (0..text.len()).step_by(1 + text.len() / 2_000) {
+            for bit in [0, 3, 6] {
+                let mut bytes = text.clone().into_bytes();
+                bytes[at] ^= 1 << bit;
+                let read = read_plan(&bytes);
+                // White space between two tokens says nothing.
+                assert!(read.is_err() || read.is_ok_and(|read| read == whole), "byte {at}");
+            }
+        }
     }
 
     #[test]

@@ -49,7 +49,7 @@ use crate::ids::{Address, Digest, Origin, PlanId};
 ///
 /// 1.2 added `capacity.base.judged_by`. Its digest holds everything that `apply` reads of a row, and
 /// its identity everything that says whether, when and where; plans of older formats are shown, and
-/// no longer applied.
+/// no longer applied. Its file carries a checksum, and `capacity.placement.failure_domains` is new.
 pub const FORMAT_VERSION: &str = "1.2";
 
 /// A plan.
@@ -75,6 +75,10 @@ pub struct Plan {
     /// Findings of policies.
     #[serde(default)]
     pub checks: Vec<Check>,
+    /// Of a file: `sha256:` and 64 hex digits over its canonical spelling without this line. Written
+    /// with the file and held against it when it is read; nothing in memory.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub checksum: Option<String>,
     /// Totals.
     pub summary: Summary,
     /// Everything that is this program's own.

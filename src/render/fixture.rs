@@ -59,6 +59,7 @@ pub(crate) fn nothing() -> Plan {
         errored: false,
         resource_changes: Vec::new(),
         resource_drift: Vec::new(),
+        checksum: None,
         checks: Vec::new(),
         summary: Summary::default(),
         capacity: capacity(base),

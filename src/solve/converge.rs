@@ -232,6 +232,7 @@ impl Passes<'_> {
         let supply = reservations.map(|(id, reservation)| (id, reservation.available));
         let limits = Limits::of(&pools, supply, &counted, &columns);
         let ground = Ground::of(model, standing, limits);
+        let ground = if self.shares.are_none() { ground } else { ground.thinned() };
         let stage = Stage::new(ground, demand, self.offers, &self.input.desired.namespaces);
         let Settings { steer, workers, .. } = self.input.settings;
         let stage = stage.steered(steer).eventful(self.eventful);

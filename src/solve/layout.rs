@@ -44,6 +44,9 @@ pub(super) struct Ground<'a> {
     pub model: &'a Model,
     pub standing: &'a [Standing],
     pub limits: Limits,
+    /// For each class, whether fewer pods are planned than run, and those that end are taken to be
+    /// those beyond a cap: controllers end pods first where there are most of them.
+    thinned: Vec<bool>,
     /// Standing nodes in the order in which free room is filled.
     fill_order: Vec<usize>,
     by_name: BTreeMap<&'a NodeName, usize>,
@@ -54,7 +57,17 @@ impl<'a> Ground<'a> {
         let mut fill_order: Vec<usize> = (0..standing.len()).collect();
         fill_order.sort_by_key(|i| (rank(&standing[*i].fate), wasted(model, standing, *i), *i));
         let by_name = standing.iter().enumerate().map(|(i, node)| (&node.name, i)).collect();
-        Self { model, standing, limits, fill_order, by_name }
+        let thinned = vec![false; model.classes.len()];
+        Self { model, standing, limits, thinned, fill_order, by_name }
+    }
+
+    /// Returns the ground on which pods that end are those beyond a cap, where there are any.
+    pub(super) fn thinned(self) -> Self {
+        let running = |class: usize| self.model.bins.iter().map(move |bin| bin.running[class]);
+        let classes = self.model.classes.iter().enumerate();
+        let thinned = classes
+            .map(|(index, class)| running(index).fold(0, u32::saturating_add) > class.planned);
+        Self { thinned: thinned.collect(), ..self }
     }
 
     /// Returns where a standing node is among them.
@@ -98,7 +111,11 @@ impl<'a> Ground<'a> {
             for (class, running) in self.model.bins[bin].running.iter().enumerate() {
                 if *running > 0 && self.model.bins[bin].takes[class] {
                     let wanted = (*running).min(left[class]);
-                    let count = self.model.copies(class, &fillings[bin].room, wanted);
+                    let count = if self.thinned[class] {
+                        fillings[bin].most(self.model, class, wanted)
+                    } else {
+                        self.model.copies(class, &fillings[bin].room, wanted)
+                    };
                     fillings[bin].put(self.model, class, count);
                     left[class] -= count;
                     if count > 0 {

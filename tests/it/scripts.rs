@@ -55,6 +55,7 @@ stories! {
     shells_complete = "completions.txt";
     a_static_pool_keeps_its_number = "static-pool.txt";
     budgets_are_kept_plan_after_plan = "budgets.txt";
+    what_one_node_holds_is_limited = "failure-domains.txt";
     a_reservation_is_used_up_first = "reservations.txt";
     an_overlay_changes_price_and_capacity = "overlay.txt";
 }

@@ -113,6 +113,7 @@ fn plan(world: &World, more: u32) -> Plan {
         errored: false,
         resource_changes: rows,
         resource_drift: Vec::new(),
+        checksum: None,
         checks: Vec::new(),
         summary: Summary::default(),
         capacity,

@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::blank::copies;
 use super::bought::Bought;
 use super::cluster::is_admitted;
-use super::{Amounts, Market, Pattern};
+use super::{Market, Pattern};
 
 /// Pods to a node, if there are as many nodes as caps force, up to which caps decide.
 const PODS_PER_NODE: u64 = 16;
@@ -64,8 +64,6 @@ struct Node {
     track: usize,
     /// Where its kind is among those of its track.
     at: usize,
-    room: Amounts,
-    load: Amounts,
     pods: BTreeMap<usize, u32>,
     /// Pods under each cap that concerns some of them.
     under: BTreeMap<usize, u32>,
@@ -99,8 +97,14 @@ struct Nursery<'a> {
     market: &'a Market,
     tracks: Vec<Track>,
     nodes: Vec<Node>,
+    /// What each node has left, one after the other, and what its pods take: looked at for every pod,
+    /// so that it lies side by side.
+    room: Vec<i64>,
+    load: Vec<i64>,
     /// What all pods together ask for.
     total: Vec<i128>,
+    /// The resources that some pods take the largest share of: nodes are ranked by these alone.
+    mains: Vec<usize>,
 }
 
 impl<'a> Nursery<'a> {
@@ -123,7 +127,11 @@ impl<'a> Nursery<'a> {
             Track { kinds, admits, nodes: 0, demand: 0, rooms: none.clone(), loads: none }
         };
         let tracks = by_admission.into_iter().map(track).collect();
-        let mut nursery = Self { market, tracks, nodes: Vec::new(), total };
+        let (nodes, room, load, mains) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        let mut nursery = Self { market, tracks, nodes, room, load, total, mains };
+        let mains: BTreeSet<usize> =
+            (0..market.wares.len()).map(|class| nursery.main(class).1).collect();
+        nursery.mains = mains.into_iter().collect();
         nursery.share_demand(wanted);
         nursery
     }
@@ -166,6 +174,12 @@ impl<'a> Nursery<'a> {
         order
     }
 
+    /// Where the amounts of a node are.
+    fn of_node(&self, node: usize) -> std::ops::Range<usize> {
+        let resources = self.market.resources();
+        node * resources..(node + 1) * resources
+    }
+
     fn place(&mut self, class: usize, count: u32) {
         let mut search = Search::of(self, class);
         for _ in 0..count {
@@ -181,7 +195,7 @@ impl<'a> Nursery<'a> {
     fn with_room(&self, search: &mut Search) -> Option<usize> {
         let (class, main) = (search.class, search.main);
         let ask = &self.market.wares[class].ask;
-        let fits = |node: usize| copies(ask, &self.nodes[node].room, 1) == 1;
+        let fits = |node: usize| copies(ask, &self.room[self.of_node(node)], 1) == 1;
         let mut best: Option<(i64, usize)> = None;
         for (track, from) in &mut search.tightest {
             // What does not take a pod of the class now takes none of the next ones either.
@@ -219,7 +233,7 @@ impl<'a> Nursery<'a> {
 
     /// Returns which kind of its track a node is of once a pod has come, and by how much dearer.
     fn after(&self, node: usize, class: usize) -> Option<(usize, i64)> {
-        let Node { track, at, load, .. } = &self.nodes[node];
+        let (Node { track, at, .. }, load) = (&self.nodes[node], &self.load[self.of_node(node)]);
         let (kinds, ask) = (&self.tracks[*track].kinds, &self.market.wares[class].ask);
         let holds = |at: &usize| {
             let room = &self.market.kinds[kinds[*at]].room;
@@ -248,11 +262,12 @@ impl<'a> Nursery<'a> {
             )
         };
         let (track, at) = able.min_by_key(emptiest)?;
-        let room = self.market.kinds[self.tracks[track].kinds[at]].room.clone();
-        let load = vec![0; room.len()];
+        let room = &self.market.kinds[self.tracks[track].kinds[at]].room;
+        self.room.extend(room);
+        self.load.extend(std::iter::repeat_n(0, room.len()));
         let (pods, under) = (BTreeMap::new(), BTreeMap::new());
         self.tracks[track].nodes += 1;
-        self.nodes.push(Node { track, at, room, load, pods, under });
+        self.nodes.push(Node { track, at, pods, under });
         let node = self.nodes.len() - 1;
         self.enlist(node);
         Some(node)
@@ -261,13 +276,15 @@ impl<'a> Nursery<'a> {
     fn put(&mut self, class: usize, node: usize) {
         self.strike(node);
         let grown = self.after(node, class).map(|(at, _)| at);
+        let range = self.of_node(node);
         let of = &mut self.nodes[node];
         of.at = grown.unwrap_or(of.at);
-        for (load, ask) in of.load.iter_mut().zip(&self.market.wares[class].ask) {
-            *load += ask;
+        let whole = &self.market.kinds[self.tracks[of.track].kinds[of.at]].room;
+        let (load, room) = (&mut self.load[range.clone()], &mut self.room[range]);
+        for (at, ask) in self.market.wares[class].ask.iter().enumerate() {
+            load[at] += ask;
+            room[at] = whole[at] - load[at];
         }
-        let kind = &self.market.kinds[self.tracks[of.track].kinds[of.at]];
-        of.room = kind.room.iter().zip(&of.load).map(|(room, load)| room - load).collect();
         *of.pods.entry(class).or_insert(0) += 1;
         for cap in &self.market.caps_of[class] {
             *of.under.entry(*cap).or_insert(0) += 1;
@@ -283,20 +300,22 @@ impl<'a> Nursery<'a> {
     }
 
     fn enlist(&mut self, node: usize) {
-        let Node { track, room, load, .. } = &self.nodes[node];
-        let track = &mut self.tracks[*track];
-        for (resource, (room, load)) in room.iter().zip(load).enumerate() {
-            track.rooms[resource].insert((*room, node));
-            track.loads[resource].insert((*load, node));
+        let range = self.of_node(node);
+        let (room, load) = (&self.room[range.clone()], &self.load[range]);
+        let track = &mut self.tracks[self.nodes[node].track];
+        for main in &self.mains {
+            track.rooms[*main].insert((room[*main], node));
+            track.loads[*main].insert((load[*main], node));
         }
     }
 
     fn strike(&mut self, node: usize) {
-        let Node { track, room, load, .. } = &self.nodes[node];
-        let track = &mut self.tracks[*track];
-        for (resource, (room, load)) in room.iter().zip(load).enumerate() {
-            track.rooms[resource].remove(&(*room, node));
-            track.loads[resource].remove(&(*load, node));
+        let range = self.of_node(node);
+        let (room, load) = (&self.room[range.clone()], &self.load[range]);
+        let track = &mut self.tracks[self.nodes[node].track];
+        for main in &self.mains {
+            track.rooms[*main].remove(&(room[*main], node));
+            track.loads[*main].remove(&(load[*main], node));
         }
     }
 
