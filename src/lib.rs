@@ -12,6 +12,7 @@ pub mod catalog;
 pub mod cli;
 pub mod demand;
 pub mod engine;
+pub mod face;
 pub mod fargate;
 pub mod fleet;
 pub mod git;
@@ -21,6 +22,8 @@ pub mod ids;
 #[cfg(feature = "kubernetes")]
 pub mod kube;
 pub mod lint;
+#[cfg(feature = "page")]
+pub mod listen;
 pub mod manifest;
 pub mod observe;
 pub mod plan;
@@ -44,3 +47,5 @@ mod story;
 pub mod telemetry;
 pub mod tools;
 pub mod units;
+#[cfg(feature = "page")]
+mod web;

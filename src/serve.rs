@@ -41,6 +41,7 @@ use tokio::net::TcpListener;
 use crate::catalog::Catalog;
 use crate::manifest::Desired;
 use crate::sim::World;
+use crate::web;
 use account::Account;
 use api::{Answer, Api, NAMESPACES};
 use http::Service;
@@ -90,7 +91,7 @@ impl ApiServer {
             let object = shown::namespace(name, &[].into(), &uid, Timestamp::now());
             api.store.put(Key::new("Namespace", "", name), object, Author::World);
         }
-        let listener = http::listen(0).await?;
+        let listener = web::listen(0).await?;
         Ok(Self { listener, service: Rc::new(Alone(RefCell::new(api))), world: None })
     }
 
@@ -104,7 +105,7 @@ impl ApiServer {
         (catalog, desired): (Catalog, Rc<Desired>),
         port: u16,
     ) -> io::Result<Self> {
-        let listener = http::listen(port).await?;
+        let listener = web::listen(port).await?;
         let account = Account::new(Rc::clone(&world), catalog, desired);
         let joined = Rc::new(Joined::new(world, account, Timestamp::now()));
         Ok(Self { listener, service: joined.clone(), world: Some(joined) })
@@ -131,7 +132,7 @@ impl ApiServer {
     /// Serves while `work` goes on, and returns what came of it.
     pub async fn during<T>(self, work: impl Future<Output = T>) -> T {
         let Self { listener, service, world } = self;
-        http::locally(async move {
+        web::locally(async move {
             tokio::task::spawn_local(http::serve(listener, service));
             if let Some(joined) = world {
                 tokio::task::spawn_local(live(joined));

@@ -13,7 +13,6 @@ use std::task::{Context, Poll, Waker};
 use serde_json::json;
 
 use super::api::Answer;
-use super::http::form;
 use super::request::Request;
 use super::xml::Xml;
 use crate::catalog::{CapacityType, Catalog, InstanceType, NodeSettings};
@@ -23,6 +22,7 @@ use crate::manifest::{Desired, Pool};
 use crate::pod::{Taint, TaintEffect};
 use crate::port::{Cloud, LaunchOutcome, LaunchRequest, PortError};
 use crate::sim::World;
+use crate::web::form;
 
 /// Tag that keeps the image as the node class names it.
 const IMAGE_TAG: &str = "fleetwright.dev/image";

@@ -1,22 +1,13 @@
 //! The wire: requests of HTTP/1.1 in, answers out, and watches that go on.
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
-use std::convert::Infallible;
-use std::future::Future;
-use std::io;
-use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use http_body_util::{BodyExt as _, Limited};
-use hyper::body::{Body, Bytes, Frame, Incoming};
-use hyper::header::{ACCEPT, CONTENT_TYPE, DATE, HeaderMap, HeaderName};
-use hyper::server::conn::http1;
-use hyper::service::service_fn;
-use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper::body::{Bytes, Incoming};
+use hyper::header::{ACCEPT, CONTENT_TYPE, HeaderName};
 use jiff::Timestamp;
 use serde_json::{Value as Json, json};
 use tokio::net::TcpListener;
@@ -28,6 +19,7 @@ use super::refusal::Refusal;
 use super::request::Request;
 use super::store::{Change, Write};
 use super::table;
+use crate::web::{self, Chunks, form, header, response, unescape};
 
 /// Largest body of a request: what a client library sends of one object.
 const BODY_MAX: usize = 4 << 20;
@@ -51,41 +43,25 @@ pub(super) trait Service {
 
 /// Serves every connection, for as long as it is polled; it must be within a `LocalSet`.
 pub(super) async fn serve(listener: TcpListener, service: Rc<dyn Service>) {
-    loop {
-        // What fails is the connection of one client, or too many of them: others go on.
-        let Ok((stream, _)) = listener.accept().await else {
-            tokio::time::sleep(Duration::from_millis(50)).await;
-            continue;
-        };
-        let service = Rc::clone(&service);
-        tokio::task::spawn_local(async move {
-            let answer = service_fn(move |request| respond(Rc::clone(&service), request));
-            let mut http = http1::Builder::new();
-            let connection =
-                http.timer(TokioTimer::new()).serve_connection(TokioIo::new(stream), answer);
-            if let Err(error) = connection.await {
-                tracing::debug!(%error, "a connection ended early");
-            }
-        });
-    }
+    web::serve(listener, move |request| respond(Rc::clone(&service), request)).await;
 }
 
 async fn respond(
     service: Rc<dyn Service>,
     request: hyper::Request<Incoming>,
-) -> Result<hyper::Response<Chunks>, Infallible> {
+) -> hyper::Response<Chunks> {
     let answer = match read(request).await {
         Ok(request) => service.answer(&request),
         Err(refusal) => Answer::json(refusal.code, &refusal.status()),
     };
-    Ok(match answer {
+    match answer {
         Answer::Whole(code, bytes) => whole(code, bytes),
         Answer::Watch(watch) => {
             let (sender, events) = mpsc::channel(EVENTS_WAITING);
             tokio::task::spawn_local(follow(service, *watch, sender));
             response(200, "application/json", Chunks::Events(events))
         }
-    })
+    }
 }
 
 fn whole(code: u16, bytes: Vec<u8>) -> hyper::Response<Chunks> {
@@ -94,21 +70,7 @@ fn whole(code: u16, bytes: Vec<u8>) -> hyper::Response<Chunks> {
         Some(b'<') => "text/xml",
         Some(_) | None => "text/plain",
     };
-    response(code, kind, Chunks::Whole(Some(bytes.into())))
-}
-
-fn response(code: u16, kind: &'static str, body: Chunks) -> hyper::Response<Chunks> {
-    let mut response = hyper::Response::new(body);
-    *response.status_mut() =
-        hyper::StatusCode::from_u16(code).unwrap_or(hyper::StatusCode::INTERNAL_SERVER_ERROR);
-    let headers = response.headers_mut();
-    headers.insert(CONTENT_TYPE, hyper::header::HeaderValue::from_static(kind));
-    // Clients compare clocks by it.
-    let now = Timestamp::now().strftime("%a, %d %b %Y %H:%M:%S GMT").to_string();
-    if let Ok(now) = now.parse() {
-        headers.insert(DATE, now);
-    }
-    response
+    response(code, kind, Chunks::whole(bytes))
 }
 
 /// Reads a request to its end.
@@ -128,35 +90,6 @@ async fn read(request: hyper::Request<Incoming>) -> Result<Request, Refusal> {
         body: body.to_bytes().to_vec(),
         at: Timestamp::now(),
     })
-}
-
-fn header(headers: &HeaderMap, name: &HeaderName) -> String {
-    let all = headers.get_all(name).iter().filter_map(|value| value.to_str().ok());
-    all.collect::<Vec<_>>().join(",")
-}
-
-/// Reads the fields of a form or a query; of a field that is given twice the last counts.
-pub(super) fn form(text: &str) -> BTreeMap<String, String> {
-    let pairs = text.split('&').filter(|pair| !pair.is_empty());
-    let pairs = pairs.map(|pair| pair.split_once('=').unwrap_or((pair, "")));
-    pairs.map(|(key, value)| (unescape(key, true), unescape(value, true))).collect()
-}
-
-/// Reads percent signs, and in forms the plus that stands for a space.
-fn unescape(text: &str, in_form: bool) -> String {
-    let bytes = text.as_bytes();
-    let (mut out, mut at) = (Vec::with_capacity(bytes.len()), 0);
-    while let Some(byte) = bytes.get(at) {
-        let digits = text.get(at + 1..at + 3).filter(|_| *byte == b'%');
-        if let Some(decoded) = digits.and_then(|digits| u8::from_str_radix(digits, 16).ok()) {
-            out.push(decoded);
-            at += 3;
-        } else {
-            out.push(if *byte == b'+' && in_form { b' ' } else { *byte });
-            at += 1;
-        }
-    }
-    String::from_utf8_lossy(&out).into_owned()
 }
 
 /// Tells a client what happens to the objects that it watches, until it has gone or time is up.
@@ -257,61 +190,4 @@ fn line(kind: &str, object: &Json) -> Bytes {
     let mut text = json!({ "type": kind, "object": object }).to_string();
     text.push('\n');
     text.into()
-}
-
-/// The body of an answer.
-pub(super) enum Chunks {
-    Whole(Option<Bytes>),
-    Events(mpsc::Receiver<Bytes>),
-}
-
-impl Body for Chunks {
-    type Data = Bytes;
-    type Error = Infallible;
-
-    fn poll_frame(
-        self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        match self.get_mut() {
-            Self::Whole(bytes) => Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes)))),
-            Self::Events(events) => {
-                events.poll_recv(context).map(|line| line.map(|line| Ok(Frame::data(line))))
-            }
-        }
-    }
-
-    fn size_hint(&self) -> hyper::body::SizeHint {
-        match self {
-            Self::Whole(bytes) => {
-                let length = bytes.as_ref().map_or(0, Bytes::len);
-                hyper::body::SizeHint::with_exact(u64::try_from(length).unwrap_or(u64::MAX))
-            }
-            Self::Events(_) => hyper::body::SizeHint::default(),
-        }
-    }
-}
-
-/// Runs `work` beside the tasks that it spawns.
-pub(super) async fn locally<T>(work: impl Future<Output = T>) -> T {
-    tokio::task::LocalSet::new().run_until(work).await
-}
-
-/// Listens on a port of this machine; 0: any that is free.
-pub(super) async fn listen(port: u16) -> io::Result<TcpListener> {
-    TcpListener::bind(("127.0.0.1", port)).await
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn forms_and_paths_are_read_with_what_is_escaped() {
-        let form = form("labelSelector=app%3Dapi%2Ctier+in+%28a%29&watch=1&empty=&flag");
-        assert_eq!(form["labelSelector"], "app=api,tier in (a)");
-        assert_eq!((form["watch"].as_str(), form["empty"].as_str()), ("1", ""));
-        assert!(form.contains_key("flag"));
-        assert_eq!(unescape("/a%2Fb+c%", false), "/a/b+c%");
-    }
 }

@@ -12,7 +12,7 @@ fn request(method: &str, path: &str, body: &Json) -> Request {
     Request {
         method: method.to_owned(),
         path: path.to_owned(),
-        query: super::http::form(query),
+        query: crate::web::form(query),
         media: "application/merge-patch+json".to_owned(),
         body: if body.is_null() { Vec::new() } else { body.to_string().into_bytes() },
         ..Request::default()

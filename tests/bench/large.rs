@@ -8,8 +8,13 @@ use fleetwright::plan::{Plan, breakdown};
 const NODES: usize = 5_000;
 const GONE: usize = 1_000;
 
-/// Returns a plan over many nodes, like those that the example's plan keeps and removes.
+/// Returns a plan over 5,000 nodes, like those that the example's plan keeps and removes.
 pub(crate) fn large() -> anyhow::Result<Plan> {
+    sized(NODES, GONE)
+}
+
+/// Returns a plan over so many nodes, of which so many go.
+pub(crate) fn sized(nodes: usize, gone_nodes: usize) -> anyhow::Result<Plan> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("plans/quickstart.json");
     let mut plan: Plan = serde_json::from_str(&std::fs::read_to_string(path)?)?;
     let of = |plan: &Plan, action: Action| -> Vec<(ResourceChange, ExplainRow)> {
@@ -23,8 +28,8 @@ pub(crate) fn large() -> anyhow::Result<Plan> {
     let (gone, kept) = (of(&plan, Action::Delete), of(&plan, Action::NoOp));
     plan.resource_changes.clear();
     plan.capacity.explain.clear();
-    for n in 0..NODES {
-        let from = if n < GONE { &gone } else { &kept };
+    for n in 0..nodes {
+        let from = if n < gone_nodes { &gone } else { &kept };
         let (mut row, mut why) = from[n % from.len()].clone();
         let zone = ["us-east-1a", "us-east-1b", "us-east-1c"][n % 3];
         row.name = format!("pool-{}", n % 12);
@@ -38,7 +43,7 @@ pub(crate) fn large() -> anyhow::Result<Plan> {
         plan.resource_changes.push(row);
         plan.capacity.explain.push(why);
     }
-    let (gone, all) = (u32::try_from(GONE)?, u32::try_from(NODES)?);
+    let (gone, all) = (u32::try_from(gone_nodes)?, u32::try_from(nodes)?);
     plan.summary.add = 0;
     plan.summary.destroy = gone;
     plan.summary.nodes.before = all;

@@ -93,6 +93,13 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
             "port", "units",
         ],
     ),
+    // Views of what the loop publishes.
+    (
+        "face",
+        &["apply", "catalog", "fleet", "ids", "manifest", "plan", "reconcile", "render", "units"],
+    ),
+    ("web", &[]),
+    ("listen", &["face", "ids", "reconcile", "web"]),
     ("program", &[]),
     ("git", &["ids", "manifest", "port", "program"]),
     ("tools", &["ids", "manifest", "port", "program"]),
@@ -126,6 +133,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
             "sim",
             "storage",
             "units",
+            "web",
         ],
     ),
     ("aws", &["catalog", "fargate", "fleet", "ids", "manifest", "pod", "port", "units"]),
@@ -137,7 +145,8 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
 const WIRES: [&str; 3] = ["cli", "lib", "main"];
 
 /// Modules that decide: no files, no clock, no network, no threads, no logging, no unordered maps.
-const PURE: [&str; 17] = [
+const PURE: [&str; 18] = [
+    "face",
     "ids",
     "units",
     "requirement",

@@ -9,6 +9,7 @@ mod binary;
 mod conformance;
 mod delivery;
 mod deploy;
+mod face;
 mod golden;
 mod hostile;
 #[path = "../bench/large.rs"]

@@ -1,0 +1,174 @@
+//! The names, each with its kind and what it says.
+
+/// A family of metrics: one name, told apart by labels.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Family {
+    /// Its name.
+    pub name: &'static str,
+    /// What may be done with it.
+    pub kind: Kind,
+    /// What it says, in one sentence.
+    pub help: &'static str,
+    /// The labels that tell its samples apart.
+    pub labels: &'static [&'static str],
+}
+
+/// The kinds of family.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// What is now.
+    Gauge,
+    /// What only ever rises while the process lives.
+    Counter,
+}
+
+impl Kind {
+    /// Returns the kind as the text format writes it.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Gauge => "gauge",
+            Self::Counter => "counter",
+        }
+    }
+}
+
+const fn gauge(name: &'static str, labels: &'static [&'static str], help: &'static str) -> Family {
+    Family { name, kind: Kind::Gauge, help, labels }
+}
+
+const fn counter(
+    name: &'static str,
+    labels: &'static [&'static str],
+    help: &'static str,
+) -> Family {
+    Family { name, kind: Kind::Counter, help, labels }
+}
+
+/// Every family, in the order in which they are told.
+pub const FAMILIES: &[Family] = &[
+    gauge("fleetwright_build_info", &["version"], "The version that runs."),
+    gauge("fleetwright_start_time_seconds", &[], "When the process began."),
+    gauge("fleetwright_status_time_seconds", &[], "When the loop last stepped."),
+    gauge("fleetwright_leader", &[], "Whether this replica may act."),
+    gauge("fleetwright_mode", &["mode"], "1 for what the loop may do."),
+    gauge("fleetwright_suspended", &[], "Whether somebody keeps anything new from being begun."),
+    gauge("fleetwright_break_glass", &[], "Whether approval and windows are passed over."),
+    gauge("fleetwright_breaker_latched", &["breaker"], "1 for each breaker that latched."),
+    gauge("fleetwright_repository_info", &["commit"], "The commit that is served."),
+    gauge("fleetwright_repository_waiting", &[], "Whether a newer commit is not served yet."),
+    gauge("fleetwright_repository_problems", &[], "Errors among the problems of what is served."),
+    gauge(
+        "fleetwright_source_age_seconds",
+        &["source"],
+        "How long ago a source was last read well.",
+    ),
+    gauge("fleetwright_source_failures", &["source"], "Reads of a source that failed in a row."),
+    gauge(
+        "fleetwright_world_complete",
+        &["source"],
+        "Whether a source of the world was read whole.",
+    ),
+    gauge("fleetwright_nodes", &[], "Nodes of the cluster."),
+    gauge("fleetwright_nodes_ready", &[], "Nodes that are Ready."),
+    gauge("fleetwright_instances", &[], "Instances of ours that run or are about to."),
+    gauge("fleetwright_pods", &[], "Pods that are neither finished nor on their way out."),
+    gauge("fleetwright_pods_pending", &[], "Pods that wait for a node."),
+    gauge("fleetwright_pods_pending_seconds", &[], "How long the first of them has waited."),
+    gauge("fleetwright_plan_age_seconds", &[], "Since when the same plan is current."),
+    gauge("fleetwright_plan_applyable", &[], "Whether the current plan may be carried out at all."),
+    gauge("fleetwright_plan_errored", &[], "Whether the inputs of the current plan had errors."),
+    gauge(
+        "fleetwright_plan_changes",
+        &["action"],
+        "Rows of the current plan that change something.",
+    ),
+    gauge("fleetwright_plan_held", &["reason"], "Changes that are held back."),
+    gauge("fleetwright_plan_pods", &["state"], "Planned pods, by whether they have a place."),
+    gauge("fleetwright_hourly_usd", &["when"], "Price per hour before and after the current plan."),
+    gauge(
+        "fleetwright_lower_bound_hourly_usd",
+        &[],
+        "A price below that of every fleet for these pods.",
+    ),
+    gauge(
+        "fleetwright_pool_nodes",
+        &["pool", "when"],
+        "Nodes of a pool before and after the plan.",
+    ),
+    gauge("fleetwright_pool_hourly_usd", &["pool", "when"], "Price per hour of a pool."),
+    gauge("fleetwright_zone_nodes", &["zone", "when"], "Nodes of a zone."),
+    gauge(
+        "fleetwright_capacity_type_nodes",
+        &["capacity_type", "when"],
+        "Nodes by how they were bought.",
+    ),
+    gauge(
+        "fleetwright_pool_allocatable",
+        &["pool", "resource"],
+        "What pods may use of a pool's nodes now.",
+    ),
+    gauge(
+        "fleetwright_pool_requested",
+        &["pool", "resource"],
+        "What the pods there ask for, DaemonSets included.",
+    ),
+    gauge(
+        "fleetwright_workload_unschedulable_pods",
+        &["workload"],
+        "Pods without a place, by workload; the 50 with most.",
+    ),
+    gauge("fleetwright_applying_changes", &[], "Changes that are carried out now."),
+    gauge("fleetwright_applying_age_seconds", &[], "Since when the first of them is."),
+    gauge("fleetwright_last_apply_time_seconds", &["verdict"], "When a plan last ended so."),
+    gauge(
+        "fleetwright_going",
+        &["why", "phase"],
+        "Machines that go because of something that nobody here decided.",
+    ),
+    gauge(
+        "fleetwright_offerings_sold_out",
+        &[],
+        "Offerings that are left out, because there was no capacity.",
+    ),
+    gauge(
+        "fleetwright_pool_quarantined",
+        &["pool"],
+        "1 for a pool that launches nothing for a while.",
+    ),
+    counter("fleetwright_reads_total", &["source", "result"], "Reads of a source."),
+    counter("fleetwright_errors_total", &["source"], "Errors of what is outside."),
+    counter("fleetwright_plans_total", &[], "Plans that were made."),
+    counter(
+        "fleetwright_plans_changed_total",
+        &[],
+        "Plans that decided something else than the one before.",
+    ),
+    counter("fleetwright_planning_seconds_total", &[], "Time spent on planning."),
+    counter("fleetwright_reconciles_total", &["result"], "Plans by how they ended."),
+    counter("fleetwright_applying_seconds_total", &[], "Time spent on carrying plans out."),
+    counter("fleetwright_launches_total", &["result"], "Launches."),
+    counter("fleetwright_terminations_total", &["reason"], "Machines that went, by reason."),
+    counter("fleetwright_terminations_failed_total", &[], "Removals that did not come about."),
+    counter("fleetwright_evictions_total", &["result"], "Pods that were asked to leave."),
+    counter(
+        "fleetwright_interruption_messages_total",
+        &["kind"],
+        "Messages about machines that go.",
+    ),
+    counter(
+        "fleetwright_interruption_messages_acknowledged_total",
+        &[],
+        "Messages that were taken off the queue.",
+    ),
+    counter("fleetwright_nominations_total", &["result"], "Pods that were steered to their nodes."),
+    counter("fleetwright_reactions_total", &[], "Bursts of pending pods that led to a launch."),
+    counter(
+        "fleetwright_reacting_seconds_total",
+        &[],
+        "From the first pod of a burst to the launch call.",
+    ),
+    counter("fleetwright_steps_total", &[], "Steps of the loop."),
+    counter("fleetwright_stepping_seconds_total", &[], "Time that the steps took."),
+    counter("fleetwright_counted_total", &["what"], "Counts that have no name of their own yet."),
+];

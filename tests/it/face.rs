@@ -1,0 +1,202 @@
+//! The face of the loop: metrics, health and what is made of them, over statuses of every sort.
+
+mod statuses;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
+
+use fleetwright::face::metrics::{FAMILIES, metrics};
+use fleetwright::face::{health, readiness};
+use jiff::SignedDuration;
+use serde_json::Value as Json;
+
+use crate::golden;
+use statuses::{begun, busy, empty, failing, now};
+
+fn read(path: &str) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
+    fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// Every name of a metric of ours in a text.
+fn named(text: &str) -> BTreeSet<String> {
+    let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    let parts = text.match_indices("fleetwright_").map(|(at, _)| text[at..].chars());
+    parts.map(|rest| rest.take_while(|c| is_part(*c)).collect()).collect()
+}
+
+/// Reads the text format, strictly: name and labels → value.
+fn samples(text: &str) -> BTreeMap<String, String> {
+    let mut known: BTreeMap<String, String> = BTreeMap::new();
+    let mut family = String::new();
+    for line in text.lines() {
+        if let Some(rest) = line.strip_prefix("# HELP ") {
+            let (name, help) = rest.split_once(' ').expect("a help");
+            assert!(!help.is_empty() && !family.starts_with(name), "{line}");
+            family = name.to_owned();
+        } else if let Some(rest) = line.strip_prefix("# TYPE ") {
+            assert_eq!(rest.split_once(' ').expect("a type").0, family);
+        } else {
+            let (key, value) = line.rsplit_once(' ').expect("a value");
+            let name = key.split('{').next().expect("a name");
+            assert_eq!(name, family, "samples follow their family");
+            assert!(value.parse::<f64>().is_ok_and(f64::is_finite), "{line}");
+            assert!(known.insert(key.to_owned(), value.to_owned()).is_none(), "twice: {key}");
+        }
+    }
+    known
+}
+
+#[test]
+fn metrics_tell_what_the_loop_knows_and_nothing_that_it_does_not() {
+    let first = samples(&metrics(&begun()));
+    assert_eq!(first["fleetwright_leader"], "0");
+    for unknown in [
+        "fleetwright_nodes",
+        "fleetwright_plan_applyable",
+        "fleetwright_hourly_usd{when=\"before\"}",
+    ] {
+        assert!(!first.contains_key(unknown), "{unknown} is not known yet");
+    }
+    let busy = samples(&metrics(&busy()));
+    for (key, value) in [
+        ("fleetwright_nodes_ready", "179"),
+        ("fleetwright_plan_changes{action=\"launch\"}", "1"),
+        ("fleetwright_plan_changes{action=\"terminate\"}", "12"),
+        ("fleetwright_plan_changes{action=\"replace\"}", "0"),
+        ("fleetwright_plan_held{reason=\"removal-budget\"}", "8"),
+        ("fleetwright_applying_changes", "4"),
+        ("fleetwright_applying_age_seconds", "120.000"),
+        ("fleetwright_going{why=\"spot-interruption\",phase=\"draining\"}", "1"),
+        ("fleetwright_reads_total{source=\"git\",result=\"done\"}", "340"),
+        ("fleetwright_terminations_total{reason=\"spot\"}", "2"),
+        ("fleetwright_planning_seconds_total", "82.345"),
+        ("fleetwright_stepping_seconds_total", "4.200017"),
+        ("fleetwright_reacting_seconds_total", "5.150"),
+        ("fleetwright_interruption_messages_total{kind=\"spot-interruption\"}", "2"),
+        ("fleetwright_interruption_messages_acknowledged_total", "2"),
+    ] {
+        assert_eq!(busy.get(key).map(String::as_str), Some(value), "{key}");
+    }
+    let failing = samples(&metrics(&failing()));
+    for (key, value) in [
+        ("fleetwright_breaker_latched{breaker=\"launches-not-ready\"}", "1"),
+        ("fleetwright_world_complete{source=\"ec2\"}", "0"),
+        ("fleetwright_source_age_seconds{source=\"world\"}", "2820.000"),
+        ("fleetwright_pods_pending_seconds", "1860.000"),
+        ("fleetwright_counted_total{what=\"novel.thing\"}", "7"),
+    ] {
+        assert_eq!(failing.get(key).map(String::as_str), Some(value), "{key}");
+    }
+}
+
+#[test]
+fn labels_of_metrics_are_those_of_their_family_and_their_values_are_escaped() {
+    let mut status = failing();
+    status.breakers[0].name = "a\"b\\c\nd".repeat(100);
+    let text = metrics(&status);
+    let line = text.lines().find(|line| line.starts_with("fleetwright_breaker_latched{"));
+    let line = line.expect("a breaker");
+    assert!(line.contains("breaker=\"a\\\"b\\\\c\\nd") && line.len() < 400, "{line}");
+    for (key, _) in samples(&metrics(&busy())) {
+        let (name, labels) = key.split_once('{').unwrap_or((&key, ""));
+        let family = FAMILIES.iter().find(|family| family.name == name).expect("a family");
+        let labels = labels.trim_end_matches('}');
+        let names: Vec<&str> =
+            labels.split("\",").filter_map(|label| Some(label.split_once('=')?.0)).collect();
+        assert_eq!(names, family.labels, "{key}");
+    }
+}
+
+#[test]
+fn the_list_of_metrics_is_that_of_the_program() {
+    const PATH: &str = "deploy/metrics.md";
+    const MARKS: [&str; 2] = ["<!-- families: begin -->\n", "<!-- families: end -->"];
+    let text = read(PATH);
+    let (head, rest) = text.split_once(MARKS[0]).expect("a beginning");
+    let (_, tail) = rest.split_once(MARKS[1]).expect("an end");
+    let mut table = "| metric | labels | |\n|---|---|---|\n".to_owned();
+    for family in FAMILIES {
+        let labels: Vec<String> = family.labels.iter().map(|label| format!("`{label}`")).collect();
+        let row = format!("| `{}` | {} | {} |\n", family.name, labels.join(", "), family.help);
+        table.push_str(&row);
+    }
+    golden::hold(PATH, &format!("{head}{}{table}{}{tail}", MARKS[0], MARKS[1])).expect("its table");
+    for family in FAMILIES {
+        let counter = family.name.ends_with("_total");
+        assert_eq!(family.kind.as_str() == "counter", counter, "{}", family.name);
+    }
+}
+
+#[test]
+fn every_metric_that_a_dashboard_an_alert_or_a_page_of_documentation_names_exists() {
+    let known: BTreeSet<String> = FAMILIES.iter().map(|family| family.name.to_owned()).collect();
+    for path in ["deploy/grafana/dashboard.json", "deploy/grafana/alerts.yaml", "deploy/metrics.md"]
+    {
+        let named = named(&read(path));
+        assert!(named.len() > 10, "{path}");
+        let unknown: Vec<&String> = named.difference(&known).collect();
+        assert!(unknown.is_empty(), "{path}: {unknown:?}");
+    }
+}
+
+/// Labels that Prometheus adds to everything that it reads.
+const TARGET_LABELS: [&str; 2] = ["namespace", "pod"];
+
+#[test]
+fn dashboards_and_alerts_select_by_labels_that_their_metrics_have() {
+    let dashboard: Json =
+        serde_json::from_str(&read("deploy/grafana/dashboard.json")).expect("JSON");
+    let panels = dashboard["panels"].as_array().expect("panels").iter();
+    let targets = panels.flat_map(|panel| panel["targets"].as_array().into_iter().flatten());
+    let mut expressions: Vec<String> =
+        targets.map(|target| target["expr"].as_str().expect("text").to_owned()).collect();
+    assert!(expressions.len() > 25);
+    let rules: Json = serde_saphyr::from_str(&read("deploy/grafana/alerts.yaml")).expect("YAML");
+    for rule in rules["spec"]["groups"][0]["rules"].as_array().expect("rules") {
+        assert!(
+            rule["annotations"]["summary"].is_string() && rule["annotations"]["look"].is_string()
+        );
+        expressions.push(rule["expr"].as_str().expect("text").to_owned());
+    }
+    for expression in expressions {
+        for (at, _) in expression.match_indices("fleetwright_") {
+            let rest = &expression[at..];
+            let end =
+                rest.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(rest.len());
+            let family =
+                FAMILIES.iter().find(|family| family.name == &rest[..end]).expect("a family");
+            let Some(selector) = rest[end..].strip_prefix('{') else { continue };
+            let selector = selector.split('}').next().expect("an end");
+            for label in selector.split("\",") {
+                let name: String = label.chars().take_while(char::is_ascii_lowercase).collect();
+                let is_known = family.labels.iter().any(|known| known.starts_with(&name));
+                assert!(is_known || TARGET_LABELS.contains(&&*name), "{expression}: {name}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_replica_is_alive_while_it_steps_and_ready_once_it_has_read_everything() {
+    let second = SignedDuration::from_secs(1);
+    let due = begun().wakes_at.expect("a time");
+    let bound = SignedDuration::from_mins(10);
+    for (status, at, is_alive, is_ready) in [
+        (begun(), now(), true, false),
+        (begun(), due + bound, true, false),
+        (begun(), due + bound + second, false, false),
+        (empty(), now(), true, true),
+        (busy(), now(), true, true),
+        // Nothing can be read any more: what is shown says so, and a restart would not help.
+        (failing(), now(), true, true),
+    ] {
+        assert_eq!(health(&status, at).is_well, is_alive, "{at}");
+        assert_eq!(readiness(&status).is_well, is_ready);
+    }
+    let mut never = begun();
+    never.repository.reads.error = Some(("no such repository".to_owned(), now()));
+    let says = "no repository was read yet: no such repository\nno world was read yet";
+    assert_eq!(readiness(&never).says, says);
+}
