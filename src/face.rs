@@ -6,8 +6,12 @@
 //! is an argument. Invariants: the same status gives the same bytes; what the loop does not know is
 //! left out or said, never shown as nothing.
 
+#[cfg(test)]
+pub(crate) mod fixture;
 mod health;
 pub mod metrics;
+pub mod object;
+pub mod page;
 mod words;
 
 pub use health::{Health, health, readiness};

@@ -12,6 +12,7 @@
 pub mod adr_0010 {}
 
 mod client;
+mod gate;
 mod lease;
 mod list;
 mod memory;
@@ -20,6 +21,7 @@ mod note;
 mod objects;
 mod pod;
 mod preflight;
+mod register;
 mod scaling;
 mod workload;
 mod write;

@@ -2,10 +2,12 @@
 //!
 //! This module knows paths, headers and a thread of its own, so that whoever looks is answered while
 //! the loop plans. It decides nothing and reads nothing but what the loop published. Invariants: every
-//! path is read-only; nobody is asked for credentials, so that nothing secret may be shown; a slow
-//! reader skips what it was too slow for.
+//! path but one is read-only, and what is asked there goes to the [desk](crate::desk) with the token of
+//! whoever asks; nothing else asks for credentials, so that nothing secret may be shown; a slow reader
+//! skips what it was too slow for.
 
 mod answer;
+mod asked;
 
 use std::io;
 use std::net::{SocketAddr, TcpListener as Bound};
@@ -17,8 +19,11 @@ use std::time::Duration;
 
 use hyper::body::Bytes;
 use jiff::Timestamp;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 
+use crate::desk::Asked;
+use crate::face::page::PageKind;
+use crate::plan::forecast::Forecast;
 use crate::reconcile::Reader;
 use crate::web;
 
@@ -36,6 +41,38 @@ const WAITING_MAX: usize = 64;
 pub struct Site {
     /// What the loop publishes.
     pub reader: Reader,
+    /// What the clock will bring, once it was computed.
+    pub forecast: watch::Receiver<Option<Arc<Forecast>>>,
+    /// Whether it is the page of a loop, or a preview.
+    pub serves: Serves,
+}
+
+/// What is served, and what may be asked of it.
+#[derive(Debug, Clone)]
+pub enum Serves {
+    /// A loop, and where questions to it go; without, nothing may be asked.
+    Loop(Option<mpsc::Sender<Asked>>),
+    /// A preview, which no loop carries out.
+    Preview,
+}
+
+impl Serves {
+    fn kind(&self) -> PageKind {
+        match self {
+            Self::Loop(asked) => PageKind::Loop { takes_requests: asked.is_some() },
+            Self::Preview => PageKind::Preview,
+        }
+    }
+}
+
+impl Site {
+    /// Returns a site that shows what `reader` reads, without a forecast and with nothing to ask.
+    #[must_use]
+    pub fn of(reader: Reader, serves: Serves) -> Self {
+        // A reader outlives its writer, and shows what that wrote last.
+        let (_, forecast) = watch::channel(None);
+        Self { reader, forecast, serves }
+    }
 }
 
 /// A server, until it is dropped.

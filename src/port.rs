@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
+use serde_json::Value as Json;
 use thiserror::Error;
 
 use crate::catalog::CapacityType;
@@ -210,6 +211,56 @@ impl Requirement {
         };
         Self { what: what.to_owned(), state }
     }
+}
+
+/// An object about the loop, for whoever asks the API server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Record {
+    /// Group and version, such as `fleetwright.dev/v1alpha1`.
+    pub api_version: String,
+    /// Kind.
+    pub kind: String,
+    /// Name of the kind's collection.
+    pub plural: String,
+    /// Name of the object.
+    pub name: String,
+    /// What is decided; absent where only the status of an object that is there is written.
+    pub spec: Option<Json>,
+    /// What came of it.
+    pub status: Json,
+}
+
+/// Where records are kept.
+pub trait Register {
+    /// Writes a record: spec and status as they are said, and nothing else of it remains. The
+    /// generation that a status is about is filled in. Without a spec, an object that is not there is
+    /// left so.
+    fn put(&self, record: &Record) -> impl Future<Output = Result<(), PortError>>;
+    /// Returns the names of the records of the kind of `like`, whatever it is called.
+    fn names(&self, like: &Record) -> impl Future<Output = Result<Vec<String>, PortError>>;
+    /// Removes the record of the kind of `like` that is called `name`; one that is gone is no error.
+    fn remove(&self, like: &Record, name: &str) -> impl Future<Output = Result<(), PortError>>;
+}
+
+/// Somebody who is known by a token.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Caller {
+    /// The name by which the cluster knows them.
+    pub name: String,
+    /// UID.
+    pub uid: String,
+    /// Groups.
+    pub groups: Vec<String>,
+    /// Whatever else tells what they may do.
+    pub extra: BTreeMap<String, Vec<String>>,
+}
+
+/// Who asks, and what they may.
+pub trait Gate {
+    /// Returns whose token it is; `None` where nobody's.
+    fn caller(&self, token: &str) -> impl Future<Output = Result<Option<Caller>, PortError>>;
+    /// Returns whether somebody may do `verb` to the plans of the cluster.
+    fn may(&self, caller: &Caller, verb: &str) -> impl Future<Output = Result<bool, PortError>>;
 }
 
 /// The files of a repository at one revision, manifests or not.

@@ -34,6 +34,7 @@ mod stream;
 mod table;
 #[cfg(test)]
 mod tests;
+pub mod web;
 
 pub use catalog::{
     OfferingRow, TypeRow, allocatable_text, allocation_json, allocation_text, types_json,

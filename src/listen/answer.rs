@@ -5,14 +5,15 @@ use std::sync::Arc;
 
 use hyper::body::Incoming;
 use hyper::header::{HOST, HeaderName, HeaderValue};
-use hyper::{Request, Response};
+use hyper::{Method, Request, Response};
 use jiff::Timestamp;
 
-use super::Desk;
-use crate::face::{self, Health, metrics};
+use super::{Desk, Serves, asked};
+use crate::face::{self, Health, metrics, page};
 use crate::reconcile::Status;
 use crate::web::{Chunks, header, response};
 
+const HTML: &str = "text/html; charset=utf-8";
 const TEXT: &str = "text/plain; charset=utf-8";
 
 /// What every answer says: show it as what it is, nowhere else, and keep no copy.
@@ -25,7 +26,7 @@ const HEADERS: [(&str, &str); 5] = [
 ];
 
 pub(super) async fn answer(desk: Rc<Desk>, request: Request<Incoming>) -> Response<Chunks> {
-    let mut answer = route(&desk, &request);
+    let mut answer = route(&desk, request).await;
     let headers = answer.headers_mut();
     for (name, value) in HEADERS {
         headers.insert(HeaderName::from_static(name), HeaderValue::from_static(value));
@@ -33,12 +34,18 @@ pub(super) async fn answer(desk: Rc<Desk>, request: Request<Incoming>) -> Respon
     answer
 }
 
-fn route(desk: &Desk, request: &Request<Incoming>) -> Response<Chunks> {
+async fn route(desk: &Desk, request: Request<Incoming>) -> Response<Chunks> {
     // A page elsewhere that points a name of its own at this machine must learn nothing.
     if desk.is_local && !is_this_machine(&header(request.headers(), &HOST)) {
         return text(421, "this server answers to localhost alone\n");
     }
-    if !matches!(*request.method(), hyper::Method::GET | hyper::Method::HEAD) {
+    if let (&Method::POST, "/requests", Serves::Loop(Some(questions))) =
+        (request.method(), request.uri().path(), &desk.site.serves)
+    {
+        let (code, says) = asked::ask(questions, request).await;
+        return text(code, &says);
+    }
+    if !matches!(*request.method(), Method::GET | Method::HEAD) {
         return text(405, "only GET is answered\n");
     }
     let status: Arc<Status> = Arc::clone(&desk.site.reader.borrow());
@@ -50,8 +57,19 @@ fn route(desk: &Desk, request: &Request<Incoming>) -> Response<Chunks> {
             Some(news) => response(200, "text/event-stream", Chunks::Events(news)),
             None => text(503, "too many readers wait for news; come again later\n"),
         },
-        _ => text(404, "there is /metrics, /healthz, /readyz and /events\n"),
+        "/" => shown(desk, &status),
+        _ => text(404, "there is /, /metrics, /healthz, /readyz and /events\n"),
     }
+}
+
+fn shown(desk: &Desk, status: &Status) -> Response<Chunks> {
+    let forecast = desk.site.forecast.borrow().clone();
+    let page = page::Page { status, forecast: forecast.as_deref(), kind: desk.site.serves.kind() };
+    let mut answer = response(200, HTML, Chunks::whole(page::page(&page)));
+    if let Ok(policy) = HeaderValue::from_str(&page::policy()) {
+        answer.headers_mut().insert(HeaderName::from_static("content-security-policy"), policy);
+    }
+    answer
 }
 
 fn is_this_machine(host: &str) -> bool {

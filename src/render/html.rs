@@ -7,7 +7,7 @@
 //! that do not change are counted.
 
 mod chart;
-mod parts;
+pub(super) mod parts;
 mod safe;
 
 use std::fmt::Write as _;
@@ -16,12 +16,14 @@ use super::amount::{count, signed_dollars};
 use super::row::{Row, Symbol, count as counted, rows};
 use super::{head, last_line};
 use crate::plan::Plan;
-use chart::pictures;
+pub(super) use chart::pictures;
 use parts::{changes, checks, comparison, cost, demand, footer, problems, unschedulable, zones};
-use safe::{hash_source, text};
+pub use safe::{hash_source, text};
 
-const STYLE: &str = include_str!("html/style.css");
-const SCRIPT: &str = include_str!("html/script.js");
+/// Style of the page.
+pub const STYLE: &str = include_str!("html/style.css");
+/// Script of the page: search, and dark or light.
+pub const SCRIPT: &str = include_str!("html/script.js");
 
 /// Returns the plan as a page of HTML, with a final line feed.
 #[must_use]

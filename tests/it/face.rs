@@ -1,5 +1,8 @@
 //! The face of the loop: metrics, health and what is made of them, over statuses of every sort.
 
+mod objects;
+#[cfg(feature = "page")]
+mod page;
 mod statuses;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -34,7 +37,7 @@ fn samples(text: &str) -> BTreeMap<String, String> {
         if let Some(rest) = line.strip_prefix("# HELP ") {
             let (name, help) = rest.split_once(' ').expect("a help");
             assert!(!help.is_empty() && !family.starts_with(name), "{line}");
-            family = name.to_owned();
+            name.clone_into(&mut family);
         } else if let Some(rest) = line.strip_prefix("# TYPE ") {
             assert_eq!(rest.split_once(' ').expect("a type").0, family);
         } else {

@@ -18,7 +18,7 @@ const WIDTH: u32 = 30;
 const HEIGHT: u32 = 96;
 
 /// Returns the section with both sides, by pool.
-pub(super) fn pictures(plan: &Plan, rows: &[Row<'_>]) -> String {
+pub(in crate::render) fn pictures(plan: &Plan, rows: &[Row<'_>]) -> String {
     if nodes(rows).next().is_none() {
         return String::new();
     }

@@ -24,7 +24,7 @@ const DOTS_MAX: usize = 200;
 const DOTS_IN_LINE: usize = 20;
 
 /// Returns what this revision causes, apart from what was pending anyway.
-pub(super) fn comparison(plan: &Plan) -> String {
+pub(in crate::render) fn comparison(plan: &Plan) -> String {
     let Some(found) = &plan.capacity.comparison else { return String::new() };
     let list = |addresses: &[crate::ids::Address]| -> String {
         let shown =
@@ -58,7 +58,7 @@ pub(super) fn comparison(plan: &Plan) -> String {
 }
 
 /// Returns the findings of policies.
-pub(super) fn checks(plan: &Plan) -> String {
+pub(in crate::render) fn checks(plan: &Plan) -> String {
     if plan.checks.is_empty() {
         return String::new();
     }
@@ -85,7 +85,7 @@ pub(super) fn checks(plan: &Plan) -> String {
 }
 
 /// Returns the table of rows: what changes, what is blocked, and what stays while it is few.
-pub(super) fn changes(plan: &Plan, rows: &[Row<'_>]) -> String {
+pub(in crate::render) fn changes(plan: &Plan, rows: &[Row<'_>]) -> String {
     let kept = counted(rows, Symbol::Keep);
     let nodes_kept = nodes(rows).filter(|row| row.symbol == Symbol::Keep).count();
     let mut body = String::new();
@@ -155,7 +155,7 @@ fn line(plan: &Plan, row: &Row<'_>, with_details: bool) -> String {
 }
 
 /// Returns the pods without a place, with what would help.
-pub(super) fn unschedulable(plan: &Plan) -> String {
+pub(in crate::render) fn unschedulable(plan: &Plan) -> String {
     let capacity = &plan.capacity;
     if capacity.unschedulable.is_empty() && capacity.unresolved.is_empty() {
         return String::new();
@@ -194,7 +194,7 @@ pub(super) fn unschedulable(plan: &Plan) -> String {
 }
 
 /// Returns the money by pool, zone and capacity type, and what is in it.
-pub(super) fn cost(plan: &Plan) -> String {
+pub(in crate::render) fn cost(plan: &Plan) -> String {
     let parts = &plan.capacity.cost.breakdown;
     if parts.is_empty() {
         return String::new();
@@ -259,7 +259,7 @@ fn cost_table(title: &str, rows: &[CostRow]) -> String {
 }
 
 /// Returns a map of the zones: a dot for each node, by what happens to it.
-pub(super) fn zones(rows: &[Row<'_>]) -> String {
+pub(in crate::render) fn zones(rows: &[Row<'_>]) -> String {
     let mut zones: BTreeMap<String, Vec<&'static str>> = BTreeMap::new();
     for row in nodes(rows) {
         let change = &row.resource.change;
@@ -314,7 +314,7 @@ fn zone_map(zone: &str, mut dots: Vec<&'static str>) -> String {
 }
 
 /// Returns the workloads, folded.
-pub(super) fn demand(plan: &Plan) -> String {
+pub(in crate::render) fn demand(plan: &Plan) -> String {
     let line = |row: &crate::plan::wire::DemandRow| {
         let place = row.origin.as_ref().map(ToString::to_string).unwrap_or_default();
         let name = workload_key(&row.workload);
@@ -343,7 +343,7 @@ pub(super) fn demand(plan: &Plan) -> String {
 }
 
 /// Returns problems of the inputs, and notes.
-pub(super) fn problems(plan: &Plan) -> String {
+pub(in crate::render) fn problems(plan: &Plan) -> String {
     let line = |d: &crate::plan::wire::Diagnostic| {
         let place = d.origin.as_ref().map(ToString::to_string).unwrap_or_default();
         let class = match d.severity.as_str() {
@@ -373,7 +373,7 @@ pub(super) fn problems(plan: &Plan) -> String {
 }
 
 /// Returns where the plan comes from and how long it holds.
-pub(super) fn footer(plan: &Plan) -> String {
+pub(in crate::render) fn footer(plan: &Plan) -> String {
     let capacity = &plan.capacity;
     let base = &capacity.base;
     let commit = base.commit.as_deref().unwrap_or("no commit");

@@ -5,7 +5,8 @@ use sha2::{Digest as _, Sha256};
 use super::super::page::{escape, shorten};
 
 /// Returns `text` for an element or a quoted attribute, at most `width` columns of it.
-pub(super) fn text(text: &str, width: usize) -> String {
+#[must_use]
+pub fn text(text: &str, width: usize) -> String {
     let short = shorten(text, width);
     let mut safe = String::with_capacity(short.len() + 8);
     for c in escape(&short).chars() {
@@ -22,7 +23,8 @@ pub(super) fn text(text: &str, width: usize) -> String {
 }
 
 /// Returns the source expression that allows exactly `content` in a policy of the page.
-pub(super) fn hash_source(content: &str) -> String {
+#[must_use]
+pub fn hash_source(content: &str) -> String {
     format!("'sha256-{}'", base64(&Sha256::digest(content.as_bytes())))
 }
 

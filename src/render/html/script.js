@@ -2,12 +2,12 @@
 (() => {
   const search = document.getElementById("search");
   const count = document.getElementById("found");
-  const items = [...document.querySelectorAll("[data-text]")];
   for (const control of document.querySelectorAll("[data-script]")) control.hidden = false;
   const filter = () => {
     const words = search.value.toLowerCase().split(/\s+/).filter(Boolean);
     let found = 0;
-    for (const item of items) {
+    // Asked for each time: on a page that follows a loop they come and go.
+    for (const item of document.querySelectorAll("[data-text]")) {
       const text = item.dataset.text.toLowerCase();
       const shown = words.every((word) => text.includes(word));
       item.hidden = !shown;

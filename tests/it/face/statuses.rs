@@ -25,6 +25,9 @@ pub(crate) const NOW: &str = "2026-11-21T12:00:00Z";
 /// What only a page that escapes nothing would obey.
 pub(crate) const HOSTILE: &str = "</script><script>alert(1)</script>\" onload=\"x\u{202e}\u{1b}[2J";
 
+/// The commit that is served.
+const COMMIT: &str = "4f2c9a1d5e6b7c8d9e0f1a2b3c4d5e6f7a8b9c0d";
+
 pub(crate) fn now() -> Timestamp {
     NOW.parse().expect("a time")
 }
@@ -36,7 +39,10 @@ fn before(minutes: i64) -> Timestamp {
 /// Returns what a saved plan of the repository holds.
 pub(crate) fn saved(name: &str) -> Plan {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("plans").join(name);
-    serde_json::from_str(&fs::read_to_string(path).expect("a plan")).expect("a plan")
+    let text = fs::read_to_string(path).expect("a plan");
+    let mut plan: Plan = serde_json::from_str(&text).expect("a plan");
+    plan.capacity.base.commit = Some(COMMIT.to_owned());
+    plan
 }
 
 /// Returns a process that has just begun and has read nothing.
@@ -113,7 +119,7 @@ pub(crate) fn empty() -> Status {
     Status {
         leader: true,
         repository: RepositoryNow {
-            commit: Some("4f2c9a1d5e6b7c8d9e0f1a2b3c4d5e6f7a8b9c0d".to_owned()),
+            commit: Some(COMMIT.to_owned()),
             reads: well(),
             ..RepositoryNow::default()
         },
@@ -149,7 +155,7 @@ fn history(plan: &Plan) -> Vec<Arc<Past>> {
         };
         let receipt = Receipt {
             plan_id: format!("{n:064}").into(),
-            digest: format!("sha256:{n:064}").into(),
+            digest: format!("sha256:{n:016x}{n:048x}").into(),
             outcomes: outcomes(plan, &how),
             started_at: before(n * 170 + 6),
             finished_at: before(n * 170),
@@ -179,8 +185,8 @@ fn history(plan: &Plan) -> Vec<Arc<Past>> {
     (1..=12).map(past).collect()
 }
 
-/// Returns a cluster of 180 nodes, with a plan that launches and removes.
-pub(crate) fn busy() -> Status {
+/// Returns a plan over 180 nodes that launches one and removes twelve.
+fn busy_plan() -> Plan {
     let mut plan = crate::large::sized(180, 12).expect("a plan");
     let first = saved("quickstart.json");
     for row in &first.resource_changes {
@@ -193,6 +199,35 @@ pub(crate) fn busy() -> Status {
     plan.summary.add = 1;
     plan.summary.nodes.launch = 1;
     plan.summary.nodes.after += 1;
+    plan
+}
+
+/// What the loop of the busy cluster has counted.
+const COUNTED: [(&str, u64); 19] = [
+    ("reads.git.done", 340),
+    ("reads.world.done", 2_100),
+    ("plans.made", 410),
+    ("plans.changed", 38),
+    ("plan_millis", 82_345),
+    ("reconciles.applied", 30),
+    ("reconciles.partly", 2),
+    ("launches.done", 61),
+    ("launches.no_capacity", 3),
+    ("terminations.empty", 40),
+    ("terminations.spot", 2),
+    ("evictions.done", 512),
+    ("messages.spot-interruption", 2),
+    ("messages.acknowledged", 2),
+    ("steps", 90_210),
+    ("step_micros", 4_200_017),
+    ("pending.reactions", 25),
+    ("pending.reaction_millis", 5_150),
+    ("apply_millis", 900_000),
+];
+
+/// Returns a cluster of 180 nodes, with a plan that launches and removes.
+pub(crate) fn busy() -> Status {
+    let plan = busy_plan();
     let removals: Vec<Address> = plan
         .resource_changes
         .iter()
@@ -211,27 +246,6 @@ pub(crate) fn busy() -> Status {
         .map(|address| (address.clone(), HeldBy { why: budget.clone(), says: says.clone() }));
     let held: BTreeMap<Address, HeldBy> = held.collect();
     let plan_id = plan.capacity.plan_id.clone();
-    let counters = [
-        ("reads.git.done", 340),
-        ("reads.world.done", 2_100),
-        ("plans.made", 410),
-        ("plans.changed", 38),
-        ("plan_millis", 82_345),
-        ("reconciles.applied", 30),
-        ("reconciles.partly", 2),
-        ("launches.done", 61),
-        ("launches.no_capacity", 3),
-        ("terminations.empty", 40),
-        ("terminations.spot", 2),
-        ("evictions.done", 512),
-        ("messages.spot-interruption", 2),
-        ("messages.acknowledged", 2),
-        ("steps", 90_210),
-        ("step_micros", 4_200_017),
-        ("pending.reactions", 25),
-        ("pending.reaction_millis", 5_150),
-        ("apply_millis", 900_000),
-    ];
     Status {
         mode: Mode::Full,
         world: Some(WorldNow {
@@ -260,7 +274,7 @@ pub(crate) fn busy() -> Status {
             until: now() + SignedDuration::from_mins(9),
         }],
         plan: Some(PlanNow { plan: Arc::new(plan), since: before(4), held }),
-        counters: counters.map(|(name, count)| (name.to_owned(), count)).into(),
+        counters: COUNTED.map(|(name, count)| (name.to_owned(), count)).into(),
         started_at: before(60 * 40),
         ..empty()
     }

@@ -1,0 +1,184 @@
+//! The objects that `kubectl` shows: their definitions, their size, and what their conditions say.
+
+use std::sync::Arc;
+
+use fleetwright::face::object::{Object, ObjectKind, PLANS_MAX, ROWS_MAX, definitions, objects};
+use fleetwright::reconcile::Status;
+use serde_json::{Value as Json, json};
+
+use super::statuses::{HOSTILE, begun, busy, empty, failing};
+use crate::golden;
+
+const DEFINITIONS: &str = "deploy/kubernetes/crds.yaml";
+
+fn of(status: &Status, kind: ObjectKind) -> Vec<Object> {
+    objects(status).into_iter().filter(|object| object.kind == kind).collect()
+}
+
+fn current(status: &Status) -> Object {
+    of(status, ObjectKind::CapacityPlan).into_iter().next().expect("a current plan")
+}
+
+fn schema(kind: ObjectKind) -> Json {
+    let text = definitions();
+    let documents = text.split("\n---\n").map(serde_saphyr::from_str::<Json>);
+    let found = documents.map(|document| document.expect("YAML"));
+    let mut found = found.filter(|document| document["spec"]["names"]["kind"] == kind.as_str());
+    found.next().expect("a definition")["spec"]["versions"][0]["schema"]["openAPIV3Schema"].clone()
+}
+
+#[test]
+fn the_definitions_in_the_repository_are_those_of_the_types() {
+    golden::hold(DEFINITIONS, &definitions()).expect("the same");
+    golden::hold("deploy/helm/fleetwright/crds/crds.yaml", &definitions()).expect("the same");
+}
+
+/// Fails where a schema says what the API server does not take, or prunes what an object holds.
+fn hold(schema: &Json, value: &Json, at: &str) {
+    if value.is_null() {
+        assert_eq!(schema["nullable"], true, "{at} may not be null");
+        return;
+    }
+    for key in ["$ref", "anyOf", "oneOf", "const", "$schema", "title"] {
+        assert!(schema.get(key).is_none(), "{at}: {key} is not structural");
+    }
+    match (schema["type"].as_str(), value) {
+        (Some("object"), Json::Object(map)) => {
+            for key in schema["required"].as_array().into_iter().flatten() {
+                assert!(map.contains_key(key.as_str().expect("a key")), "{at}.{key} is missing");
+            }
+            for (key, value) in map {
+                let inner = &schema["properties"][key];
+                assert!(inner.is_object(), "{at}.{key} would be pruned");
+                hold(inner, value, &format!("{at}.{key}"));
+            }
+        }
+        (Some("array"), Json::Array(items)) => {
+            for item in items {
+                hold(&schema["items"], item, &format!("{at}[]"));
+            }
+        }
+        (Some("string"), Json::String(_))
+        | (Some("integer"), Json::Number(_))
+        | (Some("boolean"), Json::Bool(_)) => {}
+        (kind, value) => panic!("{at}: {value} is no {kind:?}"),
+    }
+}
+
+#[test]
+fn objects_are_what_their_definitions_say() {
+    for status in [begun(), empty(), busy(), failing()] {
+        for object in objects(&status) {
+            let schema = schema(object.kind);
+            let at = format!("{} {}", object.kind.as_str(), object.name);
+            for (part, value) in [("spec", object.spec.as_ref()), ("status", Some(&object.status))]
+            {
+                if let Some(value) = value {
+                    hold(&schema["properties"][part], value, &format!("{at} {part}"));
+                }
+            }
+            let is_name = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+            assert!(object.name.len() <= 63 && object.name.chars().all(is_name), "{at}");
+        }
+    }
+}
+
+fn condition<'a>(object: &'a Object, kind: &str) -> Option<&'a Json> {
+    object.status["conditions"].as_array()?.iter().find(|one| one["type"] == kind)
+}
+
+#[test]
+fn conditions_say_how_far_a_plan_has_come() {
+    let mut held = busy();
+    held.applying.clear();
+    let mut suspended = held.clone();
+    let why = failing().plan.expect("a plan").held.into_values().next().expect("one");
+    let plan = suspended.plan.as_mut().expect("a plan");
+    plan.held =
+        plan.plan.resource_changes.iter().map(|r| (r.address.clone(), why.clone())).collect();
+    for (status, ready, other, reason, health) in [
+        (empty(), "True", None, "NothingToDo", "Healthy"),
+        (busy(), "False", Some("Reconciling"), "Applying", "Progressing"),
+        (held, "False", Some("Reconciling"), "Pending", "Progressing"),
+        (suspended, "False", Some("Stalled"), "NotApplyable", "Suspended"),
+        (failing(), "False", Some("Stalled"), "InputsHaveErrors", "Degraded"),
+    ] {
+        let object = current(&status);
+        let said = condition(&object, "Ready").expect("it is always there");
+        assert_eq!((&said["status"], &said["reason"]), (&json!(ready), &json!(reason)));
+        assert_eq!(object.status["health"], health, "{reason}");
+        let others = ["Reconciling", "Stalled"].into_iter();
+        let others: Vec<&str> = others.filter(|kind| condition(&object, kind).is_some()).collect();
+        assert_eq!(others, other.into_iter().collect::<Vec<_>>(), "{reason}");
+    }
+}
+
+#[test]
+fn plans_that_were_carried_out_keep_their_outcome_and_the_worst_comes_first() {
+    let plans = of(&busy(), ObjectKind::CapacityPlan);
+    let names: Vec<&str> = plans.iter().map(|plan| plan.name.as_str()).collect();
+    assert_eq!(plans.len(), 13, "{names:?}");
+    let (current, past): (Vec<_>, Vec<_>) = plans.iter().partition(|p| p.status["current"] == true);
+    assert_eq!(current.len(), 1);
+    assert!(past.iter().all(|plan| plan.spec.is_none()), "what was decided stands already");
+    let reasons: Vec<&Json> =
+        past.iter().map(|p| &condition(p, "Ready").expect("a condition")["reason"]).collect();
+    assert_eq!(reasons[..3], ["Applied", "Refused", "PartlyApplied"]);
+    let partly = &past[2].status["outcomes"][0];
+    assert_eq!(partly["outcome"], "given-up");
+    assert!(partly["why"].as_str().is_some_and(|why| why.contains("budget")));
+    let mut many = busy();
+    let again = |n: u32| {
+        let mut past = (*many.history[0]).clone();
+        past.digest = format!("sha256:{n:016x}{n:048x}").into();
+        Arc::new(past)
+    };
+    many.history = (100..150).map(again).collect();
+    assert_eq!(of(&many, ObjectKind::CapacityPlan).len(), PLANS_MAX);
+}
+
+#[test]
+fn an_object_is_small_whatever_the_plan() {
+    let mut status = busy();
+    let mut plan = crate::large::sized(5_000, 4_000).expect("a plan");
+    let pods = crate::face::statuses::saved("quickstart.json").capacity.unschedulable;
+    plan.capacity.unschedulable = pods.iter().cycle().take(3_000).cloned().collect();
+    for row in &mut plan.resource_changes {
+        let long = HOSTILE.repeat(200);
+        row.address = format!("{}{long}", row.address).into();
+    }
+    let now = status.plan.as_mut().expect("a plan");
+    now.held = plan
+        .resource_changes
+        .iter()
+        .filter_map(|row| Some((row.address.clone(), failing().plan?.held.into_values().next()?)))
+        .take(50)
+        .collect();
+    now.plan = Arc::new(plan);
+    for object in objects(&status) {
+        let size = object.spec.iter().chain([&object.status]).map(|part| part.to_string().len());
+        let size: usize = size.sum();
+        assert!(size < 1_000_000, "{}: {size}", object.name);
+    }
+    let spec = current(&status).spec.expect("a spec");
+    assert_eq!(spec["rows"].as_array().map(Vec::len), Some(ROWS_MAX));
+    assert_eq!(spec["rowsOmitted"], 3_500);
+    assert_eq!(spec["unschedulableOmitted"], 2_950);
+}
+
+#[test]
+fn pools_say_which_commit_they_serve_and_what_is_the_matter_with_them() {
+    let pools = of(&failing(), ObjectKind::CapacityPool);
+    let names: Vec<&str> = pools.iter().map(|pool| pool.name.as_str()).collect();
+    assert_eq!(names, ["general", "memory"]);
+    let quarantined = condition(&pools[0], "Ready").expect("a condition");
+    assert_eq!(quarantined["reason"], "Quarantined");
+    assert!(pools[0].status["commit"].is_string());
+    assert_eq!(condition(&pools[1], "Stalled").expect("a condition")["reason"], "NotApplyable");
+    let mut odd = failing();
+    let plan = Arc::make_mut(&mut odd.plan.as_mut().expect("a plan").plan);
+    plan.capacity.cost.breakdown.by_pool[0].name = "Node_Group.1".to_owned();
+    let pools = of(&odd, ObjectKind::CapacityPool);
+    assert!(pools[0].name.starts_with("pool-") && pools[0].name.len() == 17, "{}", pools[0].name);
+    assert_eq!(pools[0].spec.as_ref().expect("a spec")["pool"], "Node_Group.1");
+}

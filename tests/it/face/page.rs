@@ -1,0 +1,300 @@
+//! The page of the loop, read as text and opened by a browser where there is one.
+
+use std::fs;
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use fleetwright::desk::{Answered, Asked, Wanted};
+use fleetwright::face::page::{Page, PageKind, page};
+use fleetwright::listen::{Listening, Serves, Site, listen};
+use fleetwright::reconcile::{Board, Status};
+
+use super::statuses::{HOSTILE, begun, busy, empty, failing};
+
+const LOOP: PageKind = PageKind::Loop { takes_requests: true };
+
+fn shown(status: &Status, kind: PageKind) -> String {
+    page(&Page { status, forecast: None, kind })
+}
+
+#[test]
+fn the_page_says_what_is_wrong_before_anything_else() {
+    let html = shown(&failing(), LOOP);
+    let place = |text: &str| html.find(text).unwrap_or_else(|| panic!("{text}\n{html}"));
+    let mut last = 0;
+    for text in [
+        "follows fleetwright-7d9-zzzzz",
+        "Breaker launches-not-ready latched",
+        "12 of 12 machines launched",
+        "<strong>Suspended</strong> by bob@example.com",
+        "are passed over</strong> by carol@example.com",
+        "The repository cannot be read since 2026-11-21 11:16:00 UTC (44 times in a row",
+        "Commit <code>1111111111</code> is not served yet: CI has not applied it yet",
+        "ec2 could not be read: RequestLimitExceeded",
+        "Pool general launches nothing until",
+        "The inputs have errors",
+        "121 of 180",
+        "214 for 31m",
+        "Machines that go",
+        "Without a place",
+        "<strong>not-applyable</strong> holds back 4",
+        "id=\"changes\"",
+        "Nodes before and after",
+        "History",
+        "refused: the world has moved",
+        "Cost over time",
+    ] {
+        let at = place(text);
+        assert!(at > last, "{text} stands too early");
+        last = at;
+    }
+}
+
+#[test]
+fn nothing_from_outside_becomes_part_of_the_page() {
+    let html = shown(&failing(), LOOP);
+    assert!(html.contains("&lt;/script&gt;&lt;script&gt;alert(1)"), "it is shown as text");
+    assert_eq!(html.matches("<script").count(), 2, "the page's own scripts alone");
+    assert!(!html.contains(HOSTILE) && !html.contains("\" onload=") && !html.contains('\u{202e}'));
+}
+
+#[test]
+fn what_may_be_asked_is_there_only_where_somebody_checks_who_asks() {
+    for (kind, forms) in
+        [(LOOP, 2), (PageKind::Loop { takes_requests: false }, 0), (PageKind::Preview, 0)]
+    {
+        assert_eq!(shown(&busy(), kind).matches("<form").count(), forms, "{kind:?}");
+    }
+    let html = shown(&failing(), LOOP);
+    assert!(html.contains("value=\"resume\"") && !html.contains("value=\"suspend\""));
+}
+
+#[test]
+fn a_cluster_without_anything_has_a_page_that_says_so() {
+    let html = shown(&begun(), LOOP);
+    assert!(html.contains("The world was not read yet.") && html.contains("No plan was made yet."));
+    let html = shown(&empty(), LOOP);
+    assert!(html.contains("Nothing changes.") && html.contains("There is no node"));
+    assert!(!html.contains("class=\"alert\""));
+}
+
+fn serve(status: Status) -> (Board, Listening) {
+    let (board, reader) = Board::new(status);
+    let site = Site::of(reader, Serves::Loop(None));
+    let any = SocketAddr::from(([127, 0, 0, 1], 0));
+    (board, listen(any, site).expect("a port"))
+}
+
+/// Sends one request, and returns the answer's head and body.
+fn ask(address: SocketAddr, request: &str) -> (String, String) {
+    let mut stream = TcpStream::connect(address).expect("it listens");
+    stream.set_read_timeout(Some(Duration::from_secs(20))).expect("set");
+    write!(stream, "{request}\r\nConnection: close\r\n\r\n").expect("sent");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("an answer");
+    let (head, body) = answer.split_once("\r\n\r\n").expect("a head");
+    (head.to_ascii_lowercase(), body.to_owned())
+}
+
+#[test]
+fn each_path_answers_what_it_is_for() {
+    let now = jiff::Timestamp::now();
+    let (board, listening) = serve(Status { now, wakes_at: Some(now), ..begun() });
+    let get =
+        |path: &str| ask(listening.address(), &format!("GET {path} HTTP/1.1\r\nHost: localhost"));
+    assert!(get("/healthz").0.starts_with("http/1.1 200"));
+    let (head, body) = get("/readyz");
+    assert!(head.starts_with("http/1.1 503"), "{head}");
+    assert_eq!(body, "no repository was read yet\nno world was read yet\n");
+    board.publish(empty());
+    assert!(get("/readyz").0.starts_with("http/1.1 200"));
+    let (head, body) = get("/metrics");
+    assert!(head.contains("content-type: text/plain; version=0.0.4"), "{head}");
+    assert!(body.contains("\nfleetwright_leader 1\n"), "{body}");
+    let (head, body) = get("/");
+    assert!(body.contains("<h1>prod-eu1 "), "{body}");
+    assert!(head.contains("content-security-policy: default-src 'none'; "), "{head}");
+    assert!(!head.contains("unsafe-inline") && head.contains("frame-ancestors 'none'"), "{head}");
+    assert!(
+        head.contains("x-content-type-options: nosniff") && head.contains("no-store"),
+        "{head}"
+    );
+    assert!(get("/../etc/passwd").0.starts_with("http/1.1 404"));
+    for (request, code) in [
+        ("POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0", 405),
+        ("POST /requests HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0", 405),
+        // Another page's name for this machine is not this machine's.
+        ("GET / HTTP/1.1\r\nHost: evil.example", 421),
+        ("GET / HTTP/1.1\r\nHost: localhost.evil.example:80", 421),
+    ] {
+        let (head, _) = ask(listening.address(), request);
+        assert!(head.starts_with(&format!("http/1.1 {code}")), "{request}: {head}");
+    }
+}
+
+#[test]
+fn what_is_asked_goes_to_the_desk_with_the_token_of_whoever_asks() {
+    let (questions, mut asked) = tokio::sync::mpsc::channel(4);
+    let (_board, reader) = Board::new(busy());
+    let any = SocketAddr::from(([127, 0, 0, 1], 0));
+    let site = Site::of(reader, Serves::Loop(Some(questions)));
+    let listening = listen(any, site).expect("a port");
+    let desk = std::thread::spawn(move || {
+        let mut wanted = Vec::new();
+        while let Some(Asked { token, wanted: what, answer, .. }) = asked.blocking_recv() {
+            assert_eq!(format!("{token:?}"), "Token(…)");
+            wanted.push(what);
+            let answered = match wanted.len() {
+                1 => Answered::Passed { who: "alice".to_owned() },
+                2 => Answered::Unknown,
+                3 => Answered::Refused { who: "bob".to_owned(), verb: "suspend" },
+                _ => Answered::Unanswered { why: "no answer".to_owned() },
+            };
+            answer.send(answered).expect("somebody waits");
+        }
+        wanted
+    });
+    let post = |body: &str, more: &str| {
+        let length = body.len();
+        let head = format!(
+            "POST /requests HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: \
+             {length}{more}\r\n\r\n{body}"
+        );
+        let mut stream = TcpStream::connect(listening.address()).expect("it listens");
+        stream.write_all(head.as_bytes()).expect("sent");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).expect("an answer");
+        answer
+    };
+    let bearer = "\r\nAuthorization: Bearer t";
+    for (body, more, code, says) in [
+        ("request=approve&digest=sha256%3Aab&token=t", "", 202, "passed on to the loop, as alice"),
+        ("request=resume", bearer, 401, "the cluster does not know the token"),
+        (
+            "request=suspend&reason=a+b&minutes=60&token=t",
+            "",
+            403,
+            "bob may not suspend capacityplans",
+        ),
+        ("request=reset&breaker=b&token=t", "", 503, "no answer"),
+        ("request=approve&token=t", "", 400, "digest"),
+        ("request=suspend&reason=&minutes=60&token=t", "", 400, "reason"),
+        ("request=suspend&reason=r&minutes=-1&token=t", "", 400, "minutes"),
+        ("request=delete-everything&token=t", "", 400, "request"),
+        ("request=resume", "", 401, "token"),
+    ] {
+        let answer = post(body, more);
+        assert!(answer.starts_with(&format!("HTTP/1.1 {code}")), "{body}: {answer}");
+        assert!(answer.contains(says), "{body}: {answer}");
+    }
+    let large = "x".repeat(100_000);
+    assert!(post(&large, "").starts_with("HTTP/1.1 413"));
+    drop(listening);
+    let wanted = desk.join().expect("it ends with the server");
+    assert_eq!(wanted[0], Wanted::Approve { digest: "sha256:ab".into() });
+    let lasts = jiff::SignedDuration::from_mins(60);
+    assert_eq!(wanted[2], Wanted::Suspend { reason: "a b".to_owned(), lasts });
+    assert_eq!(wanted.len(), 4, "what cannot be meant never gets there");
+}
+
+#[test]
+fn whoever_waits_for_news_hears_of_each_step_and_readers_are_bounded() {
+    let (board, listening) = serve(begun());
+    let request = "GET /events HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    let mut first = TcpStream::connect(listening.address()).expect("it listens");
+    first.set_read_timeout(Some(Duration::from_secs(20))).expect("set");
+    first.write_all(request.as_bytes()).expect("sent");
+    let mut said = String::new();
+    let mut read_until = |text: &str| {
+        let mut buffer = [0; 1024];
+        while !said.contains(text) {
+            let n = first.read(&mut buffer).expect("news");
+            assert!(n > 0, "it ended: {said}");
+            said.push_str(&String::from_utf8_lossy(&buffer[..n]));
+        }
+    };
+    read_until("retry: 3000");
+    board.publish(empty());
+    read_until("event: status\ndata: 2026-11-21T12:00:00Z");
+    // The others fill the room; whoever comes then is told to come again.
+    let mut others = Vec::new();
+    for _ in 0..63 {
+        let mut other = TcpStream::connect(listening.address()).expect("it listens");
+        other.write_all(request.as_bytes()).expect("sent");
+        let mut head = [0; 12];
+        other.read_exact(&mut head).expect("an answer");
+        assert_eq!(&head, b"HTTP/1.1 200");
+        others.push(other);
+    }
+    let (head, _) = ask(listening.address(), "GET /events HTTP/1.1\r\nHost: localhost");
+    assert!(head.starts_with("http/1.1 503"), "{head}");
+}
+
+/// Where Debian, and others after it, put the browser.
+const BROWSERS: [&str; 2] = ["/usr/bin/chromium", "/usr/bin/chromium-browser"];
+
+/// Opens a page and returns what a browser makes of it and what it complains of; `None`, with the
+/// reason on stderr, where there is none.
+fn open(url: &str, more: &[&str]) -> Option<(String, Vec<String>)> {
+    let Some(browser) = BROWSERS.iter().find(|path| Path::new(path).exists()) else {
+        // Nobody may be listening.
+        let _ = writeln!(std::io::stderr(), "not run: there is none of {}", BROWSERS.join(", "));
+        return None;
+    };
+    let profile = tempfile::tempdir().expect("a folder");
+    let opened = Command::new(browser)
+        .args(["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"])
+        .args(["--enable-logging=stderr", "--hide-scrollbars", "--window-size=1280,3200"])
+        .arg(format!("--user-data-dir={}", profile.path().display()))
+        .args(more)
+        .arg(url)
+        .output()
+        .expect("the browser runs");
+    let log = String::from_utf8_lossy(&opened.stderr).into_owned();
+    let complaints = log.lines().filter(|line| line.contains("CONSOLE")).map(str::to_owned);
+    Some((String::from_utf8_lossy(&opened.stdout).into_owned(), complaints.collect()))
+}
+
+#[test]
+fn a_browser_shows_an_empty_a_busy_and_a_failing_cluster_without_a_complaint() {
+    for (name, status) in [("empty", empty()), ("busy", busy()), ("failing", failing())] {
+        let (_board, listening) = serve(status);
+        let url = format!("http://{}/", listening.address());
+        let Some((dom, complaints)) = open(&url, &["--dump-dom"]) else { return };
+        assert!(complaints.is_empty(), "{name}: {complaints:#?}");
+        // The scripts ran: what needs them is shown.
+        assert!(!dom.contains("data-script=\"\" hidden"), "{name}: the search is not shown");
+        assert!(dom.contains("prod-eu1"), "{name}");
+        // Pictures for whoever asks for them.
+        let Some(folder) = std::env::var_os("FLEETWRIGHT_PICTURES").map(PathBuf::from) else {
+            continue;
+        };
+        fs::create_dir_all(&folder).expect("a folder");
+        for (theme, more) in [("light", &[][..]), ("dark", &["--force-dark-mode"][..])] {
+            let file = folder.join(format!("{name}-{theme}.png"));
+            let picture = format!("--screenshot={}", file.display());
+            open(&url, &[&[picture.as_str()][..], more].concat());
+            assert!(file.exists(), "{}", file.display());
+        }
+    }
+}
+
+#[test]
+fn a_page_that_is_open_follows_the_loop() {
+    let (board, listening) = serve(empty());
+    let url = format!("http://{}/", listening.address());
+    let later = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_secs(1));
+        board.publish(busy());
+        // Whoever reads must find it still there.
+        std::thread::sleep(Duration::from_secs(5));
+    });
+    let opened = open(&url, &["--dump-dom", "--timeout=4000"]);
+    later.join().expect("it publishes");
+    let Some((dom, complaints)) = opened else { return };
+    assert!(complaints.is_empty(), "{complaints:#?}");
+    assert!(dom.contains("179 of 180"), "the news was put in place");
+}
