@@ -32,6 +32,8 @@ mod planning;
 mod policy;
 #[cfg(feature = "cluster")]
 mod preflight;
+#[cfg(feature = "page")]
+mod preview;
 mod progress;
 mod replan;
 mod repository;

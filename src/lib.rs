@@ -11,7 +11,7 @@ pub mod aws;
 pub mod catalog;
 pub mod cli;
 pub mod demand;
-pub mod desk;
+pub mod door;
 pub mod engine;
 pub mod face;
 pub mod fargate;

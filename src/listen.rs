@@ -2,7 +2,7 @@
 //!
 //! This module knows paths, headers and a thread of its own, so that whoever looks is answered while
 //! the loop plans. It decides nothing and reads nothing but what the loop published. Invariants: every
-//! path but one is read-only, and what is asked there goes to the [desk](crate::desk) with the token of
+//! path but one is read-only, and what is asked there goes to the [door](crate::door) with the token of
 //! whoever asks; nothing else asks for credentials, so that nothing secret may be shown; a slow reader
 //! skips what it was too slow for.
 
@@ -21,7 +21,7 @@ use hyper::body::Bytes;
 use jiff::Timestamp;
 use tokio::sync::{mpsc, oneshot, watch};
 
-use crate::desk::Asked;
+use crate::door::Asked;
 use crate::face::page::PageKind;
 use crate::plan::forecast::Forecast;
 use crate::reconcile::Reader;
@@ -122,8 +122,8 @@ pub fn listen(address: SocketAddr, site: Site) -> io::Result<Listening> {
 async fn serve(bound: Bound, site: Site, stopped: oneshot::Receiver<()>) {
     let Ok(listener) = tokio::net::TcpListener::from_std(bound) else { return };
     let is_local = listener.local_addr().is_ok_and(|address| address.ip().is_loopback());
-    let desk = Rc::new(Desk { site, is_local, waiting: Arc::default() });
-    let answered = web::serve(listener, move |request| answer::answer(Rc::clone(&desk), request));
+    let hall = Rc::new(Hall { site, is_local, waiting: Arc::default() });
+    let answered = web::serve(listener, move |request| answer::answer(Rc::clone(&hall), request));
     tokio::select! {
         () = answered => {}
         _ = stopped => {}
@@ -131,14 +131,14 @@ async fn serve(bound: Bound, site: Site, stopped: oneshot::Receiver<()>) {
 }
 
 /// What every answer is made from.
-struct Desk {
+struct Hall {
     site: Site,
     /// Whether only this machine reaches it.
     is_local: bool,
     waiting: Arc<AtomicUsize>,
 }
 
-impl Desk {
+impl Hall {
     /// Returns the news for one reader, until it has gone; `None` where too many wait.
     fn news(&self) -> Option<mpsc::Receiver<Bytes>> {
         let place = Place::take(&self.waiting)?;

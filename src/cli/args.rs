@@ -224,6 +224,11 @@ pub(super) struct PlanArgs {
     /// End with 2 where there are changes, and 0 where there are none
     #[arg(long)]
     pub(super) detailed_exitcode: bool,
+    /// Show the plan as a page that follows the files, until Ctrl-C [default address: 127.0.0.1:8080]
+    #[cfg(feature = "page")]
+    #[arg(long, value_name = "ADDRESS", num_args = 0..=1, require_equals = true)]
+    #[arg(default_missing_value = "127.0.0.1:8080", conflicts_with_all = ["format", "json"])]
+    pub(super) serve: Option<std::net::SocketAddr>,
 }
 
 #[derive(Debug, Args)]
@@ -415,6 +420,9 @@ pub(super) struct SandboxArgs {
     /// Serve the Kubernetes API on this port [default: any that is free]
     #[arg(long, default_value_t = 0, hide_default_value = true)]
     pub(super) port: u16,
+    /// Show the page on this port [default: any that is free]
+    #[arg(long, value_name = "PORT", default_value_t = 0, hide_default_value = true)]
+    pub(super) page: u16,
     /// Let machines boot and pods start this many times quicker
     #[arg(long, value_name = "TIMES", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(super) speed: u32,

@@ -8,7 +8,7 @@ use super::settings::{ForecastSettings, Format};
 use super::{Console, Exit, planning, world};
 use crate::catalog::Catalog;
 use crate::engine::{self, Inputs, Scope};
-use crate::plan::canonical;
+use crate::plan::{canonical, forecast::Forecast};
 use crate::render::{Verbosity, forecast_text};
 
 /// The span that is looked at unless one is named.
@@ -17,7 +17,30 @@ const SPAN: SignedDuration = SignedDuration::from_hours(7 * 24);
 const SPAN_MAX: SignedDuration = SignedDuration::from_hours(62 * 24);
 
 pub(super) fn run(settings: &ForecastSettings, console: &mut Console) -> Result<Exit, CliError> {
-    let ForecastSettings { source, world: asked, from, to, demand, format } = settings;
+    let forecast = of(settings, console)?;
+    let text = match settings.format {
+        Format::Text => forecast_text(&forecast, &console.style(Verbosity::Full)),
+        Format::Json => canonical::pretty(&forecast).map_err(CliError::new)?,
+    };
+    console.print(&text)?;
+    let has_errors = forecast.diagnostics.iter().any(|found| found.severity == "error");
+    Ok(if has_errors { Exit::Failed } else { Exit::Done })
+}
+
+/// Returns what the clock will bring within a week, over the same world as a plan.
+#[cfg(feature = "page")]
+pub(super) fn of_a_week(
+    planning: &super::settings::PlanningSettings,
+    console: &Console,
+) -> Result<Forecast, CliError> {
+    let super::settings::PlanningSettings { source, world, at, demand, .. } = planning;
+    let (source, world) = (source.clone(), world.clone());
+    let format = Format::Json;
+    of(&ForecastSettings { source, world, from: *at, to: None, demand: *demand, format }, console)
+}
+
+fn of(settings: &ForecastSettings, console: &Console) -> Result<Forecast, CliError> {
+    let ForecastSettings { source, world: asked, from, to, demand, format: _ } = settings;
     let read = planning::read(source)?;
     let repository = Repository::read(&read);
     let choice = planning::choice(asked.as_ref(), source, &repository)?;
@@ -32,7 +55,7 @@ pub(super) fn run(settings: &ForecastSettings, console: &mut Console) -> Result<
     let region = if fleet.is_declared { fleet.region.clone() } else { observed.region() };
     let catalog = Catalog::load(&region, &fleet.zones)?;
     let demand = demand.unwrap_or(fleet.demand);
-    let forecast = engine::forecast(
+    Ok(engine::forecast(
         &Inputs {
             desired: &repository.desired,
             observed: &observed,
@@ -45,12 +68,5 @@ pub(super) fn run(settings: &ForecastSettings, console: &mut Console) -> Result<
             settings: fleet.solve,
         },
         to,
-    );
-    let text = match format {
-        Format::Text => forecast_text(&forecast, &console.style(Verbosity::Full)),
-        Format::Json => canonical::pretty(&forecast).map_err(CliError::new)?,
-    };
-    console.print(&text)?;
-    let has_errors = forecast.diagnostics.iter().any(|found| found.severity == "error");
-    Ok(if has_errors { Exit::Failed } else { Exit::Done })
+    ))
 }

@@ -7,8 +7,17 @@ use crate::plan::Plan;
 use crate::render::{self, MarkdownStyle};
 
 pub(super) fn run(settings: &PlanSettings, console: &mut Console) -> Result<Exit, CliError> {
+    #[cfg(feature = "page")]
+    if let Some(address) = settings.serve {
+        return super::preview::serve(address, settings, console);
+    }
     let plan = planning::plan(&settings.planning, console)?;
     finish(&plan, settings, console)
+}
+
+/// Saves a plan where that was asked for.
+pub(super) fn save(plan: &Plan, settings: &PlanSettings) -> Result<(), CliError> {
+    settings.out.as_ref().map_or(Ok(()), |out| files::write(out, &plan.to_json()))
 }
 
 /// Saves and shows a plan, and says how it ends.
@@ -18,9 +27,7 @@ pub(super) fn finish(
     console: &mut Console,
 ) -> Result<Exit, CliError> {
     // Saved first: a reader that stops reading the text must not cost the file.
-    if let Some(out) = &settings.out {
-        files::write(out, &plan.to_json())?;
-    }
+    save(plan, settings)?;
     show(plan, settings.view, console)?;
     if let Some(out) = &settings.out {
         let out = out.display();

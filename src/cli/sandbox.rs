@@ -1,20 +1,30 @@
 //! `sandbox`: the embedded world of a tree, served on this machine for a first try.
 
+use std::net::SocketAddr;
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use jiff::{SignedDuration, Timestamp};
+
 use super::error::CliError;
+use super::preview::Preview;
 use super::repository::Repository;
-use super::settings::SandboxSettings;
+use super::settings::{SandboxSettings, SourceSettings};
 use super::world::WorldChoice;
 use super::{Console, Exit, embedded, files, planning};
 use crate::catalog::Catalog;
+use crate::engine::{self, Inputs, Scope};
+use crate::fleet::Observed;
 use crate::manifest::Desired;
+use crate::plan::{Plan, breakdown};
 use crate::render::escape;
 use crate::serve::{ApiServer, kubeconfig};
 use crate::sim::World;
+
+/// What the forecast of the page looks at.
+const WEEK: SignedDuration = SignedDuration::from_hours(7 * 24);
 
 /// Between two looks at Ctrl-C.
 const WAKE: Duration = Duration::from_millis(100);
@@ -31,21 +41,26 @@ pub(super) fn run(settings: &SandboxSettings, console: &mut Console) -> Result<E
         WorldChoice::Empty | WorldChoice::Live | WorldChoice::File(_) => None,
     };
     let (world, catalog) = begin(&repository, kept, console)?;
-    let world = Rc::new(world);
+    let (world, repository) = (Rc::new(world), Rc::new(repository));
     world.quicken(settings.speed);
     let interrupted = embedded::interrupt_flag()?;
     let directory = tempfile::tempdir().map_err(|error| no_server(&error))?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| no_server(&error))?;
     runtime.block_on(async {
-        let machines = (catalog, Rc::new(repository.desired));
+        let machines = (catalog.clone(), Rc::new(repository.desired.clone()));
         let server = ApiServer::over(Rc::clone(&world), machines, settings.port).await;
         let server = server.map_err(|error| no_server(&error))?;
         let url = server.url().map_err(|error| no_server(&error))?;
         let config = directory.path().join("kubeconfig");
         files::write(&config, &kubeconfig(&url))?;
-        console.print(&welcome(settings.source.path.as_path(), &config, &url))?;
-        let stay = Stay { settings, world: &world, follow: &server.follower() };
+        let repository = Rc::clone(&repository);
+        let mut showing = Showing::of(settings, &world, &repository, catalog)?;
+        let told = welcome(settings.source.path.as_path(), &config, &url, &showing.preview.url());
+        console.print(&told)?;
+        showing.forecast();
+        let stay =
+            Stay { settings, world: &world, follow: &server.follower(), showing: &mut showing };
         server.during(stay.until(&interrupted, tree.base.tree.clone(), console)).await
     })
 }
@@ -71,12 +86,93 @@ struct Stay<'s> {
     world: &'s World,
     /// Tells the server what the repository says of machines now.
     follow: &'s dyn Fn(Rc<Desired>),
+    showing: &'s mut Showing<'s>,
+}
+
+/// What the page of the sandbox shows.
+struct Showing<'s> {
+    settings: &'s SandboxSettings,
+    world: &'s World,
+    catalog: Catalog,
+    repository: Rc<Repository>,
+    /// The world as it was planned over last, but for its time.
+    seen: Observed,
+    preview: Preview,
+}
+
+impl<'s> Showing<'s> {
+    fn of(
+        settings: &'s SandboxSettings,
+        world: &'s World,
+        repository: &Rc<Repository>,
+        catalog: Catalog,
+    ) -> Result<Self, CliError> {
+        let seen = world.observed();
+        let plan = planned(&settings.source, repository, &seen, &catalog);
+        let address = SocketAddr::from(([127, 0, 0, 1], settings.page));
+        let preview = Preview::open(address, plan, Some(&seen), seen.taken_at)?;
+        Ok(Self { settings, world, catalog, repository: Rc::clone(repository), seen, preview })
+    }
+
+    /// Plans again, and shows it, where the world or the files are others than before.
+    fn turn(&mut self, repository: Option<Repository>) {
+        let observed = self.world.observed();
+        let same = Observed { taken_at: observed.taken_at, ..self.seen.clone() } == observed;
+        if same && repository.is_none() {
+            return;
+        }
+        if let Some(repository) = repository {
+            self.repository = Rc::new(repository);
+        }
+        let plan = planned(&self.settings.source, &self.repository, &observed, &self.catalog);
+        self.preview.show(plan, Some(&observed), observed.taken_at);
+        self.seen = observed;
+    }
+
+    /// Shows what the clock will bring within a week.
+    fn forecast(&self) {
+        let inputs = inputs(&self.settings.source, &self.repository, &self.seen, &self.catalog);
+        let inputs = Inputs { is_forecast: true, ..inputs };
+        let until = self.seen.taken_at.checked_add(WEEK).unwrap_or(Timestamp::MAX);
+        self.preview.show_forecast(engine::forecast(&inputs, until));
+    }
+}
+
+fn planned(
+    source: &SourceSettings,
+    repository: &Repository,
+    observed: &Observed,
+    catalog: &Catalog,
+) -> Plan {
+    let mut plan = engine::plan(&inputs(source, repository, observed, catalog));
+    plan.capacity.cost.breakdown = breakdown(&plan, &repository.fleet.commitments);
+    plan
+}
+
+fn inputs<'i>(
+    source: &SourceSettings,
+    repository: &'i Repository,
+    observed: &'i Observed,
+    catalog: &'i Catalog,
+) -> Inputs<'i> {
+    let (fleet, choice) = (&repository.fleet, WorldChoice::Live);
+    Inputs {
+        desired: &repository.desired,
+        observed,
+        catalog,
+        base: planning::base_of(source, repository, &choice, observed, fleet.demand),
+        at: observed.taken_at,
+        demand: fleet.demand,
+        is_forecast: false,
+        scope: Scope::default(),
+        settings: fleet.solve,
+    }
 }
 
 impl Stay<'_> {
     /// Delivers the tree anew whenever its files change, as a delivery tool would, until Ctrl-C.
     async fn until(
-        &self,
+        self,
         interrupted: &AtomicBool,
         mut delivered: String,
         console: &mut Console,
@@ -91,22 +187,25 @@ impl Stay<'_> {
             // Files that are being written are looked at again.
             let Ok(tree) = planning::read(&self.settings.source) else { continue };
             if tree.base.tree == delivered {
+                self.showing.turn(None);
                 continue;
             }
             delivered.clone_from(&tree.base.tree);
-            let desired = Repository::read(&tree).desired;
+            let repository = Repository::read(&tree);
+            let desired = repository.desired.clone();
             let delivery = embedded::delivery(&desired, &self.world.observed());
             self.world.deliver(&delivery).map_err(CliError::new)?;
             let wanted = desired.workloads.len();
             console.say(&format!("The files changed: {wanted} workloads delivered."));
             (self.follow)(Rc::new(desired));
+            self.showing.turn(Some(repository));
         }
         console.say("The sandbox is gone, and everything in it.");
         Ok(Exit::Done)
     }
 }
 
-fn welcome(path: &Path, config: &Path, url: &str) -> String {
+fn welcome(path: &Path, config: &Path, url: &str, page: &str) -> String {
     let (path, config) = (escape(&path.display().to_string()).into_owned(), config.display());
     let plans = if cfg!(feature = "cluster") {
         format!(
@@ -127,6 +226,7 @@ fn welcome(path: &Path, config: &Path, url: &str) -> String {
          kubectl get nodes\n  \
          kubectl get pods --all-namespaces --watch\n\
          {plans}\n\
+         The fleet, and the plan for it: {page}\n\
          Ctrl-C ends it.\n"
     )
 }
@@ -143,7 +243,13 @@ mod tests {
 
     #[test]
     fn what_is_printed_is_what_to_type_next() {
-        let text = welcome(Path::new("shop"), Path::new("/tmp/k"), "http://127.0.0.1:1");
+        let text = welcome(
+            Path::new("shop"),
+            Path::new("/tmp/k"),
+            "http://127.0.0.1:1",
+            "http://127.0.0.1:2/",
+        );
+        assert!(text.contains("the plan for it: http://127.0.0.1:2/\n"), "{text}");
         assert!(text.contains("export KUBECONFIG=/tmp/k\n  kubectl get nodes"), "{text}");
         assert!(text.contains("--world live"), "{text}");
     }

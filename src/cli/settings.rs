@@ -168,6 +168,9 @@ pub(super) struct PlanSettings {
     pub(super) out: Option<PathBuf>,
     pub(super) view: View,
     pub(super) detailed_exitcode: bool,
+    /// Where the page of the plan is served, instead of the plan being shown.
+    #[cfg(feature = "page")]
+    pub(super) serve: Option<std::net::SocketAddr>,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -220,6 +223,8 @@ pub(super) struct SandboxSettings {
     pub(super) source: SourceSettings,
     /// Port of the Kubernetes API; 0: any that is free.
     pub(super) port: u16,
+    /// Port of the page; 0: any that is free.
+    pub(super) page: u16,
     /// How many times quicker machines boot.
     pub(super) speed: u32,
 }
@@ -329,6 +334,7 @@ pub(super) fn meaning(typed: Typed) -> Result<(Common, Task), CliError> {
         CommandArgs::Sandbox(args) => Task::Sandbox(SandboxSettings {
             source: of_source(args.path, args.source),
             port: args.port,
+            page: args.page,
             speed: args.speed,
         }),
         CommandArgs::Validate(ValidateArgs { path, source, format }) => {
@@ -369,9 +375,24 @@ fn comment(args: super::args::CommentArgs) -> CommentSettings {
 }
 
 fn plan(args: PlanArgs) -> Result<PlanSettings, CliError> {
-    let PlanArgs { path, planning: typed, out, view: typed_view, detailed_exitcode } = args;
+    let PlanArgs {
+        path,
+        planning: typed,
+        out,
+        view: typed_view,
+        detailed_exitcode,
+        #[cfg(feature = "page")]
+        serve,
+    } = args;
     let planning = planning(path, typed)?;
-    Ok(PlanSettings { planning, out, view: view(&typed_view)?, detailed_exitcode })
+    Ok(PlanSettings {
+        planning,
+        out,
+        view: view(&typed_view)?,
+        detailed_exitcode,
+        #[cfg(feature = "page")]
+        serve,
+    })
 }
 
 fn planning(path: PathBuf, args: PlanningArgs) -> Result<PlanningSettings, CliError> {

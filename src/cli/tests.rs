@@ -199,6 +199,8 @@ fn what_was_typed_means_what_it_says() {
         out: None,
         view: text(Verbosity::Full),
         detailed_exitcode: false,
+        #[cfg(feature = "page")]
+        serve: None,
     };
     assert_eq!(of(&["plan"]), plain);
     let everything = of(&[
@@ -243,8 +245,17 @@ fn what_was_typed_means_what_it_says() {
         out: Some("p.json".into()),
         view: text(Verbosity::Summary),
         detailed_exitcode: true,
+        #[cfg(feature = "page")]
+        serve: None,
     };
     assert_eq!(everything, expected);
+    #[cfg(feature = "page")]
+    for (typed, address) in
+        [("--serve", Some("127.0.0.1:8080")), ("--serve=127.0.0.1:0", Some("127.0.0.1:0"))]
+    {
+        let address = address.map(|text| text.parse().expect("an address"));
+        assert_eq!(of(&["plan", typed, "--no-color", "shop"]).serve, address, "{typed}");
+    }
     assert_eq!(of(&["plan", "--format", "json"]).view, View::Json);
     assert_eq!(of(&["plan", "--concise"]).view, text(Verbosity::Concise));
 }
@@ -379,6 +390,8 @@ fn a_plan_ends_with_errors_before_policies_before_changes() {
         out: None,
         view: View::Text(Verbosity::Summary),
         detailed_exitcode,
+        #[cfg(feature = "page")]
+        serve: None,
     };
     for (plan, plain, detailed) in [
         (fixture::nothing(), 0, 0),
@@ -407,6 +420,8 @@ fn a_reader_that_goes_away_costs_neither_the_file_nor_the_exit_code() {
         out: Some(out.clone()),
         view: View::Json,
         detailed_exitcode: true,
+        #[cfg(feature = "page")]
+        serve: None,
     };
     let plan = fixture::plan();
     let now = "2026-09-01T10:02:00Z".parse().expect("a time");

@@ -81,7 +81,7 @@ pub fn page(page: &Page<'_>) -> String {
 fn live(page: &Page<'_>) -> String {
     let status = page.status;
     let mut html = now::badges(status, page.kind);
-    html.push_str(&now::alerts(status));
+    html.push_str(&now::alerts(status, page.kind));
     html.push_str(&now::tiles(status));
     html.push_str(&now::going(status));
     if let Some(current) = &status.plan {

@@ -8,7 +8,7 @@ use hyper::header::{HOST, HeaderName, HeaderValue};
 use hyper::{Method, Request, Response};
 use jiff::Timestamp;
 
-use super::{Desk, Serves, asked};
+use super::{Hall, Serves, asked};
 use crate::face::{self, Health, metrics, page};
 use crate::reconcile::Status;
 use crate::web::{Chunks, header, response};
@@ -25,8 +25,8 @@ const HEADERS: [(&str, &str); 5] = [
     ("x-frame-options", "DENY"),
 ];
 
-pub(super) async fn answer(desk: Rc<Desk>, request: Request<Incoming>) -> Response<Chunks> {
-    let mut answer = route(&desk, request).await;
+pub(super) async fn answer(hall: Rc<Hall>, request: Request<Incoming>) -> Response<Chunks> {
+    let mut answer = route(&hall, request).await;
     let headers = answer.headers_mut();
     for (name, value) in HEADERS {
         headers.insert(HeaderName::from_static(name), HeaderValue::from_static(value));
@@ -34,13 +34,13 @@ pub(super) async fn answer(desk: Rc<Desk>, request: Request<Incoming>) -> Respon
     answer
 }
 
-async fn route(desk: &Desk, request: Request<Incoming>) -> Response<Chunks> {
+async fn route(hall: &Hall, request: Request<Incoming>) -> Response<Chunks> {
     // A page elsewhere that points a name of its own at this machine must learn nothing.
-    if desk.is_local && !is_this_machine(&header(request.headers(), &HOST)) {
+    if hall.is_local && !is_this_machine(&header(request.headers(), &HOST)) {
         return text(421, "this server answers to localhost alone\n");
     }
     if let (&Method::POST, "/requests", Serves::Loop(Some(questions))) =
-        (request.method(), request.uri().path(), &desk.site.serves)
+        (request.method(), request.uri().path(), &hall.site.serves)
     {
         let (code, says) = asked::ask(questions, request).await;
         return text(code, &says);
@@ -48,23 +48,23 @@ async fn route(desk: &Desk, request: Request<Incoming>) -> Response<Chunks> {
     if !matches!(*request.method(), Method::GET | Method::HEAD) {
         return text(405, "only GET is answered\n");
     }
-    let status: Arc<Status> = Arc::clone(&desk.site.reader.borrow());
+    let status: Arc<Status> = Arc::clone(&hall.site.reader.borrow());
     match request.uri().path() {
         "/healthz" => health(&face::health(&status, Timestamp::now())),
         "/readyz" => health(&face::readiness(&status)),
         "/metrics" => response(200, metrics::MEDIA, Chunks::whole(metrics::metrics(&status))),
-        "/events" => match desk.news() {
+        "/events" => match hall.news() {
             Some(news) => response(200, "text/event-stream", Chunks::Events(news)),
             None => text(503, "too many readers wait for news; come again later\n"),
         },
-        "/" => shown(desk, &status),
+        "/" => shown(hall, &status),
         _ => text(404, "there is /, /metrics, /healthz, /readyz and /events\n"),
     }
 }
 
-fn shown(desk: &Desk, status: &Status) -> Response<Chunks> {
-    let forecast = desk.site.forecast.borrow().clone();
-    let page = page::Page { status, forecast: forecast.as_deref(), kind: desk.site.serves.kind() };
+fn shown(hall: &Hall, status: &Status) -> Response<Chunks> {
+    let forecast = hall.site.forecast.borrow().clone();
+    let page = page::Page { status, forecast: forecast.as_deref(), kind: hall.site.serves.kind() };
     let mut answer = response(200, HTML, Chunks::whole(page::page(&page)));
     if let Ok(policy) = HeaderValue::from_str(&page::policy()) {
         answer.headers_mut().insert(HeaderName::from_static("content-security-policy"), policy);

@@ -9,7 +9,7 @@ use hyper::header::AUTHORIZATION;
 use jiff::{SignedDuration, Timestamp};
 use tokio::sync::{mpsc, oneshot};
 
-use crate::desk::{Answered, Asked, Wanted};
+use crate::door::{Answered, Asked, Wanted};
 use crate::web::{form, header};
 
 /// Largest form; a token is a few thousand bytes.

@@ -43,7 +43,7 @@ pub(super) fn badges(status: &Status, kind: PageKind) -> String {
 }
 
 /// Returns what somebody should know before anything else.
-pub(super) fn alerts(status: &Status) -> String {
+pub(super) fn alerts(status: &Status, kind: PageKind) -> String {
     let mut lines = Vec::new();
     for breaker in &status.breakers {
         lines.push(format!(
@@ -68,6 +68,8 @@ pub(super) fn alerts(status: &Status) -> String {
         ));
     }
     match &status.world {
+        // A preview shows a plan, and the world as the plan has it.
+        None if kind == PageKind::Preview => {}
         None => lines.push("The world was not read yet.".to_owned()),
         Some(world) => {
             lines.extend(unread("The world", &world.reads));
@@ -144,6 +146,9 @@ pub(super) fn tiles(status: &Status) -> String {
             format!("{}, {}", hourly(cost.hourly_after), monthly_delta(cost.hourly_delta)),
         ));
         let nodes = plan.summary.nodes;
+        if status.world.is_none() {
+            tiles.push(("nodes", format!("{} → {}", nodes.before, nodes.after)));
+        }
         tiles.push(("launch, terminate", format!("+{} −{}", nodes.launch, nodes.terminate)));
         tiles.push(("pods without a place", plan.capacity.pods.unschedulable.to_string()));
         if cost.lower_bound_hourly.0 > 0 {

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use fleetwright::desk::{Answered, Asked, Wanted};
+use fleetwright::door::{Answered, Asked, Wanted};
 use fleetwright::face::page::{Page, PageKind, page};
 use fleetwright::listen::{Listening, Serves, Site, listen};
 use fleetwright::reconcile::{Board, Status};
@@ -136,7 +136,7 @@ fn each_path_answers_what_it_is_for() {
 }
 
 #[test]
-fn what_is_asked_goes_to_the_desk_with_the_token_of_whoever_asks() {
+fn what_is_asked_goes_to_the_door_with_the_token_of_whoever_asks() {
     let (questions, mut asked) = tokio::sync::mpsc::channel(4);
     let (_board, reader) = Board::new(busy());
     let any = SocketAddr::from(([127, 0, 0, 1], 0));
