@@ -251,6 +251,8 @@ impl State {
                 state.pods.remove(&key);
             });
         }
+        // A domain less may be what a pod that spreads waits for.
+        self.wake_scheduler();
     }
 
     /// Takes a pod away by `remove`, and lets its controller answer. The template is remembered

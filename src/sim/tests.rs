@@ -9,9 +9,11 @@ use super::*;
 use crate::fleet::{InstanceState, Node, PodPhase, read_world, write_world};
 use crate::ids::{NodeName, WorkloadKind};
 use crate::observe::observe;
-use crate::pod::{Taint, TaintEffect};
+use crate::pod::{
+    Expression, NodeInclusion, Selector, Taint, TaintEffect, TopologySpread, WhenUnsatisfiable,
+};
 use crate::port::{Clock, Cloud, Cluster, EvictOutcome, LaunchOutcome, LaunchRequest};
-use crate::requirement::key;
+use crate::requirement::{Operator, key};
 
 const MINUTE: SignedDuration = SignedDuration::from_mins(1);
 
@@ -43,6 +45,43 @@ fn fleet(n: usize) -> World {
     }
     settle(&world);
     world
+}
+
+#[test]
+fn a_pod_that_spreads_is_tried_again_when_a_node_goes() {
+    let world = fleet(2);
+    let [full, other] = <[Node; 2]>::try_from(nodes(&world)).expect("two nodes");
+    // Its taint keeps pods away, and it counts as a domain without any all the same.
+    run(world.cordon(&other.name, &other.uid, true)).expect("known");
+    let mut template = template("db", 100);
+    template.spec.topology_spread = vec![TopologySpread {
+        max_skew: 1,
+        topology_key: key::HOSTNAME.into(),
+        when_unsatisfiable: WhenUnsatisfiable::DoNotSchedule,
+        selector: Some(Selector(vec![Expression {
+            key: "app".into(),
+            operator: Operator::In,
+            values: vec!["db".into()],
+        }])),
+        match_label_keys: Vec::new(),
+        min_domains: None,
+        node_affinity_policy: NodeInclusion::Honor,
+        node_taints_policy: NodeInclusion::Ignore,
+    }];
+    let workload =
+        DeliveredWorkload { replicas: 2, first_ordinal: 0, template: Arc::new(template) };
+    let workloads = [(id(WorkloadKind::Deployment, "db"), workload)].into();
+    deliver(&world, &Delivery { workloads, ..Delivery::default() });
+    settle(&world);
+    let on = |node: &Node| {
+        let pods = pods(&world, "db");
+        pods.into_iter().filter(|pod| pod.node.as_ref() == Some(&node.name)).count()
+    };
+    assert_eq!((on(&full), on(&other)), (1, 0));
+    let instance = other.instance.clone().expect("it runs on one");
+    run(world.terminate(&instance)).expect("known");
+    settle(&world);
+    assert_eq!(on(&full), 2);
 }
 
 #[test]

@@ -24,7 +24,8 @@ use crate::storage::{
 use crate::units::Resources;
 
 impl State {
-    /// Takes over the storage that a delivery declares; what is bound stays bound.
+    /// Takes over the storage that a delivery declares, and binds what waits for no pod; what is bound
+    /// stays bound.
     pub(super) fn deliver_storage(&mut self, declared: &Storage) {
         let Storage { classes, volumes, claims, attach_limits: _, attached: _ } = declared;
         for (name, class) in classes {
@@ -42,6 +43,8 @@ impl State {
                 held.entry(name.clone()).or_insert_with(|| claim.clone());
             }
         }
+        // Their controller is quicker than whoever asks next where the claims are.
+        self.bind_waiting_claims();
     }
 
     /// Makes the claims that a new pod keeps under its name, unless it had them before.

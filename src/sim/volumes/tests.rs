@@ -109,6 +109,20 @@ fn the_claims_of_a_stateful_set_are_bound_where_its_pods_go_and_kept() {
 }
 
 #[test]
+fn a_claim_that_asks_for_a_volume_is_bound_as_soon_as_it_is_delivered() {
+    let world = fleet(&["eu-west-1a"]);
+    let claim = Claim { volume_name: Some("disk".to_owned()), ..Claim::default() };
+    let mut storage = storage(true, &[("one", claim)]);
+    storage.volumes.insert("disk".to_owned(), PersistentVolume::default());
+    let delivery = Delivery { storage, ..Delivery::default() };
+    world.deliver(&delivery).expect("kept in memory");
+    // No time passes until the apply that delivered it plans again.
+    let observed = world.observed();
+    let claim = observed.storage.claim(&"web".into(), "one").expect("delivered");
+    assert_eq!(claim.phase, ClaimPhase::Bound);
+}
+
+#[test]
 fn a_pod_whose_volume_is_in_a_full_zone_waits() {
     let world = fleet(&["eu-west-1a", "eu-west-1b"]);
     let template = with_volume(1500, VolumeSource::Claim("one".to_owned()));
