@@ -7,6 +7,7 @@ mod budgets;
 mod requests;
 mod scalers;
 mod spread;
+mod tolerations;
 mod volumes;
 
 pub use requests::requests;
@@ -26,6 +27,7 @@ pub fn lints(desired: &Desired, demand: &Demand, catalog: &Catalog) -> Vec<Probl
     found.extend(scalers::verticals(desired));
     found.extend(scalers::proportional(desired, demand));
     found.extend(spread::zones(desired, catalog));
+    found.extend(tolerations::for_a_time(desired, demand));
     found.extend(volumes::shared(desired, demand));
     found
 }

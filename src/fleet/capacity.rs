@@ -10,7 +10,11 @@ use crate::catalog::CapacityType;
 use crate::ids::{InstanceTypeName, ReservationId, ZoneName};
 
 /// Offerings that EC2 had no capacity for; a part that is absent means any.
+///
+/// Hence a key that is not known is an error: a part that was misspelt would mean any, and more would
+/// be left out than somebody wrote.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Exclusion {
     /// Instance type.
     #[serde(rename = "type", default, skip_serializing_if = "Option::is_none")]
@@ -133,6 +137,13 @@ pub enum MatchCriteria {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_exclusion_with_a_key_that_is_not_known_is_an_error() {
+        let text = r#"{ "instance_type": "m5.large", "until": "2026-11-21T12:00:00Z" }"#;
+        let error = serde_json::from_str::<Exclusion>(text).expect_err("it would mean any type");
+        assert!(error.to_string().contains("unknown field `instance_type`"), "{error}");
+    }
 
     #[test]
     fn an_exclusion_covers_what_it_names_until_its_end() {

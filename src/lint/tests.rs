@@ -208,3 +208,29 @@ fn autoscalers_that_never_act_as_they_are_meant_are_named() {
         assert!(found.iter().all(|said| said.contains(expected.unwrap_or_default())), "{found:?}");
     }
 }
+
+#[test]
+fn a_taint_that_is_tolerated_for_a_time_is_named() {
+    let pool = "---\napiVersion: karpenter.sh/v1\nkind: NodePool\nmetadata: {name: gpu}\nspec: \
+                {template: {spec: {nodeClassRef: {group: karpenter.k8s.aws, kind: EC2NodeClass, name: \
+                c}, requirements: [], taints: [{key: team, value: a, effect: NoExecute}]}}}\n---\n\
+                apiVersion: karpenter.k8s.aws/v1\nkind: EC2NodeClass\nmetadata: {name: c}\nspec: \
+                {role: nodes, amiSelectorTerms: [{alias: al2023@latest}], subnetSelectorTerms: [{tags: {a: \
+                b}}], securityGroupSelectorTerms: [{tags: {a: b}}]}\n";
+    let resources = "requests: {cpu: 1, memory: 1Gi}";
+    let forever = "{key: team, operator: Exists}";
+    let awhile = "{key: team, operator: Exists, effect: NoExecute, tolerationSeconds: 300}";
+    for (rule, tolerations, expected) in [
+        ("none", String::new(), 0),
+        ("for ever", forever.to_owned(), 0),
+        ("for a time", awhile.to_owned(), 1),
+        ("the first one decides", format!("{forever}, {awhile}"), 0),
+    ] {
+        let rest = format!(", tolerations: [{tolerations}]");
+        let text = deployment(&container("app", resources), &rest) + pool;
+        let found = of_plan(&text);
+        let found: Vec<&String> = found.iter().filter(|m| m.contains("for 300 s only")).collect();
+        assert_eq!(found.len(), expected, "{rule}: {found:?}");
+        assert!(found.iter().all(|m| m.contains("team=a:NoExecute of pool gpu")), "{found:?}");
+    }
+}
