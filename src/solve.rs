@@ -53,6 +53,7 @@ mod template;
 mod tests;
 mod unplaced;
 mod variety;
+mod zones;
 
 #[cfg(doc)]
 #[doc = include_str!("adr/0005-rehearsal.md")]
@@ -80,7 +81,7 @@ pub use offer::{
     Offer, Offers, PoolRefusal, Supply, Withheld, admits, admits_daemon, daemon_requests,
     pool_requirements,
 };
-pub use standing::{Circumstances, Fate, Standing};
+pub use standing::{Circumstances, Fate, Leave, Standing};
 pub use target::{
     Alternative, Beyond, BlockReason, Contest, DomainKind, KeepReason, KeptApart, Launch,
     LaunchReason, NewNode, Place, Rejection, Relaxed, Retire, RetireReason, Target, Unplaced,
@@ -306,7 +307,8 @@ pub fn solve(input: &Input) -> Solution {
     };
     let mut places = assembly.places();
     let mut launches = assembly.new_nodes();
-    fixed.launch(&mut places, &mut launches, groups, &offers);
+    let ties = allot::ties(passes.field(groups, &standing));
+    fixed.launch(&mut places, &mut launches, (groups, &ties), &offers);
     let (mut keeps, retires) = assembly.fates(&places, &mut launches);
     keeps.retain(|name, _| !fixed.contains(name));
     let inquest = unplaced::Inquest { input, offers: &offers };

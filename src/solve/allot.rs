@@ -30,9 +30,12 @@ pub(super) use domains::lies_within;
 use relations::relations;
 pub(super) use relations::{Kind, Relation};
 
+/// For each group, the keys of labels to whose values rules between pods tie its nodes.
+pub(super) type Ties = Vec<BTreeSet<LabelKey>>;
+
 /// Returns, for each group, the labels whose values decide about its pods: those of its own required
 /// rules, and of the rules of others that speak of it.
-pub(super) fn ties(field: Field) -> Vec<BTreeSet<LabelKey>> {
+pub(super) fn ties(field: Field) -> Ties {
     let mut ties = vec![BTreeSet::new(); field.groups.len()];
     for Relation { carrier, key, members, set: _, kind: _ } in rules_of(field) {
         for group in members.iter().chain([&carrier]) {

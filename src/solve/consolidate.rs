@@ -13,7 +13,7 @@ use super::pace::Pace;
 use super::rehearse::{Settled, Stage, Verdict};
 use super::runs::{occupied, planned_pods};
 use super::settle::is_rehearsed;
-use super::standing::{Fate, Standing};
+use super::standing::{Fate, Leave, Standing};
 use super::target::{BlockReason, KeepReason};
 use crate::ids::NodeName;
 use crate::pod::{TopologySpread, WhenUnsatisfiable};
@@ -99,7 +99,8 @@ pub(super) fn without_leavers(ground: &Ground) -> Layout {
         let mut kept = layout.kept.clone();
         kept[index] = false;
         let trial = ground.layout(kept);
-        if trial.packing.leaves_no_more_than(&layout.packing) {
+        let goes_anyway = ground.standing[index].leave == Leave::Anyway;
+        if goes_anyway || trial.packing.leaves_no_more_than(&layout.packing) {
             layout = trial;
         }
     }
@@ -144,7 +145,7 @@ fn is_wide(rule: &TopologySpread) -> bool {
 fn with_needed_leavers(stage: &Stage, mut settled: Settled) -> Settled {
     let left = |settled: &Settled| settled.unplaced.values().sum::<u32>();
     for index in 0..stage.ground.standing.len() {
-        let leaves = matches!(stage.ground.standing[index].fate, Fate::Leaves(_));
+        let leaves = stage.ground.standing[index].may_stay_after_all();
         let could_help =
             || settled.unplaced.keys().any(|group| stage.could_stand_on(*group, index));
         if !leaves || settled.layout.kept[index] || !could_help() {

@@ -131,6 +131,8 @@ impl Passes<'_> {
             outcome.barred.extend(better.barred);
         }
         outcome.settled = self.kept_back(model, outcome.settled);
+        let stage = self.stage(self.demand, self.standing, model);
+        outcome.settled = stage.over_zones(outcome.settled);
         let kept = |name: &NodeName| {
             let mut nodes = self.standing.iter().zip(&outcome.settled.layout.kept);
             nodes.any(|(node, kept)| *kept && node.name == *name)

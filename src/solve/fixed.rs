@@ -6,7 +6,8 @@
 //!
 //! * Missing nodes are of the cheapest offering, each in the zone where the pool has the fewest.
 //! * Surplus nodes go: first one that must be replaced anyway, then one that runs nothing, then
-//!   whichever moves the fewest pods.
+//!   whichever moves the fewest pods. They go, and so does what is replaced, where some of their pods
+//!   have no other place as well: the number of nodes is declared, and the plan names those pods.
 //! * A node that must be replaced (drift, age, `--replace`) is replaced one at a time: the new one
 //!   comes first, so that `limits.nodes` needs room for one more. This is the one case, beside
 //!   budgets, in which the plan after a plan is not empty; the nodes that wait say so.
@@ -16,12 +17,13 @@
 //! On purpose otherwise than there: an instance that did not become a node in time does not count,
 //! so that another takes its place.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
+use super::allot::Ties;
 use super::assemble::Places;
 use super::offer::{Offer, Offers, admits};
 use super::stand_ins::Candidates;
-use super::standing::{Circumstances, Fate, Standing, zone_of};
+use super::standing::{Circumstances, Fate, Leave, Standing, zone_of};
 use super::target::{BlockReason, KeepReason, Launch, LaunchReason, NewNode, Place, RetireReason};
 use super::{stand_ins, variety};
 use crate::demand::{PodGroup, PodShape};
@@ -95,7 +97,7 @@ impl FixedNodes {
         &self,
         places: &mut Places,
         launches: &mut Vec<Launch>,
-        groups: &[PodGroup],
+        (groups, ties): (&[PodGroup], &Ties),
         offers: &Offers,
     ) {
         let first = launches.len();
@@ -115,13 +117,14 @@ impl FixedNodes {
         }
         for (at, launch) in self.launches.iter().enumerate() {
             let place = Place::Launch(first + at);
-            let pods: Vec<(&PodShape, u32)> = places
-                .placements
-                .iter()
-                .filter_map(|(group, on)| Some((&*groups[*group].shape, *on.get(&place)?)))
-                .collect();
+            let here =
+                places.placements.iter().filter_map(|(group, on)| Some((*group, on.get(&place)?)));
+            let here: Vec<(usize, u32)> = here.map(|(group, count)| (group, *count)).collect();
+            let pods = here.iter().map(|(group, count)| (&*groups[*group].shape, *count)).collect();
+            let fixed = here.iter().flat_map(|(group, _)| &ties[*group]).collect();
+            let on_it = OnIt { pods, fixed };
             launches.push(Launch {
-                node: self.with_alternatives(launch, offers, &pods),
+                node: self.with_alternatives(launch, offers, &on_it),
                 reason: launch.reason.clone(),
                 batch: None,
                 rejected: Vec::new(),
@@ -133,9 +136,14 @@ impl FixedNodes {
         &self,
         launch: &FixedLaunch,
         offers: &Offers,
-        pods: &[(&PodShape, u32)],
+        OnIt { pods, fixed }: &OnIt,
     ) -> NewNode {
         let mut node = launch.offer.node.clone();
+        let stays: Vec<_> =
+            fixed.iter().map(|key| (*key, node.labels.get(*key).cloned())).collect();
+        let keeps = |offer: &Offer| {
+            stays.iter().all(|(key, is)| offer.node.labels.get(*key) == is.as_ref())
+        };
         let asked = pods.iter().fold(Resources::default(), |sum, (shape, count)| {
             sum.plus(&shape.requests.times(i64::from(*count)))
         });
@@ -150,7 +158,7 @@ impl FixedNodes {
         let of_pool = offers.fixed.get(&node.pool).map(Vec::as_slice).unwrap_or_default();
         let candidates: Vec<&Offer> = of_pool.iter().filter(holds).collect();
         let demands = self.demands.get(&node.pool).cloned().unwrap_or_default();
-        let candidates = Candidates { offers: &candidates, keeps: &|_| true };
+        let candidates = Candidates { offers: &candidates, keeps: &keeps };
         stand_ins::choose(&mut node, &candidates, &demands);
         node
     }
@@ -188,6 +196,12 @@ impl FixedNodes {
         let name = format!("fixed/{pool}/{number}").as_str().into();
         self.launches.push(FixedLaunch { name, offer, reason });
     }
+}
+
+/// The pods of a node to launch, and the keys of which they tie it to one value.
+struct OnIt<'a> {
+    pods: Vec<(&'a PodShape, u32)>,
+    fixed: BTreeSet<&'a LabelKey>,
 }
 
 /// One pool and its nodes.
@@ -237,6 +251,7 @@ impl OfPool<'_> {
         may_go.truncate(surplus);
         for index in &may_go {
             let node = &mut self.standing[*index];
+            node.leave = Leave::Anyway;
             if !leaves(node) {
                 let reason = RetireReason::Surplus { declared: self.declared, there };
                 node.fate = Fate::Leaves(reason);
@@ -276,6 +291,7 @@ impl OfPool<'_> {
             let because = Box::new(because.clone());
             let reason = LaunchReason::Replacement { of: node.name.as_str().into(), because };
             self.fixed.add(&self.pool.name, offer, reason);
+            self.standing[index].leave = Leave::Anyway;
         }
     }
 

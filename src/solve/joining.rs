@@ -1,12 +1,12 @@
 //! Instances as the nodes that they will become, and what instances cost.
 
-use super::standing::{Fate, Standing, Survey};
+use super::standing::{Fate, Leave, Standing, Survey};
 use super::target::{BlockReason, KeepReason};
 use crate::catalog::{Allocation, CapacityType, NodeSettings, Offering};
 use crate::fleet::Instance;
 use crate::ids::{Labels, PoolName};
 use crate::pod::Taint;
-use crate::requirement::is_well_known;
+use crate::requirement::{is_well_known, key, label};
 use crate::units::{MicroUsd, Resources};
 
 /// What a node costs per hour, and why.
@@ -48,6 +48,7 @@ impl Survey<'_> {
             schedulable: known.is_some() && self.is_coming(instance.launched_at),
             fate: Fate::Stays(KeepReason::Blocked { by: BlockReason::NotReady }),
             drift: None,
+            leave: Leave::OncePlaced,
             pool: Some(pool),
         })
     }
@@ -76,6 +77,8 @@ impl Survey<'_> {
             }
         }
         labels.extend(instance.open_labels());
+        // Every node gets a host name of its own; until then it goes by its instance.
+        labels.extend([label(key::HOSTNAME, instance.id.as_str())]);
         Some((labels, offer.node.taints.clone()))
     }
 

@@ -245,6 +245,16 @@ impl<'a> Stage<'a> {
         Some(self.settled(layout.clone(), first, offers, unplaced))
     }
 
+    /// Returns whether as many runs more leave nothing over of what a fleet has a place for.
+    pub(super) fn holds_without_luck(&self, settled: &Settled) -> bool {
+        let scene = self.scene(&settled.layout, &settled.offers);
+        let guided = self.steered.then(|| self.guided(&settled.layout, &scene));
+        let cast = Cast { unplaced: &settled.unplaced, guided: guided.as_ref() };
+        let runs = runs::more_runs(planned_pods(self.groups), scene.nodes());
+        let played = self.play_all(&scene, &runs, cast);
+        played.iter().all(|run| run.left.is_empty())
+    }
+
     /// Returns what each run leaves over where every pod is in the queue, those that are left out
     /// as well.
     pub(super) fn left_in_each_run(&self, settled: &Settled) -> Vec<BTreeMap<usize, u32>> {
@@ -400,14 +410,20 @@ impl<'a> Stage<'a> {
         unplaced
     }
 
-    /// Among zones at the same price the one with the fewest nodes of the pool is taken.
-    pub(super) fn choose_offers(&self, layout: &Layout) -> Vec<usize> {
-        let mut zones: BTreeMap<(&str, ZoneName), u32> = BTreeMap::new();
+    /// Returns how many nodes of each pool stay in each zone.
+    pub(super) fn zones_of(&self, layout: &Layout) -> BTreeMap<(&str, ZoneName), u32> {
+        let mut zones = BTreeMap::new();
         for (node, kept) in self.ground.standing.iter().zip(&layout.kept) {
             if let (true, Some(pool), Some(zone)) = (*kept, &node.pool, zone_of(&node.labels)) {
                 *zones.entry((pool.as_str(), zone.into())).or_insert(0) += 1;
             }
         }
+        zones
+    }
+
+    /// Among zones at the same price the one with the fewest nodes of the pool is taken.
+    pub(super) fn choose_offers(&self, layout: &Layout) -> Vec<usize> {
+        let mut zones = self.zones_of(layout);
         let opened = layout.packing.opened.iter().map(|node| {
             let of = |i: &usize| {
                 let node = &self.offers[*i].node;

@@ -74,6 +74,13 @@ const RUNS: [Run; 8] = [
     Run { order: Order::Shuffled(2), balance: Balance::Level },
 ];
 
+/// Further orders at random, for what must not depend on luck.
+const MORE: [u64; 8] = [11, 12, 13, 14, 15, 16, 17, 18];
+
+/// Pods times nodes up to which all of them are made, and how many beyond.
+const MORE_UP_TO: u64 = 200_000;
+const MORE_MIN: usize = 2;
+
 /// What more there is to tell where pods come while nodes come up.
 const EARLY: [Run; 1] = [Run { order: Order::Early, balance: Balance::Change }];
 
@@ -113,6 +120,17 @@ pub(super) fn runs(pods: u64, nodes: usize, events: Events) -> Vec<Run> {
     let early = if events.early && made.is_some() { &EARLY[..] } else { &[] };
     let runs = RUNS[..made.unwrap_or(RUNS_MIN)].iter();
     runs.chain(early).chain(drains).copied().collect()
+}
+
+/// Returns further runs for so many pods on so many nodes.
+pub(super) fn more_runs(pods: u64, nodes: usize) -> Vec<Run> {
+    let work = pods.saturating_mul(u64::try_from(nodes).unwrap_or(u64::MAX));
+    let made = if work <= MORE_UP_TO { MORE.len() } else { MORE_MIN };
+    let run = |seed: &u64| {
+        [Balance::Change, Balance::Level]
+            .map(|balance| Run { order: Order::Shuffled(*seed), balance })
+    };
+    MORE[..made].iter().flat_map(run).collect()
 }
 
 /// Returns how many pods are planned.

@@ -19,7 +19,6 @@ use super::rehearse::{Settled, Stage};
 use super::rescue::{keys_of_rules, place_of_offer};
 use super::runs::planned_pods;
 use super::settle::pinned;
-use super::standing::Fate;
 
 /// Fleets that are rehearsed in one search.
 const FLEETS_MAX: usize = 96;
@@ -65,6 +64,7 @@ impl Stage<'_> {
             open: BTreeMap::new(),
             bases: BTreeMap::new(),
             work: self.work(),
+            left: pods_left(&settled),
         };
         let rank = search.rank(&settled, (0, start));
         search.open.insert(rank, settled);
@@ -193,6 +193,8 @@ struct Search<'a> {
     bases: BTreeMap<Vec<bool>, Layout>,
     /// Pods times nodes tried before the search.
     work: u64,
+    /// Pods that were left over before the search.
+    left: u32,
 }
 
 impl Search<'_> {
@@ -211,6 +213,9 @@ impl Search<'_> {
                 let next = (fleet.0.clone(), with(&fleet.1, kind, 1));
                 let Some(layout) = self.layout(&next) else { continue };
                 let settled = self.at_least(&layout, &best);
+                if !self.is_earned(&settled) {
+                    continue;
+                }
                 trials.insert(self.rank(&settled, (0, next)), settled);
             }
             match trials.pop_first() {
@@ -253,16 +258,25 @@ impl Search<'_> {
                 let Some(layout) = self.layout(&next) else { continue };
                 let settled = self.stage.as_far_as_possible(&layout);
                 let rank = self.rank(&settled, (edits + 1, next));
-                if rank < best_rank {
+                if rank < best_rank && self.is_earned(&settled) {
                     (best_rank, best) = (rank.clone(), settled.clone());
-                }
-                if settled.unplaced.is_empty() {
-                    return best;
+                    if settled.unplaced.is_empty() {
+                        return best;
+                    }
                 }
                 self.open.insert(rank, settled);
             }
         }
         best
+    }
+
+    /// Returns whether the new nodes that hold nothing are no more than the pods that got a place: where
+    /// they are, pods only find one because others are likely to go elsewhere.
+    fn is_earned(&self, settled: &Settled) -> bool {
+        let opened = settled.layout.packing.opened.iter();
+        let idle = opened.filter(|node| node.pods.is_empty()).count();
+        let placed = self.left.saturating_sub(pods_left(settled));
+        usize::try_from(placed).is_ok_and(|placed| idle <= placed)
     }
 
     fn rank(&self, settled: &Settled, (edits, fleet): (usize, Fleet)) -> Rank {
@@ -285,7 +299,7 @@ impl Search<'_> {
         }
         let standing = self.stage.ground.standing;
         for index in (0..kept.len()).filter(|index| !kept[*index]) {
-            if matches!(standing[index].fate, Fate::Leaves(_)) {
+            if standing[index].may_stay_after_all() {
                 let mut kept = kept.clone();
                 kept[index] = true;
                 fleets.push((kept, offers.clone()));
@@ -326,6 +340,10 @@ impl Search<'_> {
         layout.price += layout.packing.price(ground.model);
         Some(layout)
     }
+}
+
+fn pods_left(settled: &Settled) -> u32 {
+    settled.unplaced.values().sum()
 }
 
 /// Returns `offers` with so many nodes of another.

@@ -58,9 +58,16 @@ pub struct Standing {
     pub fate: Fate,
     /// In what it is no longer what its pool declares, whether or not it may go.
     pub drift: Option<RetireReason>,
+    /// What it waits for where it should go.
+    pub leave: Leave,
 }
 
 impl Standing {
+    /// Returns whether the node should go and stays where its pods have no other place.
+    pub(super) fn may_stay_after_all(&self) -> bool {
+        matches!(self.fate, Fate::Leaves(_)) && self.leave == Leave::OncePlaced
+    }
+
     /// Returns a node that is only planned, as it will stand.
     pub(super) fn planned(name: NodeName, offer: &Offer, fate: Fate) -> Self {
         let Offer { node, room, .. } = offer;
@@ -83,8 +90,18 @@ impl Standing {
             schedulable: true,
             fate,
             drift: None,
+            leave: Leave::OncePlaced,
         }
     }
+}
+
+/// What a node that should go waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Leave {
+    /// That its pods have a place elsewhere.
+    OncePlaced,
+    /// Nothing: its pool says how many nodes there are.
+    Anyway,
 }
 
 /// What may become of a node.
@@ -218,6 +235,7 @@ impl Survey<'_> {
             startup_taints,
             fate,
             drift: ours.and_then(|instance| self.drift(node, instance, pool.as_ref())),
+            leave: Leave::OncePlaced,
             pool,
         })
     }

@@ -32,6 +32,13 @@ const OFFERS_MAX: usize = 400_000;
 /// Most values of a custom label that pods can be spread over.
 const DOMAINS_MAX: usize = 64;
 
+/// Most values that a pod's wish names, for each of which an offer is made.
+const NAMED_MAX: u64 = 64;
+
+/// Most values that a pool lists for each of which an offer is made, where a pod's wish names none, as
+/// `Exists`, `NotIn` and `Gt` do.
+const LISTED_MAX: u64 = 8;
+
 /// More values of a label than any pool lists.
 const VALUES_MAX: u64 = 1 << 16;
 
@@ -235,7 +242,7 @@ impl<'a> Template<'a> {
         let is_cut = open.iter().any(of_key);
         let any = |key: &LabelKey, set: &LabelSet| {
             let mut wanted = asked.domains(key, set).values;
-            wanted.extend(asked.of_any(key).filter(|value| set.values().contains(value)).cloned());
+            wanted.extend(asked.of_any(key).flat_map(|wish| values_within(wish, set)));
             states(set, &wanted)
         };
         let all = product(open.iter().map(|(key, set)| (*key, any(key, set))), SPLITS_MAX + 1);
@@ -246,10 +253,7 @@ impl<'a> Template<'a> {
         let none = BTreeMap::new();
         for alternative in std::iter::once(&none).chain(&asked.alternatives) {
             let of_key = |(key, set): &(&LabelKey, &LabelSet)| match alternative.get(*key) {
-                Some(values) => {
-                    let meets = |value: &&LabelValue| set.values().contains(value);
-                    states(set, &values.iter().filter(meets).cloned().collect())
-                }
+                Some(wish) => states(set, &values_within(wish, set)),
                 None => states(set, &asked.domains(key, set).values),
             };
             let keys = open.iter().map(|key| (key.0, of_key(key)));
@@ -401,8 +405,8 @@ fn product<'k>(
 /// What pods ask of labels that are not well known.
 #[derive(Debug, Default)]
 pub(super) struct Asked {
-    /// The values that each alternative of some pod's nodes names, by key.
-    alternatives: BTreeSet<BTreeMap<LabelKey, BTreeSet<LabelValue>>>,
+    /// What each alternative of some pod's nodes asks of each key.
+    alternatives: BTreeSet<BTreeMap<LabelKey, LabelSet>>,
     /// Keys whose values are domains: pods are spread over them, kept together or apart.
     topologies: BTreeSet<LabelKey>,
 }
@@ -414,10 +418,10 @@ impl Asked {
         for shape in shapes {
             for alternative in &shape.nodes.any_of {
                 let custom = alternative.iter().filter(|(key, _)| !is_well_known(key.as_str()));
-                let named: BTreeMap<_, _> =
-                    custom.map(|(key, set)| (key.clone(), named_values(set))).collect();
-                if !named.is_empty() {
-                    asked.alternatives.insert(named);
+                let wishes: BTreeMap<_, _> =
+                    custom.map(|(key, set)| (key.clone(), set.clone())).collect();
+                if !wishes.is_empty() {
+                    asked.alternatives.insert(wishes);
                 }
             }
             let terms = shape.affinity.required.iter().chain(&shape.anti_affinity.required);
@@ -431,9 +435,9 @@ impl Asked {
         asked
     }
 
-    /// Returns the values of `key` that some pod names.
-    fn of_any(&self, key: &LabelKey) -> impl Iterator<Item = &LabelValue> {
-        self.alternatives.iter().filter_map(|named| named.get(key)).flatten()
+    /// Returns what pods ask of `key`.
+    fn of_any(&self, key: &LabelKey) -> impl Iterator<Item = &LabelSet> {
+        self.alternatives.iter().filter_map(|wishes| wishes.get(key))
     }
 
     /// Returns the values of `set` that are domains of some pod. A pool that takes any value but a
@@ -461,8 +465,11 @@ struct Splits {
     is_cut: bool,
 }
 
-/// Returns the values that a pod's wish names; one of them where it names none.
-fn named_values(set: &LabelSet) -> BTreeSet<LabelValue> {
-    let values = set.values().finite(64);
-    values.unwrap_or_else(|| set.values().any().into_iter().collect()).into_iter().collect()
+/// Returns the values of a pool that meet a pod's wish: those that the wish names, those that the pool
+/// lists, where they are few, or one of them.
+fn values_within(wish: &LabelSet, of_pool: &LabelSet) -> BTreeSet<LabelValue> {
+    let both = wish.values().intersect(of_pool.values());
+    let most = if wish.values().finite(NAMED_MAX).is_some() { NAMED_MAX } else { LISTED_MAX };
+    let values = both.finite(most);
+    values.unwrap_or_else(|| both.any().into_iter().collect()).into_iter().collect()
 }

@@ -18,6 +18,8 @@
 //! daemon NAME KEY=VALUE…          a DaemonSet
 //! node NAME TYPE ZONE KEY=VALUE…  a node that runs
 //! reservation ID TYPE ZONE COUNT  a capacity reservation with so many machines left
+//! sold-out TYPE ZONE CAPACITY     what EC2 lately had none of; `*` means any
+//! attaches NODE COUNT             how many EBS volumes the node says that it attaches
 //! group NAME desired=N min=N …    an Auto Scaling group with eksctl's tags
 //! manage NAME…                    node groups that the settings hand over
 //! manifest                        indented below it any manifest
@@ -45,7 +47,9 @@
 //! ```text
 //! needs KEY OPERATOR VALUES and … required node affinity; several lines are alternatives
 //! prefers WEIGHT KEY OPERATOR …   preferred node affinity
-//! tolerates KEY=VALUE:EFFECT      a toleration; without a value `Exists`
+//! needs field metadata.name …     the same about a field of the node
+//! tolerates KEY=VALUE:EFFECT      a toleration; without a value `Exists`; or `KEY Gt VALUE`
+//! claims NAME CLASS               a claim for each pod of a StatefulSet
 //! spread KEY pods=app=web …       topology spread; `maxSkew`, `when`, `minDomains`, `taints`,
 //!                                 `affinity`, `matchLabelKeys`; `pods=all` has an empty selector
 //! near KEY pods=app=web …         pod affinity; `namespaces`, `namespaceSelector`, …

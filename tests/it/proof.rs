@@ -14,8 +14,9 @@
 //! * a plan is an end: applied in the simulated world, everything that it places runs, and plan after
 //!   plan there is soon nothing left to plan.
 //!
-//! `PROOF_CASES` sets how many trees are drawn, `PROOF_APPLIED` how many of them are applied, and
-//! `PROOF_SEED` which ones.
+//! `PROOF_CASES` sets how many trees are drawn, `PROOF_APPLIED` how many of them are applied,
+//! `PROOF_SEED` which ones, and `PROOF_FAMILY` of which family of rules. `PROOF_CASE` names a file with
+//! one case, which is then tried among the kept ones.
 
 mod carry;
 mod draw;
@@ -23,6 +24,8 @@ mod fleets;
 mod orders;
 mod stage;
 mod steps;
+mod twist;
+mod volume;
 
 use std::fs;
 use std::path::Path;
@@ -98,7 +101,9 @@ fn kept() -> Vec<(usize, String)> {
     let text = fs::read_to_string(path).expect("the page is readable");
     let page = Page::read("kept.md", &text);
     let cases = page.sections.into_iter().flat_map(|section| section.cases);
-    cases.map(|case| (case.line, case.text)).collect()
+    let own = std::env::var("PROOF_CASE").ok();
+    let own = own.map(|path| (0, fs::read_to_string(path).expect("the case is readable")));
+    own.into_iter().chain(cases.map(|case| (case.line, case.text))).collect()
 }
 
 /// Returns the trees, of so many drawn, that break one of `laws`.

@@ -33,6 +33,9 @@ pub(super) struct Site<'a> {
     pub(super) name: Option<&'a NodeName>,
     /// Whether it is kept, and cordoned or not ready: then it has a taint that no plan shows.
     pub(super) closed: bool,
+    /// Whether it is an instance that has not joined and of which nothing tells what node it becomes:
+    /// its pool makes no such nodes any more. No pod is planned there, and no rule looks at it.
+    pub(super) unknown: bool,
 }
 
 /// Pods that are alike to every rule: those of one workload, of one DaemonSet, or of one static
@@ -81,7 +84,9 @@ impl<'a> Site<'a> {
         let kept = row.before.filter(|_| row.deed.stays());
         let node = row.node.filter(|_| kept.is_some());
         let closed = node.is_some_and(|node| node.unschedulable || !node.ready);
-        Some(Self { row, after, name: kept.and_then(|state| state.node.as_ref()), closed })
+        let name = kept.and_then(|state| state.node.as_ref());
+        let unknown = kept.is_some() && name.is_none() && after.labels.is_empty();
+        Some(Self { row, after, name, closed, unknown })
     }
 
     /// Returns the site as admission looks at it.
@@ -138,7 +143,7 @@ fn placed(case: &Case<'_>, sites: &[Site<'_>]) -> Vec<Crowd> {
 fn daemons(case: &Case<'_>, sites: &[Site<'_>]) -> Vec<Crowd> {
     let one = Presence { stay: 1, come: 0 };
     let crowd = |daemon: &crate::demand::Daemon| {
-        let runs = |site: &Site<'_>| runs_daemon(&daemon.shape, &site.spot());
+        let runs = |site: &Site<'_>| !site.unknown && runs_daemon(&daemon.shape, &site.spot());
         let on = sites.iter().enumerate().filter(|(_, site)| runs(site));
         Crowd {
             name: workload_key(&daemon.workload),

@@ -377,11 +377,14 @@ impl<'a> Naming<'a> {
         keys.map(|key| (key.to_owned(), true)).collect()
     }
 
-    /// What the DaemonSets that admit a standing node take of it.
+    /// What the DaemonSets that admit a standing node take of it; nothing, where it is an instance of
+    /// which nothing tells what node it becomes.
     fn daemons(&self, standing: &Standing) -> Amount {
+        if standing.labels.is_empty() {
+            return Amount::default();
+        }
         let daemons = &self.parts.demand.daemons;
-        let requests = daemon_requests(daemons, &standing.labels, &standing.taints);
-        self.node(standing).map_or_else(Amount::default, |_| Amount::from(&requests))
+        Amount::from(&daemon_requests(daemons, &standing.labels, &standing.taints))
     }
 
     /// The workloads whose counts a removal relies on, with the most pods each may have: those that

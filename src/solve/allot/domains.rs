@@ -15,6 +15,7 @@ use crate::ids::{LabelKey, LabelValue, Labels};
 use crate::pod::{Taint, Toleration, untolerated};
 use crate::requirement::{LabelSet, Requirements, ValueSet};
 use crate::solve::offer::{Offer, admits};
+use crate::solve::standing::Standing;
 use crate::units::MicroUsd;
 
 /// A part of a group with what is decided of its domains so far.
@@ -115,6 +116,25 @@ impl<'a> Domains<'a> {
         counts
     }
 
+    /// Returns how many planned pods of a group run where they are in no domain of the key and may be:
+    /// on nodes that stay, and on those that may go.
+    fn running_keyless(&self, task: &Task, scope: &Requirements) -> (u32, u32) {
+        let group = &self.field.groups[task.group];
+        let (mut stay, mut may_go) = (0, 0);
+        if !task.allows_keyless() || group.running.is_empty() {
+            return (stay, may_go);
+        }
+        let keyless = |node: &&Standing| {
+            !node.labels.contains_key(&task.key) && scope.match_labels(&node.labels)
+        };
+        for node in self.field.standing.iter().filter(keyless) {
+            let here = group.running.get(&node.name).copied().unwrap_or(0);
+            let sum = if node.may_stay_after_all() { &mut may_go } else { &mut stay };
+            *sum += here;
+        }
+        (stay, may_go)
+    }
+
     fn decide(&mut self, group: usize) {
         if self.pieces.contains_key(&group) || !is_placeable(&self.field.groups[group]) {
             return;
@@ -158,7 +178,8 @@ impl<'a> Domains<'a> {
         }
         let free = self.near(task, free);
         let mut placed = running.clone();
-        let mut left = planned.saturating_sub(running.values().sum());
+        let (stay, may_go) = self.running_keyless(task, &scope);
+        let mut left = planned.saturating_sub(running.values().sum::<u32>() + stay);
         let mut levels = self.levels(task, &universe);
         while left > 0 {
             let allowed = free.iter().filter(|(domain, _)| levels.iter().all(|l| l.allow(domain)));
@@ -172,6 +193,16 @@ impl<'a> Domains<'a> {
             *placed.entry(domain.clone()).or_insert(0) += 1;
             left -= 1;
         }
+        // Where not all of them can go, their node stays, and then they stay too.
+        let mut back = if left > 0 { may_go.saturating_sub(left) } else { 0 };
+        for (domain, count) in placed.iter_mut().rev() {
+            let new = *count - running.get(domain).copied().unwrap_or(0);
+            let taken = new.min(back);
+            *count -= taken;
+            left += taken;
+            back -= taken;
+        }
+        left += stay.min(planned);
         for (domain, count) in &placed {
             let new = count - running.get(domain).copied().unwrap_or(0);
             self.tallies.add(task.group, &task.key, domain, new);

@@ -116,6 +116,8 @@ impl Given {
             "scheduler" => self.default_spread = default_spread(line)?,
             "group" => world::group(&mut self.world, line)?,
             "reservation" => world::reserve(&mut self.world, line)?,
+            "sold-out" => world::sell_out(&mut self.world, line)?,
+            "attaches" => world::attaches(&mut self.world, line)?,
             "at" => {
                 self.world.taken_at = line.word(1)?.parse().map_err(|_| "write at RFC 3339")?;
             }
@@ -299,6 +301,17 @@ impl Given {
         nodes.map(|node| &node.capacity).collect()
     }
 
+    /// Returns whether an instance of `pool` has not joined.
+    pub(crate) fn has_joining(&self, pool: &str) -> bool {
+        let joined = |id| self.world.nodes.values().any(|node| node.instance.as_ref() == Some(id));
+        let mut of_pool = self
+            .world
+            .instances
+            .values()
+            .filter(|instance| instance.tags.get(tag::POOL).is_some_and(|name| name == pool));
+        of_pool.any(|instance| !joined(&instance.id))
+    }
+
     /// Returns zone settings, for messages.
     pub(crate) fn zones(&self) -> Vec<ZoneSetting> {
         let setting = |name: &String| ZoneSetting { name: name.as_str().into(), id: None };
@@ -446,8 +459,20 @@ fn pods(name: &str, count: Option<u32>, line: &Line) -> Result<String, String> {
             "      containers:\n      - {{ name: app, image: app, resources: {resources} }}\n"
         ));
     }
-    for text in spec(&line.body)? {
+    let is_claim = |text: &&String| text.starts_with("claims ");
+    let (claims, body): (Vec<&String>, Vec<&String>) = line.body.iter().partition(is_claim);
+    for text in spec(&body.into_iter().cloned().collect::<Vec<_>>())? {
         add(format!("      {text}\n"));
+    }
+    if !claims.is_empty() {
+        add("  volumeClaimTemplates:\n".to_owned());
+    }
+    for text in claims {
+        let claim = Line::read(line.number, text);
+        let (name, class) = (claim.word(1)?, claim.word(2)?);
+        add(format!(
+            "  - {{ metadata: {{ name: {name} }}, spec: {{ storageClassName: {class} }} }}\n"
+        ));
     }
     Ok(yaml)
 }

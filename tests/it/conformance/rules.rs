@@ -110,11 +110,22 @@ impl Rules {
 const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
 const PREFERRED: &str = "preferredDuringSchedulingIgnoredDuringExecution";
 
-/// Returns `KEY OPERATOR VALUES and …` as one term.
+/// Returns `KEY OPERATOR VALUES and …` as one term; an expression that begins with `field` is about
+/// a field of the node.
 fn term(text: &str) -> Result<String, String> {
-    let all: Result<Vec<String>, String> =
-        text.split(" and ").map(|one| Ok(format!("{{ {} }}", expression(one)?))).collect();
-    Ok(format!("{{ matchExpressions: [{}] }}", all?.join(", ")))
+    let is_field = |one: &&str| one.starts_with("field ");
+    let (fields, labels): (Vec<&str>, Vec<&str>) = text.split(" and ").partition(is_field);
+    let list = |name: &str, all: Vec<&str>| -> Result<Option<String>, String> {
+        let one = |text: &str| {
+            Ok(format!("{{ {} }}", expression(text.strip_prefix("field ").unwrap_or(text))?))
+        };
+        let all: Result<Vec<String>, String> = all.into_iter().map(one).collect();
+        Ok(Some(all?)
+            .filter(|all| !all.is_empty())
+            .map(|all| format!("{name}: [{}]", all.join(", "))))
+    };
+    let parts = [list("matchExpressions", labels)?, list("matchFields", fields)?];
+    Ok(format!("{{ {} }}", parts.into_iter().flatten().collect::<Vec<_>>().join(", ")))
 }
 
 /// Returns `a=x` as a selector; `all` selects every pod.
@@ -163,10 +174,13 @@ fn weighted(line: &Line) -> Result<String, String> {
     Ok(format!("{{ weight: {weight}, podAffinityTerm: {} }}", pods(&Line::read(0, rest))?))
 }
 
-/// Returns `KEY`, `KEY=VALUE` or `KEY:EFFECT` as a toleration.
+/// Returns `KEY`, `KEY=VALUE`, `KEY:EFFECT` or `KEY Gt VALUE` as a toleration.
 fn toleration(text: &str) -> String {
     let (pair, effect) = text.split_once(':').map_or((text, None), |(p, e)| (p, Some(e)));
     let effect = effect.map(|effect| format!(", effect: {effect}")).unwrap_or_default();
+    if let [key, operator, value] = pair.split(' ').collect::<Vec<_>>().as_slice() {
+        return format!("{{ key: {key:?}, operator: {operator}, value: {value:?}{effect} }}");
+    }
     match pair.split_once('=') {
         Some((key, value)) => format!("{{ key: {key:?}, value: {value:?}{effect} }}"),
         None => format!("{{ key: {pair:?}, operator: Exists{effect} }}"),

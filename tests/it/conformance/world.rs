@@ -5,13 +5,15 @@ use std::sync::Arc;
 
 use fleetwright::catalog::{CapacityType, Catalog, InstanceType, NodeSettings, allocation};
 use fleetwright::fleet::{
-    Group, Instance, InstanceState, LiveWorkload, Membership, Node, Observed, Pod, PodPhase, tag,
+    Exclusion, Group, Instance, InstanceState, LiveWorkload, Membership, Node, Observed, Pod,
+    PodPhase, tag,
 };
 use fleetwright::ids::{InstanceId, Labels, NodeName, WorkloadId, WorkloadKind};
 use fleetwright::manifest::{Desired, Pool, Scale};
 use fleetwright::plan::wire::{Amount, NodeState, Plan, ResourceKind};
 use fleetwright::pod::{PodTemplate, Taint, TaintEffect};
 use fleetwright::requirement::label;
+use fleetwright::storage::EBS_DRIVER;
 use fleetwright::units::{Bytes, MilliCpu, Quantity, Resources};
 use jiff::SignedDuration;
 
@@ -210,9 +212,18 @@ fn bind(world: &mut Observed, owner: &WorkloadId, template: &Arc<PodTemplate>, n
     // Names of pods that are gone are not given again.
     let number = world.pods.iter().filter_map(|pod| pod.uid.as_str().strip_prefix("uid-"));
     let number = number.filter_map(|n| n.parse::<usize>().ok()).max().map_or(0, |last| last + 1);
+    // Those of a StatefulSet are told apart by their numbers, which are given again.
+    let is_taken = |name: &str| {
+        let of = |pod: &&Pod| pod.owner.as_ref() == Some(owner);
+        world.pods.iter().filter(of).any(|pod| &*pod.name == name)
+    };
+    let mut ordinals = (0..).map(|ordinal| format!("{}-{ordinal}", owner.name));
+    let is_set = owner.kind == WorkloadKind::StatefulSet;
+    let ordinal = if is_set { ordinals.find(|name| !is_taken(name)) } else { None };
+    let name = ordinal.unwrap_or_else(|| format!("{}-{number}", owner.name));
     world.pods.push(Pod {
         namespace: owner.namespace.clone(),
-        name: format!("{}-{number}", owner.name).into(),
+        name: name.as_str().into(),
         uid: format!("uid-{number}").into(),
         owner: Some(owner.clone()),
         template: key,
@@ -273,6 +284,31 @@ pub(super) fn reserve(world: &mut Observed, line: &Line) -> Result<(), String> {
     });
     let reservation = serde_json::from_value(reservation).map_err(|error| error.to_string())?;
     world.reservations.insert(line.word(1)?.into(), reservation);
+    Ok(())
+}
+
+/// Adds what EC2 lately had none of: `sold-out TYPE ZONE CAPACITY`, where `*` means any; for an hour.
+pub(super) fn sell_out(world: &mut Observed, line: &Line) -> Result<(), String> {
+    let part = |index| line.word(index).map(|word| Some(word).filter(|word| *word != "*"));
+    let capacity_type = match part(3)? {
+        None => None,
+        Some("on-demand") => Some(CapacityType::OnDemand),
+        Some("spot") => Some(CapacityType::Spot),
+        Some(other) => return Err(format!("`{other}` is nothing that is sold out")),
+    };
+    world.exclusions.push(Exclusion {
+        instance_type: part(1)?.map(Into::into),
+        zone: part(2)?.map(Into::into),
+        capacity_type,
+        until: world.taken_at + SignedDuration::from_hours(1),
+    });
+    Ok(())
+}
+
+/// Has a node tell that it attaches so many EBS volumes: `attaches NODE COUNT`.
+pub(super) fn attaches(world: &mut Observed, line: &Line) -> Result<(), String> {
+    let limits = [(EBS_DRIVER.to_owned(), line.count(2)?)].into();
+    world.storage.attach_limits.insert(line.word(1)?.into(), limits);
     Ok(())
 }
 

@@ -1,5 +1,5 @@
 //! Trees drawn by lot: up to four workloads with eight pods, two pools with four offerings, two
-//! nodes, and every kind of rule.
+//! nodes, and what decides where pods may run, drawn family by family (`twist`).
 
 use std::fmt;
 
@@ -10,12 +10,17 @@ use proptest::sample::{select, subsequence};
 use proptest::strategy::Strategy;
 use proptest::{prop_compose, prop_oneof};
 
+use super::twist::{Addition, Twist, twists};
+
 /// Most new pods of a tree.
 const PODS_MAX: u32 = 8;
 
 /// Types, and thousandths of a CPU that pods may use of them.
 const TYPES: [(&str, u32); 3] = [("c5.large", 1930), ("m5.large", 1930), ("m5.xlarge", 3920)];
 const ZONES: [&str; 2] = ["us-east-1a", "us-east-1b"];
+
+/// One more type, which has a device.
+const DEVICES: &str = "g4dn.xlarge";
 
 /// What the daemon of a tree takes of each node, in thousandths of a CPU.
 const DAEMON: u32 = 100;
@@ -27,6 +32,7 @@ pub(super) struct Tree {
     workloads: Vec<Workload>,
     daemon: bool,
     nodes: Vec<Node>,
+    twists: Vec<Twist>,
 }
 
 #[derive(Debug, Clone)]
@@ -188,8 +194,10 @@ pub(super) fn tree() -> impl Strategy<Value = Tree> {
         std::iter::once(first).chain(second).collect::<Vec<_>>()
     });
     let nodes = prop_oneof![2 => Just(Vec::new()), 3 => vec(node(), 1..3)];
-    (pools, vec(workload(), 1..=4), proptest::bool::weighted(0.2), nodes).prop_map(
-        |(pools, workloads, daemon, nodes)| Tree { pools, workloads, daemon, nodes }.in_bounds(),
+    (pools, vec(workload(), 1..=4), proptest::bool::weighted(0.2), nodes, twists()).prop_map(
+        |(pools, workloads, daemon, nodes, twists)| {
+            Tree { pools, workloads, daemon, nodes, twists }.in_bounds()
+        },
     )
 }
 
@@ -204,7 +212,17 @@ impl Tree {
         }
         self.workloads.retain(|workload| workload.pods > 0);
         let daemon = if self.daemon { DAEMON } else { 0 };
-        for node in &mut self.nodes {
+        let count = self.nodes.len();
+        for (index, node) in self.nodes.iter_mut().enumerate() {
+            let has = |word| {
+                let of_node = self.twists.iter().filter_map(|twist| twist.node.as_ref());
+                of_node
+                    .filter(|more| more.of % count == index)
+                    .any(|more| more.words.contains(word))
+            };
+            if has("joining") {
+                node.holds.clear();
+            }
             node.pool = node.pool.min(self.pools.len() - 1);
             node.holds.truncate(self.workloads.len());
             let mut room = node.of.1 - daemon;
@@ -223,49 +241,149 @@ impl Tree {
     }
 }
 
+/// What the twists of a tree add to one of its pools, workloads or nodes.
+struct Additions<'a>(Vec<&'a Addition>);
+
+impl<'a> Additions<'a> {
+    fn of(
+        tree: &'a Tree,
+        part: impl Fn(&'a Twist) -> Option<&'a Addition>,
+        (index, count): (usize, usize),
+    ) -> Self {
+        let all = tree.twists.iter().filter_map(part);
+        Self(all.filter(|addition| addition.of % count == index).collect())
+    }
+
+    fn words(&self) -> String {
+        words(self.0.iter().map(|addition| addition.words.as_str()))
+    }
+
+    fn body(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().flat_map(|addition| &addition.body).map(String::as_str)
+    }
+}
+
+/// Leaves the first of manifests that describe one object.
+fn different(texts: Vec<String>) -> Vec<String> {
+    let object = |text: &str| {
+        let head = |line: &&str| line.starts_with("  kind") || line.starts_with("  metadata");
+        text.lines().filter(head).collect::<Vec<_>>().join(" ")
+    };
+    let mut seen = Vec::new();
+    let is_first = |text: &String| {
+        let object = if text.starts_with("manifest") { object(text) } else { text.clone() };
+        !seen.contains(&object) && {
+            seen.push(object);
+            true
+        }
+    };
+    texts.into_iter().filter(is_first).collect()
+}
+
 /// Writes the tree as a case.
 impl fmt::Display for Tree {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let types = TYPES.map(|(name, _)| name);
-        writeln!(f, "zones {}\ntypes {}", ZONES.join(" "), types.join(" "))?;
-        for (index, Pool { types, zones, capacity, options }) in self.pools.iter().enumerate() {
-            let (types, zones, options) = (types.join(","), zones.join(","), words(options));
-            writeln!(f, "pool p{index} types={types} zones={zones} capacity={capacity}{options}")?;
+        writeln!(f, "zones {}\ntypes {} {DEVICES}", ZONES.join(" "), types.join(" "))?;
+        for text in different(self.given()) {
+            writeln!(f, "{text}")?;
+        }
+        for index in 0..self.pools.len() {
+            self.write_pool(index, f)?;
         }
         if self.daemon {
             writeln!(f, "daemon agent cpu={DAEMON}m")?;
         }
-        for (index, workload) in self.workloads.iter().enumerate() {
-            workload.write(index, self.running(index), f)?;
+        for index in 0..self.workloads.len() {
+            self.write_workload(index, f)?;
         }
-        for (index, node) in self.nodes.iter().enumerate() {
-            let Node { of: (kind, _), zone, pool, options, holds } = node;
-            let held = holds.iter().enumerate().filter(|(_, count)| **count > 0);
-            let held: Vec<String> = held.map(|(w, count)| format!("w{w}:{count}")).collect();
-            let holds = if held.is_empty() { "" } else { " holds=" };
-            let (options, held) = (words(options), held.join(","));
-            writeln!(f, "node n{index} {kind} {zone} pool=p{pool}{options}{holds}{held}")?;
+        for index in 0..self.nodes.len() {
+            self.write_node(index, f)?;
         }
-        Ok(())
+        let node = |line: &&String| {
+            (0..self.nodes.len()).any(|index| line.contains(&format!(" n{index} ")))
+        };
+        self.twists.iter().flat_map(|t| &t.last).filter(node).try_for_each(|l| writeln!(f, "{l}"))
     }
 }
 
-impl Workload {
-    fn write(&self, index: usize, running: u32, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { pods, cpu, options, port, rules } = self;
-        let (pods, options) = ((*pods).max(running), words(options));
-        writeln!(f, "pods w{index} {pods} cpu={cpu}m memory=100Mi{options}")?;
+impl Tree {
+    /// Returns what comes before the pools.
+    fn given(&self) -> Vec<String> {
+        let mut given: Vec<String> = self.twists.iter().flat_map(|t| t.given.clone()).collect();
+        let count = self.workloads.len();
+        for (index, workload) in self.workloads.iter().enumerate() {
+            let of = Additions::of(self, |twist| twist.pods.as_ref(), (index, count));
+            let texts = of.0.iter().flat_map(|addition| &addition.manifests);
+            let (name, namespace) = (format!("w{index}"), workload.namespace());
+            given.extend(texts.map(|text| text.replace("{w}", &name).replace("{ns}", namespace)));
+        }
+        given
+    }
+
+    fn write_pool(&self, index: usize, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Pool { types, zones, capacity, options } = &self.pools[index];
+        let more = Additions::of(self, |twist| twist.pool.as_ref(), (index, self.pools.len()));
+        let is_static = more.words().contains("replicas=");
+        // A pool with a fixed number of nodes has no weight, and limits their number alone.
+        let may =
+            |word: &&&str| !is_static || !word.starts_with("weight") && **word != "limits=cpu=4";
+        let options = words(options.iter().filter(may).copied());
+        let (types, zones, more_words) = (types.join(","), zones.join(","), more.words());
+        writeln!(
+            f,
+            "pool p{index} types={types} zones={zones} capacity={capacity}{options}{more_words}"
+        )?;
+        more.body().try_for_each(|line| writeln!(f, "  {line}"))
+    }
+
+    fn write_workload(&self, index: usize, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let more = Additions::of(self, |twist| twist.pods.as_ref(), (index, self.workloads.len()));
+        let Workload { pods, cpu, options, port, rules } = &self.workloads[index];
+        let pods = (*pods).max(self.running(index));
+        let (options, more_words) = (words(options.iter().copied()), more.words());
+        writeln!(f, "pods w{index} {pods} cpu={cpu}m memory=100Mi{options}{more_words}")?;
         if let Some(port) = port {
             let ports = format!("[{{ containerPort: {port}, hostPort: {port} }}]");
             let amounts = format!("{{ requests: {{ cpu: {cpu}m, memory: 100Mi }} }}");
             let container = format!("name: app, image: app, ports: {ports}, resources: {amounts}");
             writeln!(f, "  containers:\n  - {{ {container} }}")?;
         }
+        let more = more.body().map(str::to_owned);
+        let mut fields = Vec::new();
+        // A field of a pod is written once.
+        let is_first = |line: &String| {
+            let field = line.split_once(':').filter(|(word, _)| !word.contains(' '));
+            let word = field.map(|(word, _)| word.to_owned());
+            word.is_none_or(|word| {
+                !fields.contains(&word) && {
+                    fields.push(word);
+                    true
+                }
+            })
+        };
+        let rules = unlike(rules.iter().cloned().chain(more.filter(is_first)).collect());
         rules.iter().try_for_each(|rule| writeln!(f, "  {rule}"))
+    }
+
+    fn write_node(&self, index: usize, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Node { of: (kind, _), zone, pool, options, holds } = &self.nodes[index];
+        let more = Additions::of(self, |twist| twist.node.as_ref(), (index, self.nodes.len()));
+        let held = holds.iter().enumerate().filter(|(_, count)| **count > 0);
+        let held: Vec<String> = held.map(|(w, count)| format!("w{w}:{count}")).collect();
+        let holds = if held.is_empty() { "" } else { " holds=" };
+        let (options, more, held) = (words(options.iter().copied()), more.words(), held.join(","));
+        writeln!(f, "node n{index} {kind} {zone} pool=p{pool}{options}{more}{holds}{held}")
+    }
+}
+
+impl Workload {
+    fn namespace(&self) -> &'static str {
+        if self.options.contains(&"namespace=other") { "other" } else { "default" }
     }
 }
 
 /// Returns words with a space before each.
-fn words(words: &[&str]) -> String {
-    words.iter().fold(String::new(), |all, word| all + " " + word)
+fn words<'a>(words: impl Iterator<Item = &'a str>) -> String {
+    words.filter(|word| !word.is_empty()).fold(String::new(), |all, word| all + " " + word)
 }

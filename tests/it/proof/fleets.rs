@@ -1,25 +1,30 @@
 //! Fleets of few nodes, all of them, where a plan leaves pods out.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use fleetwright::catalog::{Catalog, NodeSettings, Offering, allocation};
-use fleetwright::ids::{Labels, PoolName};
-use fleetwright::manifest::{Desired, Pool};
-use fleetwright::requirement::label;
+use fleetwright::catalog::{Catalog, NodeSettings, Offering, Overlays, allocation};
+use fleetwright::ids::{InstanceTypeName, LabelKey, LabelValue, Labels, PoolName};
+use fleetwright::manifest::Pool;
+use fleetwright::requirement::{Requirements, label};
 use fleetwright::schedule::ScheduleNode;
 use fleetwright::solve::pool_requirements;
+use fleetwright::storage::{EBS_DRIVER, attach_resource};
 use fleetwright::units::Resources;
 
-use super::stage::Stage;
+use super::stage::{Kind, Seat, Stage};
 
 /// Most new nodes of a fleet.
 const NODES_MAX: usize = 6;
+
+/// Most fleets of one size.
+const FLEETS_MAX: usize = 3_000;
 
 /// A node that may be had.
 #[derive(Debug, Clone)]
 struct Offered {
     node: ScheduleNode,
     pool: PoolName,
+    kind: InstanceTypeName,
     capacity: Resources,
 }
 
@@ -27,7 +32,7 @@ impl Stage {
     /// Where pods are left out, no fleet holds everything in whatever order pods come.
     pub(super) fn leaves_nothing_that_some_fleet_holds(&self) -> Result<(), String> {
         let left = self.left();
-        let known = (0..left.len()).all(|group| left[group] == 0 || self.is_supported(group));
+        let known = (0..left.len()).all(|kind| left[kind] == 0 || self.is_supported(kind));
         if left.iter().all(|count| *count == 0) || !known {
             return Ok(());
         }
@@ -41,19 +46,19 @@ impl Stage {
     /// them beside the others, in whatever order pods come.
     pub(super) fn leaves_nothing_that_one_more_node_holds(&self) -> Result<(), String> {
         let left = self.left();
-        let waiting = (0..left.len()).filter(|group| left[*group] > 0 && self.is_supported(*group));
+        let waiting = (0..left.len()).filter(|kind| left[*kind] > 0 && self.is_supported(*kind));
         let waiting: Vec<usize> = waiting.collect();
         if waiting.is_empty() {
             return Ok(());
         }
         let affordable = self.affordable();
-        for group in waiting {
+        for kind in waiting {
             let mut coming = self.coming();
-            coming[group] += 1;
+            coming[kind] += 1;
             for more in std::iter::once(None).chain(affordable.iter().map(Some)) {
                 let scene = |seed| self.planned(seed, more.map(|offered| &offered.node));
                 if self.always_places(scene, &coming) {
-                    let name = &self.demand.groups[group].workload.name;
+                    let name = &self.kinds[kind].workload.name;
                     let on = more.map_or("the fleet", |offered| offered.node.name.as_str());
                     return Err(self.story(&format!("{name} is left out, and has a place on {on}")));
                 }
@@ -62,9 +67,31 @@ impl Stage {
         Ok(())
     }
 
+    /// Returns the nodes that are there whatever is launched: those that run, and those that pools with
+    /// a fixed number of nodes launch, but not those that such pools give up.
+    fn there(&self) -> Vec<ScheduleNode> {
+        let is_fixed = |pool: &PoolName| self.desired.pools[pool].replicas.is_some();
+        let of_fixed = |seat: &&Seat| seat.pool.as_ref().is_some_and(&is_fixed);
+        let new = self.seats.iter().filter(|seat| seat.is_new).filter(of_fixed);
+        let mut nodes = self.given.schedule_nodes();
+        nodes.retain(|node| {
+            let pool = node.labels.get("karpenter.sh/nodepool").map(|name| name.as_str().into());
+            let is_fixed = pool.is_some_and(|pool: PoolName| {
+                self.desired.pools.contains_key(&pool) && is_fixed(&pool)
+            });
+            !is_fixed || self.seats.iter().any(|seat| seat.node.name == node.name)
+        });
+        for node in &mut nodes {
+            if let Some(limit) = self.attach_limit(&node.name, &node.labels) {
+                node.allocatable.extended.insert(attach_resource(EBS_DRIVER), limit);
+            }
+        }
+        nodes.into_iter().chain(new.map(|seat| seat.node.clone())).collect()
+    }
+
     /// Returns what may be launched beside the planned nodes.
     fn affordable(&self) -> Vec<Offered> {
-        let mut all = offered(&self.desired, &self.made.catalog);
+        let mut all = offered(self);
         all.retain(|offered| {
             // Nodes that go count until they are gone, which is after the launches.
             let there = self.given.nodes_of(offered.pool.as_str());
@@ -76,6 +103,16 @@ impl Stage {
         all
     }
 
+    /// Returns whether some pod says what type its node is of.
+    fn names_types(&self) -> bool {
+        let of_type = |key: &LabelKey| {
+            let key = key.as_str();
+            key.starts_with("karpenter.k8s.aws/") || key == "node.kubernetes.io/instance-type"
+        };
+        let mut terms = self.kinds.iter().flat_map(|kind| &kind.shape.nodes.any_of);
+        terms.any(|term| term.iter().any(|(key, _)| of_type(key)))
+    }
+
     /// Returns whether the limits of `pool` allow nodes of these capacities.
     fn allows<'a>(
         &self,
@@ -84,6 +121,10 @@ impl Stage {
         more: impl IntoIterator<Item = &'a Resources>,
     ) -> bool {
         let limits = &self.desired.pools[pool].limits;
+        if self.given.has_joining(pool.as_str()) {
+            // What has not joined counts as well; by how much is for others to say.
+            return limits.nodes.is_none() && limits.resources.is_empty();
+        }
         let all: Vec<&Resources> = there.into_iter().chain(more).collect();
         let nodes = u64::try_from(all.len()).unwrap_or(u64::MAX);
         let cpu: i64 = all.iter().map(|capacity| capacity.cpu.0).sum();
@@ -96,18 +137,25 @@ impl Stage {
 /// are within the limits, and the scheduler places what is pending in whatever order it comes. A
 /// fleet that only some order fills is none: nobody tells the scheduler the order.
 fn fleet(stage: &Stage) -> Option<Vec<String>> {
-    let pending: Vec<u32> = stage
-        .demand
-        .groups
-        .iter()
-        .map(|group| group.counts.planned.saturating_sub(group.running.values().sum()))
-        .collect();
+    let there = stage.there();
+    let pending = stage.kinds.iter().map(|kind| {
+        let runs: u32 = there.iter().map(|node| kind.runs_on(&node.name)).sum();
+        kind.planned.saturating_sub(runs)
+    });
+    let pending: Vec<u32> = pending.collect();
     let pods: usize =
         pending.iter().map(|count| usize::try_from(*count).unwrap_or(usize::MAX)).sum();
-    let offered = offered(&stage.desired, &stage.made.catalog);
+    let offered = offered(stage);
     // An empty node beyond one for each pod can only serve to make one more domain.
     let most = NODES_MAX.min(pods + 1);
+    let mut fleets = 1;
     for size in 0..=most {
+        // So many multisets of so many kinds.
+        let multisets = (fleets * (offered.len() + size.saturating_sub(1))).checked_div(size);
+        fleets = multisets.unwrap_or(1);
+        if fleets > FLEETS_MAX {
+            break;
+        }
         let mut counts = vec![0; offered.len()];
         let found = each_fleet(&mut counts, 0, size, &mut |counts| {
             let counted = || offered.iter().zip(counts.iter().copied());
@@ -163,7 +211,7 @@ fn holds<'a>(
     counts: impl Iterator<Item = (&'a Offered, usize)>,
     pending: &[u32],
 ) -> bool {
-    let mut nodes = stage.given.schedule_nodes();
+    let mut nodes = stage.there();
     for (offered, count) in counts {
         nodes.extend((0..count).map(|number| numbered(&offered.node, number)));
     }
@@ -171,9 +219,8 @@ fn holds<'a>(
         let mut scene = stage.scene(nodes.clone(), seed);
         for node in scene.nodes.clone() {
             let name = scene.scheduler.name(node).clone();
-            let here =
-                stage.demand.groups.iter().map(|g| g.running.get(&name).copied().unwrap_or(0));
-            scene.bind(&here.collect::<Vec<u32>>(), node);
+            let here: Vec<u32> = stage.kinds.iter().map(|kind| kind.runs_on(&name)).collect();
+            scene.bind(&here, node);
         }
         scene
     };
@@ -189,38 +236,128 @@ fn numbered(node: &ScheduleNode, number: usize) -> ScheduleNode {
     node
 }
 
-/// Returns every node that some pool may launch.
-fn offered(desired: &Desired, catalog: &Catalog) -> Vec<Offered> {
+/// Returns every node that some pool may launch, but those of pools with a fixed number of nodes and
+/// those of reservations.
+fn offered(stage: &Stage) -> Vec<Offered> {
+    let Stage { desired, made, .. } = stage;
     let mut all = Vec::new();
-    for pool in desired.pools.values() {
-        let class = pool.node_class.as_ref().and_then(|name| desired.node_classes.get(name));
-        let Some(class) = class else { continue };
-        let wanted = pool_requirements(pool);
-        for kind in catalog.types.values() {
-            let amounts = allocation(kind, &NodeSettings::of(pool, class));
-            for offering in kind.offerings.iter().filter(|offering| offering.price.is_some()) {
-                let labels = labels(pool, &kind.labels, offering, catalog);
-                if wanted.iter().any(|(key, set)| !set.contains(labels.get(key))) {
-                    continue;
-                }
-                let Offering { zone, capacity_type, .. } = offering;
+    for pool in desired.pools.values().filter(|pool| pool.replicas.is_none()) {
+        // What pods narrow, other nodes are counted by; that is not for brute force to say.
+        if pool.requirements.iter().any(|r| r.min_values.is_some()) && stage.names_types() {
+            continue;
+        }
+        let of_pool = offered_by(stage, pool);
+        let has_choice = |offered: &Offered| {
+            let demands = pool.requirements.iter().filter_map(|r| Some((&r.key, r.min_values?)));
+            let mut demands =
+                demands.map(|(key, least)| (key, usize::try_from(least).unwrap_or(0)));
+            demands.all(|(key, least)| values_that_hold(key, offered, &of_pool) >= least)
+        };
+        all.extend(of_pool.iter().filter(|offered| has_choice(offered)).cloned());
+    }
+    // Nodes with devices are for pods that need them.
+    let has_device = |kind: &Kind| !kind.shape.requests.extended.is_empty();
+    if !stage.kinds.iter().all(has_device) {
+        all.retain(|offered| !made.catalog.types[&offered.kind].labels.contains_key(DEVICE));
+    }
+    all
+}
+
+/// Returns how many values of `key` there are among nodes that hold whatever `one` holds.
+fn values_that_hold(key: &LabelKey, one: &Offered, all: &[Offered]) -> usize {
+    let asked = &one.node.allocatable;
+    let able = all.iter().filter(|offered| asked.fits(&offered.node.allocatable));
+    able.filter_map(|offered| offered.node.labels.get(key)).collect::<BTreeSet<_>>().len()
+}
+
+fn offered_by(stage: &Stage, pool: &Pool) -> Vec<Offered> {
+    let Stage { desired, made, given, .. } = stage;
+    let class = pool.node_class.as_ref().and_then(|name| desired.node_classes.get(name));
+    let Some(class) = class else { return Vec::new() };
+    let (wanted, overlays) = (pool_requirements(pool), Overlays::of(desired));
+    let (at, mut all) = (given.world.taken_at, Vec::new());
+    for kind in made.catalog.types.values() {
+        let amounts = allocation(kind, &NodeSettings::of(pool, class));
+        for offering in kind.offerings.iter().filter(|offering| offering.price.is_some()) {
+            let Offering { zone, capacity_type, .. } = offering;
+            let mut sold_out = given.world.exclusions.iter();
+            if sold_out.any(|rule| rule.covers(at, &kind.name, zone, *capacity_type)) {
+                continue;
+            }
+            let labels = labels(pool, &kind.labels, offering, &made.catalog);
+            for labels in completed(stage, labels, &wanted) {
+                let mut amounts = amounts.clone();
+                overlays.overlaid(&labels, offering.price).extend(&mut amounts);
                 let name = format!("{}/{}/{zone}/{capacity_type}", pool.name, kind.name);
+                let custom = |key: &str| labels.get(key).map(|value| format!("/{value}"));
+                let custom: Vec<String> =
+                    CUSTOM.iter().filter_map(|(key, _)| custom(key)).collect();
+                let name = name + &custom.concat();
+                let mut allocatable = amounts.allocatable;
+                if let Some(limit) = stage.attach_limit(&name.as_str().into(), &labels) {
+                    allocatable.extended.insert(attach_resource(EBS_DRIVER), limit);
+                }
+                let hostname = label("kubernetes.io/hostname", &name);
                 let node = ScheduleNode {
                     name: name.as_str().into(),
-                    labels: labels
-                        .into_iter()
-                        .chain([label("kubernetes.io/hostname", &name)])
-                        .collect(),
+                    labels: labels.into_iter().chain([hostname]).collect(),
                     taints: pool.taints.clone(),
-                    allocatable: amounts.allocatable.clone(),
+                    allocatable,
                     unschedulable: false,
                 };
-                let capacity = amounts.capacity.clone();
-                all.push(Offered { node, pool: pool.name.clone(), capacity });
+                let (pool, capacity) = (pool.name.clone(), amounts.capacity);
+                all.push(Offered { node, pool, kind: kind.name.clone(), capacity });
             }
         }
     }
     all
+}
+
+/// Labels that pools may leave open, and the values that trees name.
+const CUSTOM: [(&str, &[&str]); 2] = [("disk", &["hdd", "ssd"]), ("tier", &["1", "5", "7"])];
+
+/// Label of types with a GPU.
+const DEVICE: &str = "karpenter.k8s.aws/instance-gpu-name";
+
+/// Returns the labels with each choice of those that the pool leaves open; none where they do not meet
+/// what it asks for.
+fn completed(stage: &Stage, labels: Labels, wanted: &Requirements) -> Vec<Labels> {
+    let mut all = vec![labels];
+    for (key, values) in CUSTOM {
+        let Some((key, set)) = wanted.iter().find(|(asked, _)| asked.as_str() == key) else {
+            continue;
+        };
+        // A pool that lists no values has those that pods name; pods are spread over none of it.
+        let is_listed = set.values().finite(LISTED_MAX).is_some();
+        let values = values.iter().map(|value| LabelValue::from(*value));
+        let values = values.filter(|value| is_listed || is_named(stage, key, value));
+        let values: Vec<LabelValue> = values.filter(|value| set.contains(Some(value))).collect();
+        let one = |labels: &Labels| {
+            if labels.contains_key(key) {
+                return vec![labels.clone()];
+            }
+            let with = values.iter().map(|value| {
+                let mut labels = labels.clone();
+                labels.extend([label(key.as_str(), value.as_str())]);
+                labels
+            });
+            with.chain(set.contains(None).then(|| labels.clone())).collect()
+        };
+        all = all.iter().flat_map(one).collect();
+    }
+    all.retain(|labels| wanted.iter().all(|(key, set)| set.contains(labels.get(key))));
+    all
+}
+
+/// More values than any pool of a tree lists.
+const LISTED_MAX: u64 = 8;
+
+/// Returns whether some pod asks for this very value.
+fn is_named(stage: &Stage, key: &LabelKey, value: &LabelValue) -> bool {
+    stage.kinds.iter().flat_map(|kind| &kind.shape.nodes.any_of).any(|term| {
+        let values = term.get(key.as_str()).and_then(|set| set.values().finite(LISTED_MAX));
+        values.is_some_and(|values| values.contains(value))
+    })
 }
 
 fn labels(pool: &Pool, of_type: &Labels, offering: &Offering, catalog: &Catalog) -> Labels {

@@ -7,19 +7,19 @@ use rand::SeedableRng;
 use rand::seq::SliceRandom;
 use rand_pcg::Pcg64;
 
-use super::stage::{Scene, Stage};
+use super::stage::{Kind, Scene, Stage};
 
 impl Scene {
-    /// Places pods of these groups in turn; one that waits is tried again whenever others that came
+    /// Places pods of these kinds in turn; one that waits is tried again whenever others that came
     /// after it have a place.
     fn place_queue(&mut self, queue: &[usize]) -> Result<(), (usize, Unfit)> {
         let mut waiting = queue.to_vec();
         loop {
             let (mut still, mut last) = (Vec::new(), None);
-            for group in &waiting {
-                if let Err(unfit) = self.scheduler.schedule(self.classes[*group], None) {
-                    still.push(*group);
-                    last = Some((*group, unfit));
+            for kind in &waiting {
+                if let Err(unfit) = self.scheduler.schedule(self.classes[*kind], None) {
+                    still.push(*kind);
+                    last = Some((*kind, unfit));
                 }
             }
             match last {
@@ -100,16 +100,23 @@ impl Stage {
             SEEN.tried.fetch_add(1, Ordering::Relaxed);
             SEEN.left.fetch_add(u64::from(left), Ordering::Relaxed);
         }
-        self.place_all(scene, &coming, &REHEARSED).map_err(|why| self.story(&why))
+        let backwards = |seed| self.planned_backwards(seed);
+        let held = self.place_all(scene, &coming, &REHEARSED);
+        let held =
+            held.or_else(|why| self.place_all(backwards, &coming, &REHEARSED).map_err(|_| why));
+        held.map_err(|why| self.story(&why))
     }
 
-    /// Returns how many pods of each group come to planned nodes.
+    /// Returns how many pods of each kind come to planned nodes.
     pub(super) fn coming(&self) -> Vec<u32> {
-        let of = |group: usize| self.seats.iter().map(|seat| seat.coming[group]).sum();
-        (0..self.demand.groups.len()).map(of).collect()
+        let of = |(kind, left): (&Kind, u32)| {
+            let stay: u32 = self.seats.iter().map(|seat| kind.runs_on(&seat.node.name)).sum();
+            kind.planned.saturating_sub(stay + left)
+        };
+        self.kinds.iter().zip(self.left()).map(of).collect()
     }
 
-    /// Has the scheduler place so many pods of each group, coming in each of these ways.
+    /// Has the scheduler place so many pods of each kind, coming in each of these ways.
     pub(super) fn place_all(
         &self,
         scene: impl Fn(u64) -> Scene,
@@ -120,10 +127,10 @@ impl Stage {
             let mut scene = scene(*seed);
             scene.scheduler = scene.scheduler.with_balance(*balance);
             let queue = self.queue(counts, *order);
-            if let Err((group, unfit)) = scene.place_queue(&queue) {
-                let name = |group: &usize| self.demand.groups[*group].workload.name.to_string();
+            if let Err((kind, unfit)) = scene.place_queue(&queue) {
+                let name = |kind: &usize| self.kinds[*kind].workload.name.to_string();
                 let names: Vec<String> = queue.iter().map(name).collect();
-                let (order, last) = (names.join(" "), name(&group));
+                let (order, last) = (names.join(" "), name(&kind));
                 return Err(format!("in the order {order}, {balance:?}, {last} waits: {unfit}"));
             }
         }
@@ -142,19 +149,19 @@ impl Stage {
     }
 
     fn queue(&self, counts: &[u32], order: Order) -> Vec<usize> {
-        let groups = &self.demand.groups;
-        let size = |group: &usize| groups[*group].shape.requests.cpu;
-        let pods = |(group, count): (usize, &u32)| {
-            std::iter::repeat_n(group, usize::try_from(*count).unwrap_or(usize::MAX))
+        let kinds = &self.kinds;
+        let size = |kind: &usize| kinds[*kind].shape.requests.cpu;
+        let pods = |(kind, count): (usize, &u32)| {
+            std::iter::repeat_n(kind, usize::try_from(*count).unwrap_or(usize::MAX))
         };
         let mut queue: Vec<usize> = counts.iter().enumerate().flat_map(pods).collect();
         match order {
             Order::Declared => {}
             Order::SmallestFirst => queue.sort_by_key(size),
-            Order::LargestFirst => queue.sort_by_key(|group| std::cmp::Reverse(size(group))),
+            Order::LargestFirst => queue.sort_by_key(|kind| std::cmp::Reverse(size(kind))),
             Order::Shuffled(seed) => queue.shuffle(&mut Pcg64::seed_from_u64(seed)),
         }
-        queue.sort_by_key(|group| std::cmp::Reverse(groups[*group].shape.priority));
+        queue.sort_by_key(|kind| std::cmp::Reverse(kinds[*kind].shape.priority));
         queue
     }
 }

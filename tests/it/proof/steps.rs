@@ -2,59 +2,80 @@
 
 use std::collections::BTreeSet;
 
-use super::stage::{Scene, Stage};
+use fleetwright::solve::workload_key;
+
+use super::stage::{Scene, Seat, Stage};
 
 impl Stage {
     /// No running pod is moved off a node that stays, and the others can be placed one by one.
     pub(super) fn is_reached_by_single_steps(&self) -> Result<(), String> {
         for seat in &self.seats {
-            for (group, staying) in self.demand.groups.iter().zip(&seat.staying) {
-                let ran = group.running.get(&seat.node.name).copied().unwrap_or(0);
-                if *staying != ran {
-                    let (name, node) = (&group.workload, &seat.node.name);
-                    return Err(self.story(&format!("{name} is moved off {node}, which stays")));
-                }
-            }
+            self.moves_nothing_off(seat)?;
         }
         let mut scene = self.planned(0, None);
-        let coming: Vec<Vec<u32>> = self.seats.iter().map(|seat| seat.coming.clone()).collect();
-        if reaches(&mut scene, &coming) {
+        let kinds = self.coming();
+        let on = self.seats.iter().map(|seat| seat.coming.clone()).collect();
+        let group = self.kinds.iter().map(|kind| kind.group).collect();
+        if (Search { scene: &mut scene, group, seen: BTreeSet::new() }).reaches(&mut (on, kinds)) {
             return Ok(());
         }
         Err(self.story("no sequence of single placements leads where the plan has the pods"))
     }
+
+    fn moves_nothing_off(&self, seat: &Seat) -> Result<(), String> {
+        let mut explain = self.made.plan.capacity.explain.iter();
+        let explain = explain.find(|explain| explain.address == seat.address);
+        for group in &self.demand.groups {
+            let here = explain.and_then(|row| row.pods.get(&workload_key(&group.workload)));
+            let ran = group.running.get(&seat.node.name).copied().unwrap_or(0);
+            if here.copied().unwrap_or(0) < ran {
+                let (name, node) = (&group.workload, &seat.node.name);
+                return Err(self.story(&format!("{name} is moved off {node}, which stays")));
+            }
+        }
+        Ok(())
+    }
 }
 
-/// Returns whether some sequence of single placements, each of which the scheduler's filters allow,
-/// ends with `coming` pods of each group on each node.
-fn reaches(scene: &mut Scene, coming: &[Vec<u32>]) -> bool {
-    fn step(
-        scene: &mut Scene,
-        left: &mut Vec<Vec<u32>>,
-        seen: &mut BTreeSet<Vec<Vec<u32>>>,
-    ) -> bool {
-        if left.iter().flatten().all(|count| *count == 0) {
+/// The pods to place: of each group on each node, and of each kind.
+type Left = (Vec<Vec<u32>>, Vec<u32>);
+
+/// The search for a sequence of single placements, each of which the scheduler's filters allow.
+struct Search<'a> {
+    scene: &'a mut Scene,
+    /// The group of each kind.
+    group: Vec<usize>,
+    seen: BTreeSet<Left>,
+}
+
+impl Search<'_> {
+    /// Returns whether some sequence places all that is `left`.
+    fn reaches(&mut self, left: &mut Left) -> bool {
+        if left.0.iter().flatten().all(|count| *count == 0) {
             return true;
         }
-        if !seen.insert(left.clone()) {
+        if !self.seen.insert(left.clone()) {
             return false;
         }
-        for node in 0..left.len() {
-            for group in 0..left[node].len() {
-                let (class, index) = (scene.classes[group], scene.nodes[node]);
-                if left[node][group] == 0 || scene.scheduler.fits(class, index).is_err() {
+        for node in 0..left.0.len() {
+            for kind in 0..left.1.len() {
+                let (class, index) = (self.scene.classes[kind], self.scene.nodes[node]);
+                let group = self.group[kind];
+                let none = left.0[node][group] == 0 || left.1[kind] == 0;
+                if none || self.scene.scheduler.fits(class, index).is_err() {
                     continue;
                 }
-                scene.scheduler.bind(class, index);
-                left[node][group] -= 1;
-                if step(scene, left, seen) {
+                self.scene.scheduler.bind(class, index);
+                left.0[node][group] -= 1;
+                left.1[kind] -= 1;
+                if self.reaches(left) {
                     return true;
                 }
-                left[node][group] += 1;
-                scene.scheduler.unbind(class, index);
+                left.0[node][group] += 1;
+                left.1[kind] += 1;
+                self.scene.scheduler.unbind(class, index);
             }
         }
         false
     }
-    step(scene, &mut coming.to_vec(), &mut BTreeSet::new())
 }

@@ -68,9 +68,9 @@ impl<'a> Topology<'a> {
 }
 
 /// Returns the value of `key` on `site`. Every node gets a host name of its own; one that is still
-/// to come goes by its address until it has one.
+/// to come goes by its address until it has one, unless nothing is known of it.
 fn value<'a>(key: &LabelKey, site: &'a Site<'a>) -> Option<&'a str> {
     let stated = site.after.labels.get(key).map(LabelValue::as_str);
-    let nameless = site.name.is_none() && key.as_str() == key::HOSTNAME;
+    let nameless = site.name.is_none() && !site.unknown && key.as_str() == key::HOSTNAME;
     stated.or_else(|| nameless.then(|| site.row.address.as_str()))
 }
