@@ -66,6 +66,18 @@ pub struct ApplySettings<'a> {
     pub interrupted: Option<&'a AtomicBool>,
     /// How long each wait may take.
     pub bounds: Bounds,
+    /// What a launch is waited for.
+    pub waits: Waits,
+}
+
+/// What a launch is waited for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Waits {
+    /// Until its node is Ready; one that takes too long is given up.
+    #[default]
+    UntilReady,
+    /// Until it is launched: whoever asks watches over it from then on. For plans that remove nothing.
+    UntilLaunched,
 }
 
 impl ApplySettings<'_> {

@@ -37,6 +37,7 @@ mod preview;
 mod progress;
 mod replan;
 mod repository;
+mod run;
 #[cfg(feature = "sandbox")]
 mod sandbox;
 mod settings;
@@ -114,6 +115,7 @@ fn start(common: Common, task: Task, console: &mut Console) -> Result<Exit, CliE
         Task::Preflight(source) => preflight::run(&source, console),
         #[cfg(feature = "sandbox")]
         Task::Sandbox(settings) => sandbox::run(&settings, console),
+        Task::Run(settings) => run::run(&settings, console),
         Task::Validate(settings) => validate::run(&settings, console),
         Task::CatalogList(settings) => catalog::list(&settings, console),
         Task::CatalogExplain(settings) => catalog::explain(&settings, console),

@@ -72,11 +72,13 @@ pub struct Scope {
     pub exclude: Vec<String>,
     /// These addresses are replaced.
     pub replace: Vec<String>,
+    /// Whether no node that is there may be touched: the plan only adds.
+    pub additive: bool,
 }
 
 impl Scope {
     fn is_limited(&self) -> bool {
-        !self.target.is_empty() || !self.exclude.is_empty()
+        self.additive || !self.target.is_empty() || !self.exclude.is_empty()
     }
 
     fn allows(&self, address: &Address) -> bool {
@@ -128,7 +130,8 @@ fn plan_with(inputs: &Inputs) -> Plan {
 fn in_scope(inputs: &Inputs, demand: &Demand) -> (Plan, Solution) {
     let replace = nodes_at(inputs, demand, &inputs.scope.replace);
     let mut untouched: Vec<NodeName> = Vec::new();
-    for _ in 0..SCOPE_ROUNDS {
+    let rounds = if inputs.scope.additive { 0 } else { SCOPE_ROUNDS };
+    for _ in 0..rounds {
         let solution = solve(&input(inputs, demand, &replace, &untouched));
         let plan = put_together(inputs, demand, &solution);
         let known: BTreeSet<NodeName> = untouched.iter().cloned().collect();
@@ -262,7 +265,7 @@ fn nodes_at(inputs: &Inputs, demand: &Demand, addresses: &[String]) -> Vec<NodeN
 /// Returns a warning for each address of the scope that no row of `plan` has: most likely a slip, and
 /// a plan that did not do what was asked for must say so.
 fn unmatched(inputs: &Inputs, plan: &Plan) -> Vec<Diagnostic> {
-    let Scope { target, exclude, replace } = &inputs.scope;
+    let Scope { target, exclude, replace, additive: _ } = &inputs.scope;
     let has = |pattern: &String| {
         let scope = Scope { target: vec![pattern.clone()], ..Scope::default() };
         plan.resource_changes.iter().any(|row| scope.allows(&row.address))

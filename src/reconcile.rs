@@ -8,11 +8,34 @@
 //! Invariants: nothing is decided from a read that failed, was partial or is old; capacity that goes
 //! is replaced first; what is held back says why.
 
+pub mod allow;
+mod away;
+mod drive;
+mod event;
+mod face;
+mod kept;
+mod lane;
+mod message;
+mod ports;
 mod request;
+mod state;
 mod status;
+mod steer;
+mod view;
+mod work;
+
+#[cfg(doc)]
+#[doc = include_str!("adr/0012-loop.md")]
+pub mod adr_0012 {}
 
 pub use crate::manifest::Mode;
+pub use drive::{Outside, drive};
+pub use event::{Effect, Event, Head, Limits, Signal, Ticket};
+pub use kept::{Applied, Approved, Kept, Launched, Leaving, Quarantine, Removed, SoldOut};
+pub use message::{Kind, Message};
+pub use ports::{Desk, Planner, Signals, Source};
 pub use request::Request;
+pub use state::{Start, State, step};
 pub use status::{
     ApprovedBy, AwayPhase, Breaker, Going, Held, HeldBy, Past, PlanNow, RepositoryNow, SourceState,
     Status, Suspension, WorldNow,

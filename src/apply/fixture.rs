@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::{ApplyError, ApplySettings, Bounds, Event, Ports, Receipt, Replan, apply};
+use super::{ApplyError, ApplySettings, Bounds, Event, Ports, Receipt, Replan, Waits, apply};
 use crate::catalog::{CapacityType, PriceSource};
 use crate::demand::DemandMode;
 use crate::fleet::{Instance, KEY_LABEL, Observed, Pod, tag};
@@ -262,6 +262,7 @@ pub(super) fn settings() -> ApplySettings<'static> {
         catalog: None,
         interrupted: None,
         bounds: Bounds::default(),
+        waits: Waits::UntilReady,
     }
 }
 

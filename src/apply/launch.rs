@@ -8,7 +8,7 @@ use super::guard::{carries, is_gone};
 use super::receipt::{Outcome, Step};
 use super::stand_in::{Offering, stand_in};
 use super::work::LaunchWork;
-use super::{Run, later};
+use super::{Run, Waits, later};
 use crate::fleet::{Instance, KEY_LABEL, Node, Observed, Pod, tag};
 use crate::ids::{InstanceId, WorkloadKind};
 use crate::plan::client_token;
@@ -42,7 +42,14 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
             }
         }
         booting.extend(self.grow(launches, observed.as_ref()).await);
-        self.await_ready(booting).await;
+        match self.settings.waits {
+            Waits::UntilReady => self.await_ready(booting).await,
+            Waits::UntilLaunched => {
+                for item in &booting {
+                    self.booted(item, item.success.clone());
+                }
+            }
+        }
     }
 
     /// Finds the instance of a change, or launches it; `None` where the change has ended with that.

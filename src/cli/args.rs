@@ -62,6 +62,8 @@ pub(super) enum CommandArgs {
     /// Serve an embedded cluster on this machine, with the repository's workloads, for a first try
     #[cfg(feature = "sandbox")]
     Sandbox(SandboxArgs),
+    /// Keep what runs together with the repository, for as long as it lives
+    Run(RunArgs),
     /// Read everything and report every problem, with file and line
     Validate(ValidateArgs),
     /// Keep the one comment of a pull request up to date, and the summary and outputs of a job
@@ -403,6 +405,49 @@ pub(super) struct PreflightArgs {
     pub(super) path: PathBuf,
     #[command(flatten)]
     pub(super) source: SourceArgs,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+It follows the repository and the live state, and carries out what its mode allows. SIGTERM and Ctrl-C
+end it in order: drains are undone, and nothing new begins.
+
+Examples:
+  fleetwright run --world live                         plan for ever, and change nothing
+  fleetwright run --world live --mode full             keep the fleet as the repository asks for it
+  fleetwright run . --world sim:world --mode full --once   do what there is to do, on a laptop")]
+pub(super) struct RunArgs {
+    /// Directory, Git work tree or URL with the workloads and pools
+    #[arg(default_value = ".", value_hint = ValueHint::DirPath)]
+    pub(super) path: PathBuf,
+    #[command(flatten)]
+    pub(super) source: SourceArgs,
+    /// What is kept together with the repository [default: spec.world of fleetwright.yaml]
+    #[arg(long, value_name = "live|sim:DIR")]
+    pub(super) world: Option<String>,
+    /// What it may do: only plan, launch, or launch and remove [default: spec.controller.mode of
+    /// fleetwright.yaml, else observe]
+    #[arg(long, value_enum, value_name = "MODE")]
+    pub(super) mode: Option<ModeArg>,
+    /// End once nothing is left to do
+    #[arg(long)]
+    pub(super) once: bool,
+    /// Let the time of sim:DIR pass this many times as fast
+    #[arg(long, value_name = "TIMES", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub(super) speed: u32,
+    /// Wait so long while an apply holds the lock of the cluster, such as 30s or 10m
+    #[arg(long, value_name = "DURATION", default_value = "0s")]
+    pub(super) lock_timeout: String,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum ModeArg {
+    /// Plan, and change nothing
+    Observe,
+    /// Launch; remove nothing but what goes anyway
+    Additive,
+    /// Keep the fleet as the repository asks for it
+    Full,
 }
 
 #[cfg(feature = "sandbox")]

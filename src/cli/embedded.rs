@@ -16,7 +16,9 @@ use super::replan::Again;
 use super::repository::{FleetSettings, Repository};
 use super::settings::{self, SourceSettings};
 use super::{Console, Exit, files};
-use crate::apply::{ApplyError, ApplySettings, Bounds, Ports, Receipt, Verdict, apply, verify};
+use crate::apply::{
+    ApplyError, ApplySettings, Bounds, Ports, Receipt, Verdict, Waits, apply, verify,
+};
 use crate::catalog::{CapacityType, Catalog, InstanceType, NodeSettings};
 use crate::demand::{Asked, ClusterSize, Demand, ShapeContext, shape_of, sized_template};
 use crate::fleet::{ClusterIdentity, Group, Observed};
@@ -81,6 +83,7 @@ pub(super) fn carry_out(
         catalog: Some(&catalog),
         interrupted: Some(&interrupted),
         bounds: Bounds::default(),
+        waits: Waits::UntilReady,
     };
     verify(plan, &settings, world.observed().taken_at).map_err(refused)?;
     // What cannot be written later must be known before anything is done.
@@ -175,6 +178,16 @@ pub(super) fn interrupt_flag() -> Result<Arc<AtomicBool>, CliError> {
         .and_then(|_| signal_hook::flag::register(SIGINT, Arc::clone(&flag)))
         .map_err(|error| CliError::new(error).context("cannot listen for Ctrl-C".to_owned()))?;
     Ok(flag)
+}
+
+/// Opens the world of `directory` for `repository`; makes an empty one where there is none.
+pub(super) fn opened(
+    directory: &Path,
+    repository: &Repository,
+    desired: &Rc<Desired>,
+    now: Timestamp,
+) -> Result<World, CliError> {
+    open(directory, &genesis(&repository.fleet, now), desired)
 }
 
 fn open(directory: &Path, genesis: &Genesis, desired: &Rc<Desired>) -> Result<World, CliError> {

@@ -19,7 +19,7 @@ use super::progress::Teller;
 use super::replan::Again;
 use super::repository::Repository;
 use super::{Console, Exit, embedded, files, planning, settings};
-use crate::apply::{ApplySettings, Bounds, Event, Fenced, Ports, Receipt, apply, verify};
+use crate::apply::{ApplySettings, Bounds, Event, Fenced, Ports, Receipt, Waits, apply, verify};
 use crate::aws::{Aws, AwsError, Machines, NodeRole, Preflight};
 use crate::fleet::{ClusterIdentity, Observed};
 use crate::kube::{ConnectError, Held, Kubernetes, Lease, LeaseError, RENEW_EVERY};
@@ -145,6 +145,7 @@ pub(super) fn carry_out(
             catalog: Some(&catalog),
             interrupted: Some(&interrupted),
             bounds: Bounds::default(),
+            waits: Waits::UntilReady,
         };
         verify(plan, &settings, Wall.now()).map_err(embedded::refused)?;
         let joining = aws.joining().await.map_err(no_account)?;

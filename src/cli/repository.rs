@@ -12,8 +12,8 @@ use crate::fleet::ClusterIdentity;
 use crate::git::{TreeBase, TreeRead};
 use crate::ids::{Origin, Region, hex};
 use crate::manifest::{
-    Autoscaled, Commitment, Desired, Fleet, GuardSettings, Home, Problem, Renderings, Severity,
-    Unresolved, is_read, read_fleet,
+    Autoscaled, Commitment, ControllerSettings, Desired, Fleet, GuardSettings, Home, Problem,
+    Renderings, Severity, Unresolved, is_read, read_fleet,
 };
 use crate::plan::wire::RenderedRow;
 use crate::port::Repo;
@@ -49,6 +49,7 @@ pub(super) struct FleetSettings {
     pub(super) policies: Vec<String>,
     pub(super) commitments: Vec<Commitment>,
     pub(super) guard: GuardSettings,
+    pub(super) controller: ControllerSettings,
 }
 
 impl Repository {
@@ -172,6 +173,7 @@ impl FleetSettings {
             policies: fleet.policies,
             commitments: fleet.commitments,
             guard: fleet.guard,
+            controller: fleet.controller,
             solve: Settings {
                 steer: false,
                 workers: None,

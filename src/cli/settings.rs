@@ -7,8 +7,9 @@ use jiff::Timestamp;
 use super::args::{
     ApplyArgs, ApproveArgs, CatalogArgs, CatalogExplainArgs, CatalogListArgs, CommandArgs,
     DemandArg, DiffArgs, DriftArgs, ExplainArgs, FamilyArg, ForecastArgs, FormatArg, GlobalArgs,
-    GuardArgs, ObserveArgs, PlanArgs, PlanFormatArg, PlanningArgs, PolicyArgs, PolicyTestArgs,
-    RegionArgs, ShowArgs, SortArg, SourceArgs, Typed, ValidateArgs, ViewArgs,
+    GuardArgs, ModeArg, ObserveArgs, PlanArgs, PlanFormatArg, PlanningArgs, PolicyArgs,
+    PolicyTestArgs, RegionArgs, RunArgs, ShowArgs, SortArg, SourceArgs, Typed, ValidateArgs,
+    ViewArgs,
 };
 use super::error::CliError;
 use super::progress::Form;
@@ -17,7 +18,7 @@ use crate::catalog::NodeSettings;
 use crate::demand::DemandMode;
 use crate::engine::Scope;
 use crate::ids::{Digest, InstanceTypeName, PoolName, Region};
-use crate::manifest::{AmiFamily, KubeletSettings};
+use crate::manifest::{AmiFamily, KubeletSettings, Mode};
 use crate::plan::wire::ResourceKind;
 use crate::render::Verbosity;
 use crate::requirement::Requirements;
@@ -47,12 +48,29 @@ pub(super) enum Task {
     Preflight(SourceSettings),
     #[cfg(feature = "sandbox")]
     Sandbox(SandboxSettings),
+    Run(RunSettings),
     Validate(ValidateSettings),
     CatalogList(CatalogListSettings),
     CatalogExplain(CatalogExplainSettings),
     Forecast(ForecastSettings),
     Explain(ExplainSettings),
     Completions(clap_complete::Shell),
+}
+
+/// How the loop runs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct RunSettings {
+    pub(super) source: SourceSettings,
+    /// The world, where it is not that of the repository.
+    pub(super) world: Option<WorldChoice>,
+    /// What it may do, where it is not what the repository says.
+    pub(super) mode: Option<Mode>,
+    /// Whether it ends once nothing is left to do.
+    pub(super) once: bool,
+    /// How many times as fast the time of an embedded world passes.
+    pub(super) speed: u32,
+    /// How long to wait for the lock.
+    pub(super) lock_timeout: std::time::Duration,
 }
 
 /// Where desired state is read.
@@ -337,6 +355,7 @@ pub(super) fn meaning(typed: Typed) -> Result<(Common, Task), CliError> {
             page: args.page,
             speed: args.speed,
         }),
+        CommandArgs::Run(args) => Task::Run(run(args)?),
         CommandArgs::Validate(ValidateArgs { path, source, format }) => {
             let source = of_source(path, source);
             Task::Validate(ValidateSettings { source, format: of_format(format.format) })
@@ -409,6 +428,7 @@ fn planning(path: PathBuf, args: PlanningArgs) -> Result<PlanningSettings, CliEr
             target: addresses(target)?,
             exclude: addresses(exclude)?,
             replace: addresses(replace)?,
+            additive: false,
         },
         compare,
         guard,
@@ -611,6 +631,23 @@ fn digest(text: &str) -> Result<Digest, CliError> {
     }
     Err(CliError::text(format!("`{text}` is not the digest of a plan"))
         .hint("write sha256: and all 64 hex digits, as `show --format json` has them"))
+}
+
+fn run(args: RunArgs) -> Result<RunSettings, CliError> {
+    let RunArgs { path, source, world, mode, once, speed, lock_timeout } = args;
+    let mode = mode.map(|mode| match mode {
+        ModeArg::Observe => Mode::Observe,
+        ModeArg::Additive => Mode::Additive,
+        ModeArg::Full => Mode::Full,
+    });
+    Ok(RunSettings {
+        source: of_source(path, source),
+        world: world.as_deref().map(WorldChoice::parse).transpose()?,
+        mode,
+        once,
+        speed,
+        lock_timeout: duration("--lock-timeout", &lock_timeout)?,
+    })
 }
 
 fn observe(args: ObserveArgs) -> Result<ObserveSettings, CliError> {

@@ -177,6 +177,7 @@ fn what_is_not_built_is_not_listed() {
         "observe",
         "plan",
         "policy",
+        "run",
         "sandbox",
         "show",
         "validate",
@@ -239,6 +240,7 @@ fn what_was_typed_means_what_it_says() {
                 target: vec!["ec2_instance.web".into(), "ec2_instance.db[\"0\"]".into()],
                 exclude: vec!["autoscaling_group.old".into()],
                 replace: vec!["ec2_instance.web[\"1\"]".into()],
+                additive: false,
             },
             ..planning(".")
         },

@@ -278,6 +278,11 @@ pub enum Held {
         /// That one.
         with: Address,
     },
+    /// What was tried last did not come about; it is tried again.
+    BackingOff {
+        /// When.
+        until: Timestamp,
+    },
     /// It is being carried out, or something that it depends on is.
     UnderWay,
 }

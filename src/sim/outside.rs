@@ -169,6 +169,21 @@ impl World {
         }
     }
 
+    /// Has EC2 take a machine back, as it does with spot capacity and broken hardware.
+    pub fn reclaim(&self, id: &InstanceId) {
+        self.state.borrow_mut().terminate(id);
+    }
+
+    /// Has the kubelet of a machine fall silent: its node is no longer Ready, and one that has not
+    /// joined yet never does.
+    pub fn silence(&self, id: &InstanceId) {
+        let mut state = self.state.borrow_mut();
+        state.timers.retain(|timer| timer.due.boots() != Some(id));
+        if let Some(node) = state.nodes.values_mut().find(|n| n.instance.as_ref() == Some(id)) {
+            node.ready = false;
+        }
+    }
+
     /// Removes a node object, and with it its pods. The kubelet of a machine that runs registers
     /// again.
     pub fn forget_node(&self, name: &NodeName, uid: &Uid) {

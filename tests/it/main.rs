@@ -23,9 +23,12 @@ mod overlays;
 mod page;
 mod permissions;
 mod proof;
+mod reconcile;
 mod review;
 #[cfg(feature = "sandbox")]
 mod sandbox;
 mod saved;
 mod script;
 mod scripts;
+#[path = "../seeds/mod.rs"]
+mod seeds;

@@ -213,6 +213,13 @@ impl<'a> Case<'a> {
         instance.is_ours(&self.facts.observed.cluster.name)
     }
 
+    /// Returns whether another machine of ours carries the same key of the same pool.
+    pub(super) fn has_twin(&self, instance: &Instance) -> bool {
+        let of = |i: &Instance| (i.tags.get(tag::POOL).cloned(), i.tags.get(tag::KEY).cloned());
+        let own = of(instance);
+        keyed(self.facts.observed).any(|(_, _, other)| other.id != instance.id && of(other) == own)
+    }
+
     /// Returns the pods of `group` that run on `node`.
     pub(super) fn running(group: &PodGroup, node: Option<&NodeName>) -> u32 {
         node.and_then(|name| group.running.get(name)).copied().unwrap_or(0)

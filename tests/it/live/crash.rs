@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use aws_sdk_ec2::types::{Filter, InstanceType};
-use fleetwright::apply::{ApplySettings, Bounds, Ports, Receipt, Replan, Verdict, apply};
+use fleetwright::apply::{ApplySettings, Bounds, Ports, Receipt, Replan, Verdict, Waits, apply};
 use fleetwright::aws::{Aws, Machines};
 use fleetwright::fleet::Observed;
 use fleetwright::kube::Kubernetes;
@@ -117,6 +117,7 @@ impl Scene {
             catalog: None,
             interrupted: None,
             bounds,
+            waits: Waits::UntilReady,
         };
         let ports = Ports { cloud: &cloud, cluster: &cluster, clock: &Wall };
         let mut said = Vec::new();

@@ -10,7 +10,9 @@ use std::time::{Duration, Instant};
 use aws_config::{BehaviorVersion, Region, SdkConfig};
 use aws_sdk_ec2::config::{Credentials, SharedCredentialsProvider};
 use aws_sdk_ec2::types::Filter;
-use fleetwright::apply::{ApplyError, ApplySettings, Bounds, Ports, Receipt, Verdict, apply};
+use fleetwright::apply::{
+    ApplyError, ApplySettings, Bounds, Ports, Receipt, Verdict, Waits, apply,
+};
 use fleetwright::aws::{Aws, Machines};
 use fleetwright::kube::Kubernetes;
 use fleetwright::manifest::{Desired, Fleet, Tree, TreeFile, read};
@@ -125,6 +127,7 @@ impl Scene {
             catalog: None,
             interrupted: None,
             bounds: bounds(),
+            waits: Waits::UntilReady,
         };
         let ports = Ports { cloud: &cloud, cluster: &cluster, clock: &Off(off) };
         Box::pin(apply(&self.plan, &ports, &settings, &mut |_| {})).await

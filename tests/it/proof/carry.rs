@@ -3,7 +3,7 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
-use fleetwright::apply::{ApplySettings, Bounds, Ports, Replan, Verdict, apply};
+use fleetwright::apply::{ApplySettings, Bounds, Ports, Replan, Verdict, Waits, apply};
 use fleetwright::catalog::Catalog;
 use fleetwright::demand::{ShapeContext, shape_of};
 use fleetwright::engine;
@@ -101,6 +101,7 @@ fn out(given: &Given, made: &Made, desired: &Desired) -> Result<Observed, String
         catalog: Some(&made.catalog),
         interrupted: None,
         bounds: Bounds::default(),
+        waits: Waits::UntilReady,
     };
     let ports = Ports { cloud: &world, cluster: &world, clock: &world };
     let runtime = tokio::runtime::Builder::new_current_thread().build();

@@ -1,0 +1,97 @@
+//! Plans of one commit, as `plan` makes them: judged by the policies that guard it.
+
+use std::sync::Arc;
+
+use crate::catalog::Catalog;
+use crate::cli::error::CliError;
+use crate::cli::planning;
+use crate::cli::policy::Judge;
+use crate::cli::repository::Repository;
+use crate::cli::settings::{GuardChoice, SourceSettings};
+use crate::cli::world::WorldChoice;
+use crate::engine::{self, Inputs, Scope};
+use crate::fleet::Observed;
+use crate::manifest::Severity;
+use crate::plan::{Pinned, Plan, breakdown};
+use crate::reconcile::{Head, Limits, Planner};
+
+/// Makes plans of one commit.
+pub(super) struct Plans {
+    source: SourceSettings,
+    world: WorldChoice,
+    repository: Repository,
+    catalog: Catalog,
+    judge: Judge,
+}
+
+impl Plans {
+    /// Reads the branch that is followed.
+    pub(super) fn read(source: &SourceSettings, world: &WorldChoice) -> Result<Self, CliError> {
+        let tree = planning::read(source)?;
+        let judge = Judge::read(source, &tree, &GuardChoice::default())?;
+        let repository = Repository::read_since(&tree, &judge.trusted);
+        let catalog = planning::catalog(&repository.fleet.region, &repository.fleet.zones, None)?;
+        let (source, world) = (source.clone(), world.clone());
+        Ok(Self { source, world, repository, catalog, judge })
+    }
+
+    pub(super) fn repository(&self) -> &Repository {
+        &self.repository
+    }
+
+    /// Returns what the loop has to know of the commit.
+    pub(super) fn head(&self) -> Head {
+        let Repository { fleet, desired, base, .. } = &self.repository;
+        let rests = desired.pools.values();
+        let rests = rests.filter_map(|pool| Some((pool.name.clone(), pool.consolidate_after?)));
+        let errors = desired.problems.iter().filter(|problem| problem.severity == Severity::Error);
+        Head {
+            // What is not committed has no name but its content.
+            commit: base
+                .commit
+                .clone()
+                .filter(|_| !base.dirty)
+                .unwrap_or_else(|| base.tree.clone()),
+            controller: fleet.controller.clone(),
+            guard: fleet.guard.clone(),
+            rests: rests.collect(),
+            problems: u32::try_from(errors.count()).unwrap_or(u32::MAX),
+        }
+    }
+
+    fn inputs<'a>(&'a self, observed: &'a Observed, scope: Scope) -> Inputs<'a> {
+        let Self { source, world, repository, catalog, .. } = self;
+        let (demand, steer) = (repository.fleet.demand, repository.fleet.controller.steer);
+        Inputs {
+            desired: &repository.desired,
+            observed,
+            catalog,
+            base: planning::base_of(source, repository, world, observed, demand),
+            at: observed.taken_at,
+            demand,
+            is_forecast: false,
+            scope,
+            settings: crate::solve::Settings { steer, ..repository.fleet.solve },
+        }
+    }
+}
+
+impl Planner for Plans {
+    async fn plan(&self, world: Arc<Observed>, limits: Limits) -> Plan {
+        let Limits { additive, exclude } = limits;
+        let exclude = exclude.iter().map(ToString::to_string).collect();
+        let scope = Scope { exclude, additive, ..Scope::default() };
+        let mut plan = engine::plan(&self.inputs(&world, scope));
+        plan.capacity.cost.breakdown = breakdown(&plan, &self.repository.fleet.commitments);
+        self.judge.record(&mut plan);
+        plan
+    }
+
+    fn pinned(&self, plan: &Plan, world: &Observed) -> Pinned {
+        engine::pinned(&self.inputs(world, Scope::default()), plan)
+    }
+
+    fn catalog(&self) -> &Catalog {
+        &self.catalog
+    }
+}

@@ -1,0 +1,126 @@
+//! What a person reads of a loop: a line for each thing that changed.
+
+use std::collections::BTreeMap;
+
+use crate::cli::Console;
+use crate::plan::wire::Summary;
+use crate::reconcile::{Past, PlanNow, Status};
+use crate::render::escape;
+
+/// Tells what changed from one snapshot to the next.
+pub(super) struct Teller<'c> {
+    console: &'c mut Console,
+    /// What was told last, by what it is about.
+    told: BTreeMap<&'static str, String>,
+    /// How many plans were told to have ended.
+    ended: usize,
+}
+
+impl<'c> Teller<'c> {
+    pub(super) fn new(console: &'c mut Console) -> Self {
+        Self { console, told: BTreeMap::new(), ended: 0 }
+    }
+
+    /// Tells what is new in `status`.
+    pub(super) fn look(&mut self, status: &Status) {
+        let now = format!("{:.0}", status.now);
+        let repository = &status.repository;
+        self.tell(
+            &now,
+            "commit",
+            repository.commit.as_ref().map(|commit| {
+                let errors = match repository.problems {
+                    0 => String::new(),
+                    n => {
+                        format!(", which has {n} errors: nothing is changed until they are mended")
+                    }
+                };
+                format!("serving {}{errors}", short(commit))
+            }),
+        );
+        let waiting = repository.waiting.as_ref();
+        self.tell(
+            &now,
+            "waiting",
+            waiting.map(|(commit, why)| format!("commit {} waits {why}", short(commit))),
+        );
+        let git = repository.reads.error.as_ref();
+        self.tell(
+            &now,
+            "git",
+            Some(git.map_or_else(String::new, |(why, _)| {
+                format!("the repository cannot be read; nothing is removed because of that: {why}")
+            })),
+        );
+        let world = status.world.as_ref().and_then(|world| world.reads.error.as_ref());
+        self.tell(
+            &now,
+            "world",
+            Some(world.map_or_else(String::new, |(why, _)| {
+                format!("the world cannot be read as a whole; nothing is changed: {why}")
+            })),
+        );
+        self.tell(&now, "plan", status.plan.as_ref().map(plan));
+        for going in &status.going {
+            let said = format!("{} goes ({}), {:?}", going.instance, going.why, going.phase);
+            self.tell(&now, "going", Some(said));
+        }
+        for breaker in &status.breakers {
+            let said = format!("breaker {} latched: {}", breaker.name, breaker.why);
+            self.tell(&now, "breaker", Some(said));
+        }
+        let all = status.counters.iter().filter(|(name, _)| name.starts_with("reconciles."));
+        let ends = all.filter(|(name, _)| !name.ends_with("nothing") && !name.ends_with("held"));
+        let ends = usize::try_from(ends.map(|(_, n)| *n).sum::<u64>()).unwrap_or(usize::MAX);
+        let new = ends.saturating_sub(self.ended).min(status.history.len());
+        for past in status.history.iter().take(new).rev() {
+            self.console.say(&format!("{now}  {}", escape(&ended(past))));
+        }
+        self.ended = ends;
+    }
+
+    /// Says something about `what`, unless it is what was said last; an empty text is never said.
+    fn tell(&mut self, now: &str, what: &'static str, text: Option<String>) {
+        let Some(text) = text else { return };
+        if self.told.get(what) == Some(&text) {
+            return;
+        }
+        if !text.is_empty() {
+            self.console.say(&format!("{now}  {}", escape(&text)));
+        }
+        self.told.insert(what, text);
+    }
+}
+
+fn short(commit: &str) -> String {
+    let bare = commit.strip_prefix("sha256:");
+    let kind = if bare.is_some() { "tree" } else { "commit" };
+    let digits: String = bare.unwrap_or(commit).chars().take(12).collect();
+    format!("{kind} {digits}")
+}
+
+fn plan(now: &PlanNow) -> String {
+    let Summary { add, change, destroy, .. } = now.plan.summary;
+    let digest: String = now.digest().as_str().chars().take(19).collect();
+    if (add, change, destroy) == (0, 0, 0) {
+        let left = now.plan.capacity.pods.unschedulable;
+        let left = if left > 0 { format!("; {left} pods have no place") } else { String::new() };
+        return format!("nothing to change{left}");
+    }
+    let held = match now.held.values().next() {
+        Some(first) => format!("; {} held back: {}", now.held.len(), first.says),
+        None => String::new(),
+    };
+    format!("plan {digest}: {add} to add, {change} to change, {destroy} to destroy{held}")
+}
+
+fn ended(past: &Past) -> String {
+    let took = past.ended_at.duration_since(past.started_at).as_secs();
+    if let Some(why) = &past.refused {
+        return format!("refused before the first change: {why}");
+    }
+    let outcomes: Vec<String> =
+        past.outcomes.iter().map(|(name, count)| format!("{count} {name}")).collect();
+    let (before, after) = (past.hourly_before, past.hourly_after);
+    format!("carried out in {took} s: {}; ${before}/h -> ${after}/h", outcomes.join(", "))
+}

@@ -1,0 +1,330 @@
+//! The hands of the loop: carries effects out through the ports, and feeds back what came of them.
+//!
+//! This module decides nothing and keeps nothing but what is under way. Invariants: signals come ahead of
+//! everything else; every effect ends in one event; nothing is written while the lease is not certain.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::future::Future;
+use std::pin::{Pin, pin};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::Poll;
+
+use jiff::{SignedDuration, Timestamp};
+
+use super::event::{Effect, Event, Limits, Ticket};
+use super::ports::{Desk, Planner, Signals, Source};
+use super::state::{Start, State, step};
+use super::view::take_away;
+use crate::apply::{self, ApplySettings, Bounds, Fenced, Replan, Waits, apply};
+use crate::fleet::{ClusterIdentity, Observed, Pod};
+use crate::ids::InstanceId;
+use crate::observe::observe;
+use crate::plan::{Pinned, Plan};
+use crate::port::{Clock, Cloud, Cluster, EvictOutcome, PortError};
+
+/// Most commits of which the planners are kept.
+const PLANNERS_MAX: usize = 4;
+
+/// Everything outside of the loop.
+#[derive(Debug)]
+pub struct Outside<'a, C, K, T, S, G, D> {
+    /// EC2.
+    pub cloud: &'a C,
+    /// Kubernetes.
+    pub cluster: &'a K,
+    /// Time.
+    pub clock: &'a T,
+    /// The repository.
+    pub source: &'a S,
+    /// What comes unasked, and the lease.
+    pub signals: &'a G,
+    /// What is kept.
+    pub desk: &'a D,
+}
+
+impl<C, K, T, S, G, D> Clone for Outside<'_, C, K, T, S, G, D> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<C, K, T, S, G, D> Copy for Outside<'_, C, K, T, S, G, D> {}
+
+/// Drives the loop until it ends, and returns what it knew then.
+///
+/// `watch` sees the state after each step, and what is done because of it.
+pub async fn drive<C, K, T, S, G, D>(
+    outside: Outside<'_, C, K, T, S, G, D>,
+    start: Start,
+    bounds: Bounds,
+    watch: &mut dyn FnMut(&State, &[Effect]),
+) -> State
+where
+    C: Cloud,
+    K: Cluster,
+    T: Clock,
+    S: Source,
+    G: Signals,
+    D: Desk,
+{
+    let hands = Hands {
+        outside,
+        cluster: start.cluster.clone(),
+        bounds,
+        planners: Rc::default(),
+        inbox: Rc::default(),
+        flags: RefCell::default(),
+    };
+    let mut state = State::new(start);
+    let mut running: Vec<Running<'_>> = Vec::new();
+    let mut event = Event::Timer;
+    loop {
+        let (next, effects) = step(state, event, outside.clock.now());
+        state = next;
+        watch(&state, &effects);
+        for effect in effects {
+            running.extend(hands.begin(effect));
+        }
+        if state.has_ended() {
+            return state;
+        }
+        let wake = state.wakes_at().unwrap_or_else(|| outside.clock.now());
+        event = hands.next(&mut running, wake).await;
+    }
+}
+
+/// Something under way, which ends in an event.
+type Running<'a> = Pin<Box<dyn Future<Output = Event> + 'a>>;
+
+/// Planners by commit, the newest last.
+type Planners<P> = Rc<RefCell<Vec<(String, Rc<P>)>>>;
+
+struct Hands<'a, C, K, T, S: Source, G, D> {
+    outside: Outside<'a, C, K, T, S, G, D>,
+    cluster: ClusterIdentity,
+    bounds: Bounds,
+    planners: Planners<S::Planner>,
+    /// What happened in applies, in order.
+    inbox: Rc<RefCell<VecDeque<Event>>>,
+    /// By which applies are told to end soon.
+    flags: RefCell<Vec<Rc<AtomicBool>>>,
+}
+
+impl<'a, C, K, T, S, G, D> Hands<'a, C, K, T, S, G, D>
+where
+    C: Cloud,
+    K: Cluster,
+    T: Clock,
+    S: Source,
+    G: Signals,
+    D: Desk,
+{
+    fn interrupt(&self) {
+        for flag in self.flags.borrow_mut().drain(..) {
+            flag.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Waits for the next event: signals first, then what applies tell, then what has ended.
+    async fn next(&self, running: &mut Vec<Running<'a>>, wake: Timestamp) -> Event {
+        let Outside { clock, signals, .. } = self.outside;
+        let wait = wake.duration_since(clock.now()).max(SignedDuration::ZERO);
+        let (mut timer, mut signal) = (pin!(clock.sleep(wait)), pin!(signals.next()));
+        std::future::poll_fn(|context| {
+            if let Poll::Ready(signal) = signal.as_mut().poll(context) {
+                return Poll::Ready(Event::Signal(signal));
+            }
+            if let Some(event) = self.inbox.borrow_mut().pop_front() {
+                return Poll::Ready(event);
+            }
+            let mut ended = None;
+            for (n, work) in running.iter_mut().enumerate() {
+                if let Poll::Ready(event) = work.as_mut().poll(context) {
+                    ended = Some((n, event));
+                    break;
+                }
+            }
+            if let Some((n, event)) = ended {
+                drop(running.remove(n));
+                // What it told before it ended comes first.
+                let mut inbox = self.inbox.borrow_mut();
+                inbox.push_back(event);
+            }
+            if let Some(event) = self.inbox.borrow_mut().pop_front() {
+                return Poll::Ready(event);
+            }
+            timer.as_mut().poll(context).map(|()| Event::Timer)
+        })
+        .await
+    }
+
+    /// Begins what an effect asks for; `None` where nothing is left to wait for.
+    fn begin(&self, effect: Effect) -> Option<Running<'a>> {
+        let outside = self.outside;
+        let Outside { cloud, cluster, clock, signals, desk, .. } = outside;
+        let work: Running<'a> = match effect {
+            Effect::Recall => {
+                Box::pin(async move { Event::Recalled(desk.recall().await.map(Box::new)) })
+            }
+            Effect::Save(kept) => Box::pin(async move { Event::Saved(desk.save(&kept).await) }),
+            Effect::ReadHead => self.read_head(),
+            Effect::Observe => {
+                let identity = self.cluster.clone();
+                Box::pin(async move {
+                    let observed = observe(cloud, cluster, clock, identity).await;
+                    Event::World(Arc::new(observed))
+                })
+            }
+            Effect::Plan { ticket, commit, world, limits } => {
+                self.plan(ticket, &commit, world, limits)
+            }
+            Effect::Apply { ticket, commit, plan, without, waits } => {
+                self.apply(ticket, &commit, (plan, without), waits)
+            }
+            Effect::Cordon { instance, node, uid, unschedulable } => Box::pin(async move {
+                let may_write = || signals.may_write();
+                let end = Fenced::new(cluster, &may_write).cordon(&node, &uid, unschedulable).await;
+                Event::Cordoned { instance, end }
+            }),
+            Effect::Evict { instance, pods } => Box::pin(evict(outside, instance, pods)),
+            Effect::End { instance } => Box::pin(async move {
+                let may_write = || signals.may_write();
+                let end = Fenced::new(cloud, &may_write).terminate(&instance).await;
+                Event::Ended { instance, end }
+            }),
+            Effect::Acknowledge { receipt } => Box::pin(async move {
+                let end = signals.acknowledge(&receipt).await;
+                Event::Acknowledged { receipt, end }
+            }),
+            Effect::Nominate { pod, node } => Box::pin(async move {
+                let end = desk.nominate(&pod, &node).await;
+                Event::Nominated { pod: pod.uid.clone(), end }
+            }),
+            Effect::Interrupt => {
+                self.interrupt();
+                return None;
+            }
+            // The state itself says when it is due, and when it has ended.
+            Effect::Wake(_) | Effect::Exit => return None,
+        };
+        Some(work)
+    }
+
+    fn read_head(&self) -> Running<'a> {
+        let (source, planners) = (self.outside.source, Rc::clone(&self.planners));
+        Box::pin(async move {
+            Event::Head(source.head().await.map(|(head, planner)| {
+                let mut planners = planners.borrow_mut();
+                planners.retain(|(commit, _)| *commit != head.commit);
+                planners.push((head.commit.clone(), Rc::new(planner)));
+                if planners.len() > PLANNERS_MAX {
+                    planners.remove(0);
+                }
+                Arc::new(head)
+            }))
+        })
+    }
+
+    fn planner(&self, commit: &str) -> Option<Rc<S::Planner>> {
+        let planners = self.planners.borrow();
+        planners.iter().rev().find(|(of, _)| of == commit).map(|(_, planner)| Rc::clone(planner))
+    }
+
+    fn plan(
+        &self,
+        ticket: Ticket,
+        commit: &str,
+        world: Arc<Observed>,
+        limits: Limits,
+    ) -> Running<'a> {
+        let clock = self.outside.clock;
+        let Some(planner) = self.planner(commit) else {
+            // The commit was read too long ago: read it again.
+            return self.read_head();
+        };
+        Box::pin(async move {
+            let began = clock.now();
+            let plan = Arc::new(planner.plan(world, limits).await);
+            Event::Planned { ticket, plan, took: clock.now().duration_since(began) }
+        })
+    }
+
+    fn apply(
+        &self,
+        ticket: Ticket,
+        commit: &str,
+        (plan, without): (Arc<Plan>, Vec<InstanceId>),
+        waits: bool,
+    ) -> Running<'a> {
+        let Outside { cloud, cluster, clock, signals, .. } = self.outside;
+        let Some(planner) = self.planner(commit) else {
+            let why = "the commit it was made from is no longer at hand".to_owned();
+            return Box::pin(std::future::ready(Event::Applied { ticket, end: Err(why) }));
+        };
+        let flag = Rc::new(AtomicBool::new(false));
+        self.flags.borrow_mut().push(Rc::clone(&flag));
+        let (identity, bounds, inbox) = (self.cluster.clone(), self.bounds, Rc::clone(&self.inbox));
+        Box::pin(async move {
+            let may_write = || signals.may_write();
+            let (cloud, cluster) =
+                (Fenced::new(cloud, &may_write), Fenced::new(cluster, &may_write));
+            let ports = apply::Ports { cloud: &cloud, cluster: &cluster, clock };
+            let again = Pinning { planner: &*planner, without };
+            let settings = ApplySettings {
+                cluster: identity,
+                approved: None,
+                replan: &again,
+                catalog: Some(planner.catalog()),
+                interrupted: Some(&*flag),
+                bounds,
+                waits: if waits { Waits::UntilReady } else { Waits::UntilLaunched },
+            };
+            let mut report = |event: &apply::Event| {
+                inbox.borrow_mut().push_back(Event::Progress { ticket, event: event.clone() });
+            };
+            let end = apply(&plan, &ports, &settings, &mut report).await;
+            let end = end.map(Box::new).map_err(|error| error.to_string());
+            Event::Applied { ticket, end }
+        })
+    }
+}
+
+async fn evict<C, K: Cluster, T, S, G: Signals, D>(
+    outside: Outside<'_, C, K, T, S, G, D>,
+    instance: InstanceId,
+    pods: Vec<Pod>,
+) -> Event {
+    let may_write = || outside.signals.may_write();
+    let cluster = Fenced::new(outside.cluster, &may_write);
+    let mut ends: Vec<Result<EvictOutcome, PortError>> = Vec::new();
+    for pod in &pods {
+        ends.push(cluster.evict(pod).await);
+    }
+    Event::Evicted { instance, ends }
+}
+
+/// Plans again before the first write, without the machines that go.
+struct Pinning<'p, P> {
+    planner: &'p P,
+    without: Vec<InstanceId>,
+}
+
+impl<P> std::fmt::Debug for Pinning<'_, P> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Pinning").field("without", &self.without).finish_non_exhaustive()
+    }
+}
+
+impl<P: Planner> Replan for Pinning<'_, P> {
+    fn replan(&self, plan: &Plan, observed: &Observed) -> Pinned {
+        if self.without.is_empty() {
+            return self.planner.pinned(plan, observed);
+        }
+        let mut world = observed.clone();
+        take_away(&mut world, &self.without.iter().cloned().collect());
+        self.planner.pinned(plan, &world)
+    }
+}

@@ -1,0 +1,242 @@
+//! What happens to the loop, and what it wants done.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use jiff::{SignedDuration, Timestamp};
+
+use super::kept::Kept;
+use super::message::Message;
+use super::request::Request;
+use crate::apply;
+use crate::apply::Receipt;
+use crate::fleet::{Exclusion, Observed, Pod};
+use crate::ids::{Address, InstanceId, NodeName, PoolName, Uid};
+use crate::manifest::{ControllerSettings, GuardSettings};
+use crate::plan::Plan;
+use crate::port::{EvictOutcome, PortError};
+
+/// What was read of the repository, beside what plans are made from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Head {
+    /// The commit; outside of Git the hash of the tree.
+    pub commit: String,
+    /// How the loop acts.
+    pub controller: ControllerSettings,
+    /// When plans may be applied.
+    pub guard: GuardSettings,
+    /// How long nodes of a pool rest before they are consolidated (`consolidateAfter`).
+    pub rests: BTreeMap<PoolName, SignedDuration>,
+    /// Errors among the problems of what was read.
+    pub problems: u32,
+}
+
+/// What a plan is limited to.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Limits {
+    /// Whether no node that is there may be touched.
+    pub additive: bool,
+    /// Rows that may not change.
+    pub exclude: Vec<Address>,
+}
+
+impl Limits {
+    /// Returns whether the plan is of everything.
+    #[must_use]
+    pub fn is_none(&self) -> bool {
+        !self.additive && self.exclude.is_empty()
+    }
+}
+
+/// What tells one thing under way from others.
+pub type Ticket = u64;
+
+/// Something that happened.
+#[derive(Debug, Clone)]
+pub enum Event {
+    /// What was kept by an earlier life was read.
+    Recalled(Result<Box<Kept>, PortError>),
+    /// What is to survive was kept.
+    Saved(Result<(), PortError>),
+    /// The repository was read.
+    Head(Result<Arc<Head>, String>),
+    /// The world was looked at, well or not: its sources say.
+    World(Arc<Observed>),
+    /// A plan was made.
+    Planned {
+        /// Which one was asked for.
+        ticket: Ticket,
+        /// The plan.
+        plan: Arc<Plan>,
+        /// How long it took.
+        took: SignedDuration,
+    },
+    /// Something happened in an apply.
+    Progress {
+        /// The apply.
+        ticket: Ticket,
+        /// What.
+        event: apply::Event,
+    },
+    /// An apply ended.
+    Applied {
+        /// The apply.
+        ticket: Ticket,
+        /// What was done, or why nothing was.
+        end: Result<Box<Receipt>, String>,
+    },
+    /// A node was cordoned, or was not.
+    Cordoned {
+        /// The machine.
+        instance: InstanceId,
+        /// How it went.
+        end: Result<(), PortError>,
+    },
+    /// Pods were asked to leave a node.
+    Evicted {
+        /// The machine.
+        instance: InstanceId,
+        /// How each went.
+        ends: Vec<Result<EvictOutcome, PortError>>,
+    },
+    /// A machine was told to end.
+    Ended {
+        /// The machine.
+        instance: InstanceId,
+        /// How it went.
+        end: Result<(), PortError>,
+    },
+    /// A message was taken off its queue.
+    Acknowledged {
+        /// Its receipt.
+        receipt: String,
+        /// How it went.
+        end: Result<(), PortError>,
+    },
+    /// A pod was nominated to a node.
+    Nominated {
+        /// The pod.
+        pod: Uid,
+        /// How it went.
+        end: Result<(), PortError>,
+    },
+    /// Something came from outside.
+    Signal(Signal),
+    /// A moment that was asked for has come.
+    Timer,
+}
+
+/// Something that comes from outside unasked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Signal {
+    /// A pod waits for a node: a hint to look at the world.
+    PodPending,
+    /// The repository may have changed: a hint to read it.
+    Pushed,
+    /// The world changed in another way: a hint to look at it.
+    WorldChanged,
+    /// A machine goes, or something else is said of one.
+    Message(Message),
+    /// Somebody asks for something.
+    Request(Request),
+    /// The lease is held from now on.
+    Gained,
+    /// The lease is not held any more, or by somebody else.
+    Lost {
+        /// Who holds it, where that is known.
+        holder: Option<String>,
+    },
+    /// The process is to end.
+    Shutdown,
+}
+
+/// Something that is to be done.
+#[derive(Debug, Clone)]
+pub enum Effect {
+    /// Read what was kept.
+    Recall,
+    /// Keep what is to survive.
+    Save(Box<Kept>),
+    /// Read the repository.
+    ReadHead,
+    /// Look at the world.
+    Observe,
+    /// Make a plan.
+    Plan {
+        /// Which one.
+        ticket: Ticket,
+        /// The commit.
+        commit: String,
+        /// The world to plan over.
+        world: Arc<Observed>,
+        /// What it is limited to.
+        limits: Limits,
+    },
+    /// Carry a plan out.
+    Apply {
+        /// Which apply.
+        ticket: Ticket,
+        /// The commit.
+        commit: String,
+        /// The plan.
+        plan: Arc<Plan>,
+        /// Machines that go and count for nothing when it is planned again before the first write.
+        without: Vec<InstanceId>,
+        /// Whether machines are waited for that were launched.
+        waits: bool,
+    },
+    /// Have every apply undo its drains and begin nothing new.
+    Interrupt,
+    /// Cordon the node of a machine.
+    Cordon {
+        /// The machine.
+        instance: InstanceId,
+        /// The node.
+        node: NodeName,
+        /// Its UID.
+        uid: Uid,
+        /// Whether pods may not come, or may again.
+        unschedulable: bool,
+    },
+    /// Ask pods to leave.
+    Evict {
+        /// The machine.
+        instance: InstanceId,
+        /// The pods.
+        pods: Vec<Pod>,
+    },
+    /// Tell a machine of ours to end.
+    End {
+        /// The machine.
+        instance: InstanceId,
+    },
+    /// Take a message off its queue.
+    Acknowledge {
+        /// Its receipt.
+        receipt: String,
+    },
+    /// Nominate a pod to a node.
+    Nominate {
+        /// The pod.
+        pod: Box<Pod>,
+        /// The node.
+        node: NodeName,
+    },
+    /// Wake the loop at this moment, and at no other.
+    Wake(Timestamp),
+    /// End.
+    Exit,
+}
+
+/// Offerings that an apply found sold out.
+pub(super) fn sold_out(event: &apply::Event) -> Option<Exclusion> {
+    let apply::Step::NoCapacity { instance_type, zone, capacity_type } = &event.step else {
+        return None;
+    };
+    Some(Exclusion {
+        instance_type: Some(instance_type.clone()),
+        zone: Some(zone.clone()),
+        capacity_type: Some(*capacity_type),
+        until: event.at,
+    })
+}

@@ -1,0 +1,102 @@
+//! The snapshot that the loop publishes.
+
+use jiff::{SignedDuration, Timestamp};
+
+use super::state::State;
+use super::status::{PlanNow, RepositoryNow, SourceState, Status, WorldNow};
+use super::view::is_waiting;
+use crate::fleet::{Instance, Observed};
+
+impl State {
+    /// Returns whether the loop has ended.
+    #[must_use]
+    pub fn has_ended(&self) -> bool {
+        self.exited
+    }
+
+    /// Returns when the loop is due by itself.
+    #[must_use]
+    pub fn wakes_at(&self) -> Option<Timestamp> {
+        self.wakes_at
+    }
+
+    /// Returns what the loop knows, as a plain value.
+    #[must_use]
+    pub fn status(&self) -> Status {
+        let kept = self.kept.as_ref();
+        let quarantine = kept.into_iter().flat_map(|kept| &kept.quarantine);
+        Status {
+            now: self.now,
+            started_at: self.start.at,
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            identity: self.start.identity.clone(),
+            leader: self.leader,
+            led_by: self.led_by.clone(),
+            cluster: self.start.cluster.clone(),
+            mode: self.mode(),
+            suspended: kept.and_then(|kept| kept.suspended.clone()),
+            break_glass: kept.and_then(|kept| kept.break_glass.clone()),
+            breakers: kept.map(|kept| kept.breakers.clone()).unwrap_or_default(),
+            repository: self.repository(),
+            world: self.seen.clone().map(|seen| self.aged(seen)),
+            plan: self.current.as_ref().map(|current| PlanNow {
+                plan: current.plan.clone(),
+                since: current.since,
+                held: current.held.clone(),
+            }),
+            applying: self.applying(),
+            history: self.history.clone(),
+            going: self.going_now(),
+            sold_out: kept.map(|kept| kept.exclusions(self.now)).unwrap_or_default(),
+            quarantined: quarantine
+                .filter(|(_, held)| self.now < held.until)
+                .map(|(pool, held)| (pool.clone(), (held.why.clone(), held.until)))
+                .collect(),
+            counters: self.counters.clone(),
+            wakes_at: self.wakes_at,
+        }
+    }
+
+    fn repository(&self) -> RepositoryNow {
+        let waiting = self.newer.as_ref().map(|(newer, until)| {
+            let why = format!("until CI has applied it, or {until:.0}");
+            (newer.commit.clone(), why)
+        });
+        RepositoryNow {
+            commit: self.head.as_ref().map(|head| head.commit.clone()),
+            waiting,
+            reads: self.git.clone(),
+            problems: self.head.as_ref().map_or(0, |head| head.problems),
+        }
+    }
+
+    /// Returns the snapshot of the world as of now.
+    fn aged(&self, mut seen: WorldNow) -> WorldNow {
+        let age = self.now.duration_since(seen.taken_at);
+        seen.pending_for = seen.pending_for.map(|waited| waited.saturating_add(age));
+        seen.age = age;
+        seen.reads.clone_from(&self.world_reads);
+        seen
+    }
+}
+
+/// Returns the snapshot of a world, of the moment that it was looked at.
+pub(super) fn seen(world: &Observed) -> WorldNow {
+    let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+    let ours = |i: &&Instance| i.is_active() && i.is_ours(&world.cluster.name);
+    let active = world.pods.iter().filter(|pod| pod.is_active());
+    let waiting = || world.pods.iter().filter(|pod| is_waiting(pod));
+    let first = waiting().map(|pod| pod.created_at).min();
+    WorldNow {
+        taken_at: world.taken_at,
+        age: SignedDuration::ZERO,
+        sources: world.sources.clone(),
+        nodes: count(world.nodes.len()),
+        ready: count(world.nodes.values().filter(|node| node.ready).count()),
+        instances: count(world.instances.values().filter(ours).count()),
+        pods: count(active.count()),
+        pending: count(waiting().count()),
+        pending_for: first.map(|at| world.taken_at.duration_since(at)),
+        reads: SourceState::default(),
+    }
+}

@@ -1,0 +1,467 @@
+//! What must survive a restart, and is nowhere in EC2 or Kubernetes by itself.
+//!
+//! Kept in the cluster, beside the lock of applies; so it is bounded, and everything in it is either a
+//! hint (one that is lost costs another try) or something that somebody asked for. Budgets do not
+//! depend on it alone: [`Kept::learn`] adds what the instances that are there tell.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use jiff::{SignedDuration, Timestamp};
+use serde::{Deserialize, Serialize};
+
+use super::status::{Breaker, Suspension};
+use crate::fleet::{Exclusion, Instance, Observed, tag};
+use crate::ids::{Digest, InstanceId, PoolName};
+
+/// Most launches and most removals that are remembered; the newest are.
+const MOVES_MAX: usize = 400;
+/// Most approvals and most confirmations that are remembered.
+const APPROVALS_MAX: usize = 20;
+/// Most offerings that are remembered as sold out.
+const SOLD_OUT_MAX: usize = 100;
+/// How long launches and removals are remembered: longer than any budget looks back.
+const MOVES_KEPT: SignedDuration = SignedDuration::from_hours(2);
+/// How long an approval counts.
+const APPROVAL_KEPT: SignedDuration = SignedDuration::from_hours(24);
+
+/// How long an offering is left out that was sold out for the first time, as with Karpenter: what a
+/// loop decides it does within seconds.
+const SOLD_OUT_FIRST: SignedDuration = SignedDuration::from_mins(3);
+/// The longest that one is left out.
+const SOLD_OUT_MOST: SignedDuration = SignedDuration::from_hours(1);
+
+/// How long a pool launches nothing whose machines did not help, for the first time, and at most.
+const QUARANTINE_FIRST: SignedDuration = SignedDuration::from_mins(5);
+const QUARANTINE_MOST: SignedDuration = SignedDuration::from_hours(1);
+
+/// How long a machine has until its node is Ready, as an apply gives it.
+pub(super) const READY_WITHIN: SignedDuration = SignedDuration::from_mins(15);
+/// How long a node that is Ready may be without the pods that it was launched for.
+const USED_WITHIN: SignedDuration = SignedDuration::from_secs(45);
+/// How far back machines count that were of no use, and how many of a pool are enough to stop it.
+const FUTILE_SPAN: SignedDuration = SignedDuration::from_mins(30);
+const FUTILE_MOST: usize = 3;
+/// How many of all pools within the time that is remembered latch a breaker.
+const FUTILE_LATCH: usize = 10;
+
+/// What must survive a restart.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct Kept {
+    /// The commit that plans are made from, where the loop waits for CI.
+    pub served: Option<String>,
+    /// The last commit that an apply of CI was done with.
+    pub applied: Option<Applied>,
+    /// Machines that were launched, the oldest first.
+    pub launched: Vec<Launched>,
+    /// Machines that were removed because somebody here decided so, the oldest first.
+    pub removed: Vec<Removed>,
+    /// Breakers that latched.
+    pub breakers: Vec<Breaker>,
+    /// Nothing new is begun.
+    pub suspended: Option<Suspension>,
+    /// Approval and windows are passed over.
+    pub break_glass: Option<Suspension>,
+    /// Digests that were approved.
+    pub approved: Vec<Approved>,
+    /// Machines of which the removal was confirmed.
+    pub confirmed: BTreeSet<InstanceId>,
+    /// Machines that were launched before this moment and were of no use are forgiven.
+    pub forgiven: Option<Timestamp>,
+    /// Pools that launch nothing for a while.
+    pub quarantine: BTreeMap<PoolName, Quarantine>,
+    /// Offerings that were sold out.
+    pub sold_out: Vec<SoldOut>,
+    /// Machines that go because of something that nobody here decided.
+    pub going: Vec<Leaving>,
+}
+
+/// An apply of CI, as it left its mark.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Applied {
+    /// The commit.
+    pub commit: String,
+    /// When it ended.
+    pub at: Timestamp,
+    /// Whether everything was done.
+    pub whole: bool,
+}
+
+/// A machine that was launched.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Launched {
+    /// The machine.
+    pub instance: InstanceId,
+    /// Its pool.
+    pub pool: PoolName,
+    /// When.
+    pub at: Timestamp,
+    /// When its node was first seen Ready.
+    pub ready_at: Option<Timestamp>,
+    /// Whether a pod that is no daemon was ever seen on it.
+    pub helped: bool,
+}
+
+impl Launched {
+    /// Returns whether it was of no use: Ready for a while and never a pod on it, or never Ready.
+    fn is_futile(&self, now: Timestamp) -> bool {
+        let since = self.ready_at.map_or(later(self.at, READY_WITHIN), |at| later(at, USED_WITHIN));
+        !self.helped && now >= since
+    }
+}
+
+/// A machine that was removed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Removed {
+    /// The machine.
+    pub instance: InstanceId,
+    /// When.
+    pub at: Timestamp,
+}
+
+/// A digest that was approved.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Approved {
+    /// The digest.
+    pub digest: Digest,
+    /// Who approved.
+    pub by: String,
+    /// When.
+    pub at: Timestamp,
+}
+
+/// A pool that launches nothing for a while.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Quarantine {
+    /// Until when.
+    pub until: Timestamp,
+    /// How often in a row.
+    pub times: u32,
+    /// Why, with numbers.
+    pub why: String,
+}
+
+/// An offering that was sold out.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SoldOut {
+    /// Which, and until when it is left out.
+    #[serde(flatten)]
+    pub exclusion: Exclusion,
+    /// For how many seconds.
+    pub seconds: i64,
+}
+
+/// A machine that goes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Leaving {
+    /// The machine.
+    pub instance: InstanceId,
+    /// Why, such as `spot-interruption`.
+    pub why: String,
+    /// When this was learned.
+    pub since: Timestamp,
+    /// When it is gone, whatever is done.
+    pub deadline: Option<Timestamp>,
+}
+
+impl Kept {
+    /// Adds what the instances that are there tell: those of ours that were launched lately, whoever
+    /// remembered them. Notes on which a pod that is no daemon runs.
+    pub fn learn(&mut self, observed: &Observed, now: Timestamp) {
+        let known: BTreeSet<InstanceId> =
+            self.launched.iter().map(|launch| launch.instance.clone()).collect();
+        let since = earlier(now, MOVES_KEPT);
+        for instance in observed.instances.values() {
+            let ours = instance.is_ours(&observed.cluster.name) && instance.launched_at > since;
+            let Some(pool) = instance.tags.get(tag::POOL).filter(|_| ours) else { continue };
+            if !known.contains(&instance.id) {
+                self.launched.push(Launched {
+                    instance: instance.id.clone(),
+                    pool: pool.as_str().into(),
+                    // The clock of EC2 may be another.
+                    at: instance.launched_at.min(now),
+                    ready_at: None,
+                    helped: false,
+                });
+            }
+        }
+        self.launched.sort_by(|a, b| (a.at, &a.instance).cmp(&(b.at, &b.instance)));
+        let busy = busy(observed);
+        let ready: BTreeSet<&InstanceId> = observed
+            .nodes
+            .values()
+            .filter(|node| node.ready)
+            .filter_map(|node| node.instance.as_ref())
+            .collect();
+        for launch in &mut self.launched {
+            let runs = observed.instances.get(&launch.instance).is_some_and(Instance::is_active);
+            // One that went before it had its time says nothing about what it was good for.
+            let cut = !runs && !launch.is_futile(now);
+            launch.helped |= busy.contains(&launch.instance) || cut;
+            if launch.ready_at.is_none() && ready.contains(&launch.instance) {
+                launch.ready_at = Some(now);
+            }
+        }
+    }
+
+    /// Forgets what has run out, and what is more than is kept.
+    pub fn forget(&mut self, now: Timestamp) {
+        let since = earlier(now, MOVES_KEPT);
+        self.launched.retain(|launch| launch.at > since);
+        self.removed.retain(|removal| removal.at > since);
+        self.approved.retain(|approval| approval.at > earlier(now, APPROVAL_KEPT));
+        newest(&mut self.launched, MOVES_MAX);
+        newest(&mut self.removed, MOVES_MAX);
+        newest(&mut self.approved, APPROVALS_MAX);
+        while self.confirmed.len() > APPROVALS_MAX {
+            self.confirmed.pop_first();
+        }
+        let over = |asked: &Option<Suspension>| {
+            asked.as_ref().is_some_and(|asked| asked.until.is_some_and(|until| until <= now))
+        };
+        if over(&self.suspended) {
+            self.suspended = None;
+        }
+        if over(&self.break_glass) {
+            self.break_glass = None;
+        }
+        // A pool that comes out of it is on probation for as long as it was in.
+        self.quarantine
+            .retain(|_, held| now < later(held.until, quarantine_of(held.times).saturating_mul(2)));
+        self.sold_out.retain(|entry| {
+            now < later(entry.exclusion.until, SignedDuration::from_secs(entry.seconds))
+        });
+    }
+
+    /// Returns when the next machine may be launched (or removed) where `most` may be within a time,
+    /// and how many more may be now.
+    pub(super) fn room(
+        moments: impl Iterator<Item = Timestamp>,
+        most: u32,
+        within: SignedDuration,
+        now: Timestamp,
+    ) -> (u32, Timestamp) {
+        let since = earlier(now, within);
+        let mut recent: Vec<Timestamp> = moments.filter(|at| *at > since).collect();
+        recent.sort_unstable();
+        let used = u32::try_from(recent.len()).unwrap_or(u32::MAX);
+        let left = most.saturating_sub(used);
+        // The one whose end frees the next place.
+        let over = usize::try_from(used.saturating_sub(most)).unwrap_or(usize::MAX);
+        let next = recent.get(over).map_or(now, |at| later(*at, within));
+        (left, next)
+    }
+
+    /// Notes an offering that was sold out; one that is remembered still is left out twice as long.
+    pub fn note_sold_out(&mut self, exclusion: Exclusion, now: Timestamp) {
+        let same = |entry: &SoldOut| {
+            Exclusion { until: exclusion.until, ..entry.exclusion.clone() } == exclusion
+        };
+        let before = self.sold_out.iter().position(same).map(|at| self.sold_out.remove(at));
+        let seconds = before.map_or(SOLD_OUT_FIRST.as_secs(), |b| b.seconds.saturating_mul(2));
+        let seconds = seconds.min(SOLD_OUT_MOST.as_secs());
+        let until = later(now, SignedDuration::from_secs(seconds));
+        self.sold_out.push(SoldOut { exclusion: Exclusion { until, ..exclusion }, seconds });
+        newest(&mut self.sold_out, SOLD_OUT_MAX);
+    }
+
+    /// Returns what is left out at `now` because it was sold out.
+    #[must_use]
+    pub fn exclusions(&self, now: Timestamp) -> Vec<Exclusion> {
+        let all = self.sold_out.iter().map(|entry| &entry.exclusion);
+        all.filter(|exclusion| now < exclusion.until).cloned().collect()
+    }
+
+    /// Judges launches by what they were good for: a pool of which several lately were of no use is to
+    /// launch nothing for a while, and many of any pool latch a breaker.
+    pub(super) fn judge_launches(&mut self, wanted: &BTreeSet<PoolName>, now: Timestamp) {
+        let since = self.forgiven.unwrap_or(Timestamp::MIN);
+        let futile = |launch: &&Launched| launch.at > since && launch.is_futile(now);
+        let all: Vec<Launched> = self.launched.iter().filter(futile).cloned().collect();
+        if all.len() >= FUTILE_LATCH && all.len() * 2 > self.launched.len() {
+            let why = format!("{} of {} machines were of no use", all.len(), self.launched.len());
+            self.latch(super::allow::LAUNCHES, why, now);
+        }
+        for pool in wanted {
+            let held = self.quarantine.get(pool);
+            if held.is_some_and(|held| now < held.until) {
+                continue;
+            }
+            // What led to the last quarantine is not held against the pool again.
+            let from = held.map_or(earlier(now, FUTILE_SPAN), |held| held.until);
+            // On probation the first failure is one too many.
+            let enough = if held.is_some() { 1 } else { FUTILE_MOST };
+            let count = all.iter().filter(|l| l.pool == *pool && l.at >= from).count();
+            if count >= enough {
+                let why = format!("{count} machines of pool {pool} were launched and of no use");
+                self.quarantine(pool, why, now);
+            }
+        }
+    }
+
+    /// Has a pool launch nothing for a while, for longer each time in a row.
+    pub(super) fn quarantine(&mut self, pool: &PoolName, why: String, now: Timestamp) {
+        let times = self.quarantine.get(pool).map_or(0, |held| held.times.saturating_add(1));
+        let until = later(now, quarantine_of(times));
+        self.quarantine.insert(pool.clone(), Quarantine { until, times, why });
+    }
+
+    /// Returns the quarantine of a pool that holds at `now`.
+    pub(super) fn quarantined(&self, pool: &PoolName, now: Timestamp) -> Option<&Quarantine> {
+        self.quarantine.get(pool).filter(|held| now < held.until)
+    }
+
+    /// Latches a breaker; returns whether it was open.
+    pub(super) fn latch(&mut self, name: &str, why: String, now: Timestamp) -> bool {
+        if self.breakers.iter().any(|breaker| breaker.name == name) {
+            return false;
+        }
+        self.breakers.push(Breaker { name: name.to_owned(), since: now, why });
+        true
+    }
+}
+
+fn quarantine_of(times: u32) -> SignedDuration {
+    let doubled = 1_i32.checked_shl(times.min(20)).unwrap_or(i32::MAX);
+    QUARANTINE_FIRST.checked_mul(doubled).map_or(QUARANTINE_MOST, |d| d.min(QUARANTINE_MOST))
+}
+
+/// Returns the instances on whose nodes a pod is that is no daemon.
+fn busy(observed: &Observed) -> BTreeSet<InstanceId> {
+    let nodes: BTreeSet<_> = observed
+        .pods
+        .iter()
+        .filter(|pod| pod.is_active() && !super::view::is_daemon(pod))
+        .filter_map(|pod| pod.node.as_ref())
+        .collect();
+    let nodes = observed.nodes.values().filter(|node| nodes.contains(&node.name));
+    nodes.filter_map(|node| node.instance.clone()).collect()
+}
+
+fn newest<T>(list: &mut Vec<T>, most: usize) {
+    if let Some(more) = list.len().checked_sub(most) {
+        list.drain(..more);
+    }
+}
+
+/// Returns the moment `span` after `at`, or the last one there is.
+pub(super) fn later(at: Timestamp, span: SignedDuration) -> Timestamp {
+    at.checked_add(span).unwrap_or(Timestamp::MAX)
+}
+
+/// Returns the moment `span` before `at`, or the first one there is.
+pub(super) fn earlier(at: Timestamp, span: SignedDuration) -> Timestamp {
+    at.checked_sub(span).unwrap_or(Timestamp::MIN)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(seconds: i64) -> Timestamp {
+        Timestamp::from_second(1_000_000 + seconds).expect("a time")
+    }
+
+    #[test]
+    fn a_budget_slides_and_says_when_the_next_may_come() {
+        let within = SignedDuration::from_secs(60);
+        for (moments, most, now, left, next) in [
+            (vec![], 2, 0, 2, 0),
+            (vec![-70, -10], 2, 0, 1, 50),
+            (vec![-50, -10], 2, 0, 0, 10),
+            (vec![-50, -20, -10], 2, 0, 0, 40),
+            (vec![-60], 1, 0, 1, 0),
+        ] {
+            let found = Kept::room(moments.iter().map(|s| at(*s)), most, within, at(now));
+            assert_eq!(found, (left, at(next)), "{moments:?} of {most}");
+        }
+        assert_eq!(Kept::room([].into_iter(), 0, within, at(0)), (0, at(0)));
+    }
+
+    #[test]
+    fn what_is_sold_out_again_is_left_out_for_longer_and_what_rests_is_forgotten() {
+        let kind = |kind: &str| Exclusion {
+            instance_type: Some(kind.into()),
+            zone: None,
+            capacity_type: None,
+            until: Timestamp::MIN,
+        };
+        let mut kept = Kept::default();
+        kept.note_sold_out(kind("a"), at(0));
+        assert_eq!((kept.exclusions(at(179)).len(), kept.exclusions(at(180)).len()), (1, 0));
+        kept.note_sold_out(kind("a"), at(200));
+        assert_eq!((kept.exclusions(at(559)).len(), kept.exclusions(at(560)).len()), (1, 0));
+        kept.forget(at(560 + 360));
+        assert_eq!(kept.sold_out, []);
+    }
+
+    #[test]
+    fn a_quarantine_doubles_and_ends() {
+        let mut kept = Kept::default();
+        let pool = PoolName::from("web");
+        kept.quarantine(&pool, String::new(), at(0));
+        assert!(kept.quarantined(&pool, at(299)).is_some());
+        assert!(kept.quarantined(&pool, at(300)).is_none());
+        kept.quarantine(&pool, String::new(), at(310));
+        assert!(kept.quarantined(&pool, at(909)).is_some());
+        assert!(kept.quarantined(&pool, at(910)).is_none());
+        assert_eq!(quarantine_of(40), QUARANTINE_MOST);
+        kept.forget(at(100_000));
+        assert!(kept.quarantine.is_empty());
+    }
+
+    #[test]
+    fn a_pool_whose_machines_are_of_no_use_launches_nothing_for_a_while() {
+        let pool = PoolName::from("web");
+        let wanted = [pool.clone()].into();
+        let launched = |n: i64, ready: Option<i64>, helped| Launched {
+            instance: format!("i-{n}").as_str().into(),
+            pool: pool.clone(),
+            at: at(n),
+            ready_at: ready.map(at),
+            helped,
+        };
+        let held = |launches: &[Launched], now| {
+            let mut kept = Kept { launched: launches.to_vec(), ..Kept::default() };
+            kept.judge_launches(&wanted, at(now));
+            kept.quarantined(&pool, at(now)).is_some()
+        };
+        let three = |ready, helped| [1, 2, 3].map(|n| launched(n, ready, helped)).to_vec();
+        assert!(held(&three(Some(40), false), 85), "Ready, and nobody came");
+        assert!(!held(&three(Some(40), false), 84), "pods need a moment");
+        assert!(!held(&three(Some(40), true), 200), "pods came");
+        assert!(!held(&three(Some(40), false)[1..], 200), "two may be chance");
+        assert!(!held(&three(None, false), 800), "still booting");
+        assert!(held(&three(None, false), 904), "never Ready");
+        let mut kept = Kept { launched: three(Some(40), false), ..Kept::default() };
+        kept.judge_launches(&wanted, at(100));
+        kept.launched.push(launched(401, Some(440), false));
+        kept.judge_launches(&wanted, at(450));
+        assert!(kept.quarantined(&pool, at(450)).is_none(), "tried again");
+        kept.judge_launches(&wanted, at(490));
+        assert!(kept.quarantined(&pool, at(1000)).is_some(), "for twice as long");
+    }
+
+    #[test]
+    fn what_is_kept_is_bounded_and_reads_back() {
+        let mut kept = Kept::default();
+        for n in 0..1_000 {
+            let instance = InstanceId::from(format!("i-{n}"));
+            kept.removed.push(Removed { instance: instance.clone(), at: at(n) });
+            kept.launched.push(Launched {
+                instance,
+                pool: "web".into(),
+                at: at(n),
+                ready_at: None,
+                helped: true,
+            });
+        }
+        kept.forget(at(1_000));
+        assert_eq!((kept.removed.len(), kept.launched.len()), (MOVES_MAX, MOVES_MAX));
+        let text = serde_json::to_string(&kept).expect("text keys");
+        // The API server takes 256 KiB of annotations.
+        assert!(text.len() < 100_000, "{}", text.len());
+        assert_eq!(serde_json::from_str::<Kept>(&text).expect("reads"), kept);
+        assert_eq!(serde_json::from_str::<Kept>("{}").expect("reads"), Kept::default());
+    }
+}

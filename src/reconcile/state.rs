@@ -1,0 +1,478 @@
+//! What the loop knows, and what each event makes of it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use jiff::{SignedDuration, Timestamp};
+
+use super::away::{Away, Unwell};
+use super::event::{Effect, Event, Head, Limits, Signal, Ticket};
+use super::face;
+use super::kept::{Applied, Approved, Kept, later};
+use super::request::Request;
+use super::status::{HeldBy, Past, SourceState, Suspension, WorldNow};
+use super::steer::Steering;
+use super::view::Unseen;
+use crate::fleet::{ClusterIdentity, Observed};
+use crate::ids::{Address, InstanceId};
+use crate::manifest::{MergedBy, Mode};
+use crate::plan::Plan;
+use crate::port::PortError;
+
+/// Between two looks at the world while something is under way.
+pub(super) const BUSY_REFRESH: SignedDuration = SignedDuration::from_secs(5);
+/// The first wait after a failure, and the longest.
+const RETRY_FIRST: SignedDuration = SignedDuration::from_secs(2);
+const RETRY_MOST: SignedDuration = SignedDuration::from_mins(5);
+
+/// Who the loop is, and what it was started with.
+#[derive(Debug, Clone)]
+pub struct Start {
+    /// When.
+    pub at: Timestamp,
+    /// Who it is, as the lease names it.
+    pub identity: String,
+    /// The cluster.
+    pub cluster: ClusterIdentity,
+    /// What it may do, where the caller says so; else the repository does.
+    pub mode: Option<Mode>,
+    /// Whether it ends once nothing is left to do.
+    pub once: bool,
+}
+
+/// A plan that is being made.
+#[derive(Debug, Clone)]
+pub(super) struct Planning {
+    pub(super) ticket: Ticket,
+    pub(super) world: Arc<Observed>,
+    pub(super) limits: Limits,
+    pub(super) round: u32,
+    pub(super) going: BTreeSet<InstanceId>,
+    /// What has to be read anew before a plan made meanwhile counts.
+    pub(super) need: u64,
+}
+
+/// A plan that is being carried out.
+#[derive(Debug, Clone)]
+pub(super) struct Lane {
+    pub(super) plan: Arc<Plan>,
+    pub(super) addresses: BTreeSet<Address>,
+    pub(super) past: Past,
+    pub(super) removes: bool,
+    /// Whether launches may still be asked for: what they are is not known before.
+    pub(super) launching: bool,
+}
+
+/// The plan of everything.
+#[derive(Debug, Clone)]
+pub(super) struct Current {
+    pub(super) plan: Arc<Plan>,
+    pub(super) since: Timestamp,
+    pub(super) held: BTreeMap<Address, HeldBy>,
+}
+
+/// What the loop knows.
+#[derive(Debug, Clone)]
+#[expect(clippy::struct_excessive_bools, reason = "each is about one thing of its own")]
+pub struct State {
+    pub(super) start: Start,
+    pub(super) now: Timestamp,
+    pub(super) leader: bool,
+    pub(super) led_by: Option<String>,
+    pub(super) stopping: bool,
+    pub(super) exited: bool,
+
+    pub(super) head: Option<Arc<Head>>,
+    /// A newer commit, for which CI has until that moment.
+    pub(super) newer: Option<(Arc<Head>, Timestamp)>,
+    pub(super) git: SourceState,
+    pub(super) git_due: Timestamp,
+    pub(super) reading: bool,
+
+    pub(super) world: Option<Arc<Observed>>,
+    /// The same in numbers.
+    pub(super) seen: Option<WorldNow>,
+    pub(super) world_reads: SourceState,
+    pub(super) world_due: Timestamp,
+    pub(super) observing: bool,
+    /// How many looks were begun, which of them `world` is, and which is the first that counts.
+    pub(super) looks: u64,
+    pub(super) world_no: u64,
+    pub(super) need: u64,
+    pub(super) unseen: Unseen,
+    /// The first and the last pod of a burst.
+    pub(super) batch: Option<(Timestamp, Timestamp)>,
+    /// When the first of the pods was seen that the next plan is for.
+    pub(super) reaction: Option<Timestamp>,
+
+    pub(super) planning: Option<Planning>,
+    pub(super) current: Option<Current>,
+    /// The world and the commit that were last planned over.
+    pub(super) planned: Option<(Arc<Observed>, String)>,
+    pub(super) replan_at: Timestamp,
+    pub(super) planned_since: BTreeMap<InstanceId, Timestamp>,
+    /// Machines whose nodes are not Ready.
+    pub(super) unwell: BTreeMap<InstanceId, Unwell>,
+    pub(super) lanes: BTreeMap<Ticket, Lane>,
+    pub(super) removes: Retry,
+    pub(super) launches: Retry,
+    pub(super) away: BTreeMap<InstanceId, Away>,
+    /// Messages that are to be taken off the queue, and the machines that are not dealt with yet.
+    pub(super) messages: BTreeMap<String, BTreeSet<InstanceId>>,
+    /// Whether the last plan needs nothing more, and which machines it knew to go.
+    pub(super) settled: Option<BTreeSet<InstanceId>>,
+
+    pub(super) kept: Option<Kept>,
+    pub(super) recalling: bool,
+    pub(super) saved: Option<Kept>,
+    pub(super) saving: Option<Kept>,
+    pub(super) desk: Retry,
+
+    pub(super) steering: Steering,
+    pub(super) history: Vec<Arc<Past>>,
+    pub(super) counters: BTreeMap<String, u64>,
+    pub(super) tickets: Ticket,
+    pub(super) wakes_at: Option<Timestamp>,
+}
+
+/// How often something failed in a row, and when it is tried again.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Retry {
+    failures: u32,
+    pub(super) at: Timestamp,
+}
+
+impl Retry {
+    fn new(now: Timestamp) -> Self {
+        Self { failures: 0, at: now }
+    }
+
+    pub(super) fn failed(&mut self, now: Timestamp) {
+        self.failures = self.failures.saturating_add(1);
+        self.at = later(now, backoff(self.failures));
+    }
+
+    pub(super) fn worked(&mut self, now: Timestamp) {
+        *self = Self::new(now);
+    }
+}
+
+/// Returns how long to wait after so many failures in a row.
+fn backoff(failures: u32) -> SignedDuration {
+    let factor = 1_i32.checked_shl(failures.saturating_sub(1).min(16)).unwrap_or(i32::MAX);
+    RETRY_FIRST.checked_mul(factor).map_or(RETRY_MOST, |wait| wait.min(RETRY_MOST))
+}
+
+/// Takes one step: what `event` makes of `state` at `now`, and what is to be done.
+///
+/// Pure: the same arguments give the same result, nothing is read and nothing is written.
+#[must_use]
+pub fn step(mut state: State, event: Event, now: Timestamp) -> (State, Vec<Effect>) {
+    // A clock that was set back must not keep the loop waiting for moments that were near.
+    if now < state.now {
+        (state.git_due, state.world_due, state.replan_at) = (now, now, now);
+        (state.removes.at, state.launches.at, state.desk.at) = (now, now, now);
+        state.batch = state.batch.map(|_| (now, now));
+    }
+    state.now = now;
+    state.count("steps", 1);
+    let mut effects = state.take(event);
+    state.advance(&mut effects);
+    (state, effects)
+}
+
+impl State {
+    /// Returns the state of a loop that knows nothing yet.
+    #[must_use]
+    pub fn new(start: Start) -> Self {
+        let now = start.at;
+        Self {
+            now,
+            leader: false,
+            led_by: None,
+            stopping: false,
+            exited: false,
+            head: None,
+            newer: None,
+            git: SourceState::default(),
+            git_due: now,
+            reading: false,
+            world: None,
+            seen: None,
+            world_reads: SourceState::default(),
+            world_due: now,
+            observing: false,
+            looks: 0,
+            world_no: 0,
+            need: 1,
+            unseen: Unseen::default(),
+            batch: None,
+            reaction: None,
+            planning: None,
+            current: None,
+            planned: None,
+            replan_at: now,
+            planned_since: BTreeMap::new(),
+            unwell: BTreeMap::new(),
+            lanes: BTreeMap::new(),
+            removes: Retry::new(now),
+            launches: Retry::new(now),
+            away: BTreeMap::new(),
+            messages: BTreeMap::new(),
+            settled: None,
+            kept: None,
+            recalling: false,
+            saved: None,
+            saving: None,
+            desk: Retry::new(now),
+            steering: Steering::default(),
+            history: Vec::new(),
+            counters: BTreeMap::new(),
+            tickets: 0,
+            wakes_at: None,
+            start,
+        }
+    }
+
+    pub(super) fn count(&mut self, name: &str, by: u64) {
+        match self.counters.get_mut(name) {
+            Some(count) => *count = count.saturating_add(by),
+            None => {
+                self.counters.insert(name.to_owned(), by);
+            }
+        }
+    }
+
+    pub(super) fn ticket(&mut self) -> Ticket {
+        self.tickets += 1;
+        self.tickets
+    }
+
+    /// Returns what the loop may do: as the caller says, else as the repository does.
+    #[must_use]
+    pub fn mode(&self) -> Mode {
+        let of_head = || self.head.as_ref().map(|head| head.controller.mode);
+        self.start.mode.or_else(of_head).unwrap_or_default()
+    }
+
+    fn take(&mut self, event: Event) -> Vec<Effect> {
+        let mut effects = Vec::new();
+        match event {
+            Event::Recalled(end) => self.recalled(end),
+            Event::Saved(end) => self.was_saved(&end),
+            Event::Head(read) => self.head_was_read(read),
+            Event::World(observed) => self.world_was_seen(observed),
+            Event::Planned { ticket, plan, took } => {
+                self.was_planned((ticket, plan), took, &mut effects);
+            }
+            Event::Progress { ticket, event } => self.progressed(ticket, &event),
+            Event::Applied { ticket, end } => self.was_applied(ticket, end),
+            Event::Cordoned { instance, end } => self.was_cordoned(&instance, &end),
+            Event::Evicted { instance: _, ends } => self.were_evicted(&ends),
+            Event::Ended { instance, end } => self.was_ended(&instance, &end),
+            Event::Acknowledged { receipt, end } => self.was_acknowledged(&receipt, &end),
+            Event::Nominated { pod, end } => self.was_nominated(&pod, &end),
+            Event::Signal(signal) => self.signalled(signal, &mut effects),
+            Event::Timer => {}
+        }
+        effects
+    }
+
+    fn recalled(&mut self, end: Result<Box<Kept>, PortError>) {
+        self.recalling = false;
+        if let Ok(kept) = end {
+            self.desk.worked(self.now);
+            self.remember(&kept);
+            self.saved = Some((*kept).clone());
+            self.kept = Some(*kept);
+        } else {
+            self.count("errors.record", 1);
+            self.desk.failed(self.now);
+        }
+    }
+
+    fn was_saved(&mut self, end: &Result<(), PortError>) {
+        let kept = self.saving.take();
+        if end.is_ok() {
+            self.desk.worked(self.now);
+            self.saved = kept;
+        } else {
+            self.count("errors.record", 1);
+            self.desk.failed(self.now);
+        }
+    }
+
+    fn head_was_read(&mut self, read: Result<Arc<Head>, String>) {
+        self.reading = false;
+        let now = self.now;
+        match read {
+            Ok(head) => {
+                self.count("reads.git.done", 1);
+                self.git = SourceState { read_at: Some(now), error: None, failures: 0 };
+                self.git_due = later(now, head.controller.poll);
+                self.serve(head);
+            }
+            Err(why) => {
+                self.count("reads.git.failed", 1);
+                self.count("errors.git", 1);
+                failed(&mut self.git, why, now);
+                self.git_due = later(now, backoff(self.git.failures));
+            }
+        }
+    }
+
+    /// Serves a commit that was read, or has it wait for CI.
+    fn serve(&mut self, head: Arc<Head>) {
+        let known = self.head.as_ref().is_some_and(|served| served.commit == head.commit);
+        if known {
+            self.newer = None;
+            self.head = Some(head);
+            return;
+        }
+        let waits = head.controller.merged_by == MergedBy::Ci && !self.is_applied(&head.commit);
+        // A loop that begins serves what it served before, as soon as it reads it, and anything else
+        // only once CI is done; where nothing was served before, there is nothing to hold back.
+        let begins = self.head.is_none() && self.kept.as_ref().is_none_or(|k| k.served.is_none());
+        let same = self.kept.as_ref().and_then(|kept| kept.served.as_ref()) == Some(&head.commit);
+        if waits && !begins && !same {
+            let until = match &self.newer {
+                Some((newer, until)) if newer.commit == head.commit => *until,
+                Some(_) | None => later(self.now, head.controller.ci_patience),
+            };
+            self.newer = Some((head, until));
+            return;
+        }
+        self.newer = None;
+        if let Some(kept) = &mut self.kept {
+            kept.served = Some(head.commit.clone());
+        }
+        self.head = Some(head);
+        self.planned_since.clear();
+    }
+
+    fn is_applied(&self, commit: &str) -> bool {
+        let applied = self.kept.as_ref().and_then(|kept| kept.applied.as_ref());
+        applied.is_some_and(|Applied { commit: of, whole, .. }| of == commit && *whole)
+    }
+
+    fn world_was_seen(&mut self, observed: Arc<Observed>) {
+        self.observing = false;
+        let now = self.now;
+        if observed.is_complete() {
+            self.count("reads.world.done", 1);
+            self.world_reads = SourceState { read_at: Some(now), error: None, failures: 0 };
+            self.unseen.strike(&observed, now);
+            if let Some(kept) = &mut self.kept {
+                kept.learn(&observed, now);
+            }
+            self.watch_health(&observed);
+            self.steering.judge(&observed, &mut self.counters);
+            self.world_no = self.looks;
+        } else {
+            self.count("reads.world.partial", 1);
+            let mut whole: Vec<String> = Vec::new();
+            for (name, source) in &observed.sources {
+                if let crate::fleet::Completeness::Partial { reason }
+                | crate::fleet::Completeness::Failed { reason } = source
+                {
+                    self.count(&format!("errors.{name}"), 1);
+                    whole.push(format!("{name}: {reason}"));
+                }
+            }
+            failed(&mut self.world_reads, whole.join("; "), now);
+        }
+        let refresh = self.head.as_ref().map_or(BUSY_REFRESH, |head| head.controller.refresh);
+        let busy = !self.away.is_empty() || self.unseen.missing().is_some();
+        let wait = match self.world_reads.failures {
+            0 if busy => BUSY_REFRESH.min(refresh),
+            0 => refresh,
+            failures => backoff(failures).min(refresh),
+        };
+        self.world_due = later(now, wait);
+        self.seen = Some(face::seen(&observed));
+        self.world = Some(observed);
+    }
+
+    fn signalled(&mut self, signal: Signal, effects: &mut Vec<Effect>) {
+        let now = self.now;
+        match signal {
+            Signal::PodPending => {
+                self.batch = Some((self.batch.map_or(now, |(first, _)| first), now));
+                self.reaction = self.reaction.or(Some(now));
+            }
+            Signal::WorldChanged => self.world_due = self.world_due.min(now),
+            Signal::Pushed => self.git_due = self.git_due.min(now),
+            Signal::Message(message) => self.was_told(message, effects),
+            Signal::Request(request) => self.asked(request),
+            Signal::Gained => {
+                self.leader = true;
+                self.led_by = None;
+                // Whoever led before may have kept something since.
+                self.kept = None;
+                self.need = self.looks + 1;
+            }
+            Signal::Lost { holder } => {
+                self.leader = false;
+                self.led_by = holder;
+                self.away.clear();
+                self.messages.clear();
+                effects.push(Effect::Interrupt);
+            }
+            Signal::Shutdown => {
+                self.stopping = true;
+                effects.push(Effect::Interrupt);
+            }
+        }
+    }
+
+    fn asked(&mut self, request: Request) {
+        let now = self.now;
+        let digest = self.current.as_ref().map(|current| current.plan.capacity.digest.clone());
+        let instance = |state: &Self, address: &Address| {
+            let plan = &state.current.as_ref()?.plan;
+            let row = plan.resource_changes.iter().find(|row| row.address == *address)?;
+            row.change.before.as_ref()?.instance_id.clone()
+        };
+        let confirmed = match &request {
+            Request::Confirm { address, .. } => instance(self, address),
+            Request::Approve { .. }
+            | Request::Suspend { .. }
+            | Request::Resume { .. }
+            | Request::BreakGlass { .. }
+            | Request::Reset { .. } => None,
+        };
+        let Some(kept) = &mut self.kept else { return };
+        let since = now;
+        match request {
+            Request::Approve { digest, by } => kept.approved.push(Approved { digest, by, at: now }),
+            Request::Confirm { .. } => kept.confirmed.extend(confirmed),
+            Request::Suspend { reason, until, by } => {
+                kept.suspended = Some(Suspension { reason, until, since, by });
+            }
+            Request::Resume { .. } => kept.suspended = None,
+            Request::BreakGlass { reason, until, by } => {
+                let until = Some(until);
+                kept.break_glass = Some(Suspension { reason, until, since, by });
+            }
+            Request::Reset { breaker, by } => {
+                kept.breakers.retain(|latched| latched.name != breaker);
+                // Whoever resets it has seen what it latched for.
+                if breaker == super::allow::MASS_REMOVAL {
+                    let approved = digest.map(|digest| Approved { digest, by, at: now });
+                    kept.approved.extend(approved);
+                } else {
+                    kept.forgiven = Some(now);
+                    kept.quarantine.clear();
+                }
+            }
+        }
+        self.replan_at = now;
+    }
+}
+
+/// Notes a read that failed.
+fn failed(source: &mut SourceState, why: String, now: Timestamp) {
+    source.failures = source.failures.saturating_add(1);
+    let since = source.error.as_ref().map_or(now, |(_, since)| *since);
+    source.error = Some((why, since));
+}

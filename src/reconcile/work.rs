@@ -1,0 +1,520 @@
+//! From what is known to what is done: when to read, when to plan, what to carry out.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use jiff::{SignedDuration, Timestamp};
+
+use super::allow::{self, Circumstances, Verdict, allowed};
+use super::event::{Effect, Limits, Ticket};
+use super::kept::later;
+use super::state::{BUSY_REFRESH, Current, Lane, Planning, State};
+use super::status::{Held, Past};
+use super::view;
+use crate::fleet::Observed;
+use crate::ids::{Address, InstanceId, PoolName};
+use crate::manifest::Mode;
+use crate::plan::Plan;
+use crate::plan::wire::{Action, ResourceChange, RetireReason, WaveStep};
+
+/// Rounds in which a plan is made again without what is held back.
+const ROUNDS: u32 = 3;
+/// Most rows that are named one by one as not to change; with more, nothing that is there changes.
+const NAMED_MAX: usize = 32;
+/// Between two plans over a world that does not change: what has a time of its own may be due.
+const REPLAN: SignedDuration = SignedDuration::from_mins(5);
+/// Most plans that are carried out at the same time.
+const LANES: usize = 4;
+
+impl State {
+    /// Begins whatever is due.
+    pub(super) fn advance(&mut self, effects: &mut Vec<Effect>) {
+        if self.exited {
+            return;
+        }
+        if let Some(kept) = &mut self.kept {
+            kept.forget(self.now);
+        }
+        self.advance_away(effects);
+        self.read(effects);
+        if self.stopping {
+            if self.lanes.is_empty() && self.saving.is_none() {
+                self.exited = true;
+                effects.push(Effect::Exit);
+            }
+            return;
+        }
+        self.adopt_newer();
+        self.plan(effects);
+        self.steer(effects);
+        self.save(effects);
+        if self.start.once && self.is_at_rest() {
+            self.exited = true;
+            effects.push(Effect::Exit);
+            return;
+        }
+        let wake = self.next_moment();
+        self.wakes_at = Some(wake);
+        effects.push(Effect::Wake(wake));
+    }
+
+    fn read(&mut self, effects: &mut Vec<Effect>) {
+        let now = self.now;
+        if self.kept.is_none() && !self.recalling && now >= self.desk.at {
+            self.recalling = true;
+            effects.push(Effect::Recall);
+        }
+        if self.stopping {
+            return;
+        }
+        // What is served depends on what was kept.
+        if !self.reading && self.kept.is_some() && now >= self.git_due {
+            self.reading = true;
+            effects.push(Effect::ReadHead);
+        }
+        let burst = self.batch_due().is_some_and(|due| now >= due);
+        // What was seen before the last write ended, or failed to be seen, does not count.
+        let lacks = self.world_no < self.need && self.world_reads.failures == 0;
+        if !self.observing && (burst || lacks || now >= self.world_due) {
+            if burst {
+                self.batch = None;
+            }
+            self.observing = true;
+            self.looks += 1;
+            effects.push(Effect::Observe);
+        }
+    }
+
+    /// Returns when the pods that wait are looked at.
+    fn batch_due(&self) -> Option<Timestamp> {
+        let (first, last) = self.batch?;
+        let head = self.head.as_ref()?;
+        let (idle, most) = (head.controller.batch_idle, head.controller.batch_most);
+        Some(later(last, idle).min(later(first, most)))
+    }
+
+    /// Serves a newer commit once CI is done with it, or has not been for too long.
+    fn adopt_newer(&mut self) {
+        let Some((newer, until)) = &self.newer else { return };
+        let applied = self.kept.as_ref().and_then(|kept| kept.applied.as_ref());
+        let done = applied.is_some_and(|applied| applied.commit == newer.commit && applied.whole);
+        if done || self.now >= *until {
+            if let Some(kept) = &mut self.kept {
+                kept.served = Some(newer.commit.clone());
+            }
+            self.head = Some(Arc::clone(newer));
+            self.newer = None;
+            self.planned_since.clear();
+        }
+    }
+
+    /// Has a plan made where there is reason to.
+    fn plan(&mut self, effects: &mut Vec<Effect>) {
+        let (Some(head), Some(seen)) = (self.head.clone(), self.world.clone()) else { return };
+        let fresh =
+            self.world_no >= self.need && self.world_no == self.looks - u64::from(self.observing);
+        let launching = self.lanes.values().any(|lane| lane.launching);
+        if self.planning.is_some() || self.kept.is_none() || launching || !fresh {
+            return;
+        }
+        if self.lanes.len() >= LANES || self.unseen.missing().is_some() {
+            return;
+        }
+        let same = self.planned.as_ref().is_some_and(|(world, commit)| {
+            *commit == head.commit && (Arc::ptr_eq(world, &seen) || is_same(world, &seen))
+        });
+        if let Some((world, _)) = self.planned.as_mut().filter(|_| same) {
+            // Looked at once is enough.
+            *world = Arc::clone(&seen);
+        }
+        let known = self.settled.as_ref().is_none_or(|known| *known == self.going());
+        if same && known && self.now < self.replan_at {
+            return;
+        }
+        let going = self.going();
+        let mut world = view::planned_over(&seen, &self.unseen, &going);
+        if let Some(kept) = &self.kept {
+            world.exclusions.extend(kept.exclusions(self.now));
+            world.canonicalize();
+        }
+        // While a plan removes, what it is about is left to it; what is needed beside it is launched.
+        let limits = Limits { additive: !self.lanes.is_empty(), exclude: Vec::new() };
+        self.planned = Some((seen, head.commit.clone()));
+        self.replan_at = later(self.now, REPLAN);
+        self.settled = None;
+        self.begin_plan((Arc::new(world), going), limits, 0, effects);
+    }
+
+    fn begin_plan(
+        &mut self,
+        (world, going): (Arc<Observed>, BTreeSet<InstanceId>),
+        limits: Limits,
+        round: u32,
+        effects: &mut Vec<Effect>,
+    ) {
+        let Some(head) = &self.head else { return };
+        let commit = head.commit.clone();
+        let ticket = self.ticket();
+        let need = self.need;
+        let planning = Planning {
+            ticket,
+            world: Arc::clone(&world),
+            limits: limits.clone(),
+            round,
+            going,
+            need,
+        };
+        self.planning = Some(planning);
+        effects.push(Effect::Plan { ticket, commit, world, limits });
+    }
+
+    pub(super) fn was_planned(
+        &mut self,
+        (ticket, plan): (Ticket, Arc<Plan>),
+        took: SignedDuration,
+        effects: &mut Vec<Effect>,
+    ) {
+        let Some(planning) = self.planning.take() else { return };
+        self.count("plans.made", 1);
+        self.count("plan_millis", u64::try_from(took.as_millis()).unwrap_or(0));
+        let outdated = planning.need != self.need || planning.going != self.going();
+        if planning.ticket != ticket || outdated || self.kept.is_none() {
+            self.replan_at = self.now;
+            return;
+        }
+        let whole = planning.limits.is_none();
+        if whole {
+            self.becomes_current(&plan);
+        }
+        let verdicts = self.judge(&plan, whole);
+        let held: Vec<(Address, Held)> = verdicts
+            .iter()
+            .filter_map(|(address, verdict)| match verdict {
+                Verdict::Go => None,
+                Verdict::Hold(held) => Some((address.clone(), held.clone())),
+            })
+            .collect();
+        self.look_again_at(&held);
+        if verdicts.is_empty() {
+            self.count("reconciles.nothing", 1);
+            self.settled = Some(planning.going);
+            return;
+        }
+        if held.is_empty() {
+            self.begin_apply(plan, planning.going, effects);
+            return;
+        }
+        let waits = planning.world.pods.iter().any(view::is_waiting);
+        let some_go = held.len() < verdicts.len();
+        match tightened(&plan, &planning.limits, &held) {
+            Some(limits) if planning.round < ROUNDS && (some_go || waits) && self.may_act() => {
+                let over = (planning.world, planning.going);
+                self.begin_plan(over, limits, planning.round + 1, effects);
+            }
+            Some(_) | None => {
+                self.count("reconciles.held", 1);
+                self.settled = Some(planning.going);
+            }
+        }
+    }
+
+    fn may_act(&self) -> bool {
+        self.leader && self.mode() != Mode::Observe
+    }
+
+    fn becomes_current(&mut self, plan: &Arc<Plan>) {
+        let digest = &plan.capacity.digest;
+        let same = self.current.as_ref().filter(|c| c.plan.capacity.digest == *digest);
+        let since = same.map_or(self.now, |current| current.since);
+        if same.is_none() {
+            self.count("plans.changed", 1);
+        }
+        let going: BTreeSet<InstanceId> = retired(plan).filter_map(instance).collect();
+        // What a plan with errors leaves alone it has not forgiven.
+        if !plan.errored {
+            self.planned_since.retain(|id, _| going.contains(id));
+            for id in going {
+                self.planned_since.entry(id).or_insert(self.now);
+            }
+        }
+        self.current = Some(Current { plan: Arc::clone(plan), since, held: BTreeMap::new() });
+    }
+
+    /// Judges the changes of a plan, and latches what it has to.
+    fn judge(&mut self, plan: &Plan, whole: bool) -> Vec<(Address, Verdict)> {
+        let now = self.now;
+        let wanted: BTreeSet<PoolName> =
+            launched(plan).filter_map(|row| row.change.after.as_ref()?.pool.clone()).collect();
+        if let Some(kept) = &mut self.kept {
+            kept.judge_launches(&wanted, now);
+        }
+        let Some(with) = self.circumstances() else { return Vec::new() };
+        let mass = allow::mass_removal(plan, &with.borrow()).filter(|_| whole && self.may_act());
+        if let (Some(why), Some(kept)) = (mass, &mut self.kept) {
+            kept.latch(allow::MASS_REMOVAL, why, now);
+        }
+        let Some(with) = self.circumstances() else { return Vec::new() };
+        let verdicts = allowed(plan, &with.borrow(), now);
+        if let Some(current) = self.current.as_mut().filter(|_| whole) {
+            let held = verdicts.iter().filter_map(|(address, verdict)| match verdict {
+                Verdict::Go => None,
+                Verdict::Hold(held) => Some((address.clone(), allow::says(held.clone()))),
+            });
+            current.held = held.collect();
+        }
+        verdicts
+    }
+
+    fn circumstances(&self) -> Option<Gathered<'_>> {
+        let world = self.world.as_ref()?;
+        let nodes = world.nodes.values().filter(|node| !node.is_fargate());
+        let unready = nodes.clone().filter(|node| !node.ready).count();
+        Some(Gathered {
+            state: self,
+            kept: self.kept.as_ref()?,
+            head: self.head.as_ref()?,
+            nodes: u32::try_from(nodes.count()).unwrap_or(u32::MAX),
+            unready: u32::try_from(unready).unwrap_or(u32::MAX),
+            under_way: self.lanes.values().flat_map(|lane| lane.addresses.clone()).collect(),
+        })
+    }
+
+    /// Plans again when the first of the holds ends by itself.
+    fn look_again_at(&mut self, held: &[(Address, Held)]) {
+        let ends = held.iter().filter_map(|(_, held)| match held {
+            Held::Window { opens } => *opens,
+            Held::LaunchBudget { next, .. } | Held::RemovalBudget { next, .. } => Some(*next),
+            Held::Settling { until }
+            | Held::BackingOff { until }
+            | Held::Quarantined { until, .. } => Some(*until),
+            Held::Suspended { until, .. } => *until,
+            Held::NotLeader
+            | Held::Mode { .. }
+            | Held::NotApplyable { .. }
+            | Held::NotApproved { .. }
+            | Held::NotConfirmed { .. }
+            | Held::MassUnready { .. }
+            | Held::Breaker { .. }
+            | Held::Together { .. }
+            | Held::UnderWay => None,
+        });
+        if let Some(first) = ends.min() {
+            // Not at once: what is held still would be held again.
+            let soonest = later(self.now, SignedDuration::from_secs(1));
+            self.replan_at = self.replan_at.min(first.max(soonest));
+        }
+    }
+
+    fn begin_apply(
+        &mut self,
+        plan: Arc<Plan>,
+        going: BTreeSet<InstanceId>,
+        effects: &mut Vec<Effect>,
+    ) {
+        let approved = self.circumstances().and_then(|with| allow::approval(&plan, &with.borrow()));
+        let (Some(head), Some(approved)) = (self.head.clone(), approved) else { return };
+        if self.stopping {
+            return;
+        }
+        let ticket = self.ticket();
+        let addresses: BTreeSet<Address> =
+            plan.capacity.waves.iter().flat_map(|wave| wave.addresses.clone()).collect();
+        let removes = retired(&plan).next().is_some();
+        let cost = &plan.capacity.cost;
+        let past = Past {
+            plan_id: plan.capacity.plan_id.clone(),
+            digest: plan.capacity.digest.clone(),
+            commit: head.commit.clone(),
+            approved,
+            started_at: self.now,
+            ended_at: self.now,
+            receipt: None,
+            refused: None,
+            outcomes: BTreeMap::new(),
+            hourly_before: cost.hourly_before,
+            hourly_after: cost.hourly_after,
+        };
+        let launches = u64::try_from(launched(&plan).count()).unwrap_or(u64::MAX);
+        self.count("launches.asked", launches);
+        if let Some(since) = self.reaction.take().filter(|_| launches > 0) {
+            let waited = self.now.duration_since(since).as_millis();
+            self.count("pending.reactions", 1);
+            self.count("pending.reaction_millis", u64::try_from(waited).unwrap_or(0));
+        }
+        let lane = Lane { plan: Arc::clone(&plan), addresses, past, removes, launching: true };
+        self.lanes.insert(ticket, lane);
+        let (commit, without) = (head.commit.clone(), going.into_iter().collect());
+        effects.push(Effect::Apply { ticket, commit, plan, without, waits: removes });
+    }
+
+    fn save(&mut self, effects: &mut Vec<Effect>) {
+        if !self.leader || self.saving.is_some() || self.now < self.desk.at {
+            return;
+        }
+        let going = self.leaving();
+        let Some(kept) = &mut self.kept else { return };
+        kept.going = going;
+        if self.saved.as_ref() != Some(kept) {
+            self.saving = Some(kept.clone());
+            effects.push(Effect::Save(Box::new(kept.clone())));
+        }
+    }
+
+    /// Returns whether everything that is to survive has been kept.
+    pub(super) fn is_saved(&self) -> bool {
+        let going = self.leaving();
+        self.saved.as_ref().is_some_and(|saved| saved.going == going)
+    }
+
+    /// Returns whether nothing is left to do: what was read is planned, and what may be done is done.
+    fn is_at_rest(&self) -> bool {
+        let quiet = self.lanes.is_empty()
+            && self.planning.is_none()
+            && !self.observing
+            && self.away.is_empty()
+            && self.saving.is_none();
+        // What only waits for a time to pass is waited for.
+        let held = self.current.iter().flat_map(|current| current.held.values());
+        let mut held = held.map(|held| &held.why);
+        let passes = held.any(|held| {
+            matches!(
+                held,
+                Held::Settling { .. }
+                    | Held::RemovalBudget { .. }
+                    | Held::LaunchBudget { .. }
+                    | Held::BackingOff { .. }
+            )
+        });
+        let unread = self.git.error.is_some();
+        quiet && (unread || (self.settled.is_some() && self.world_no >= self.need && !passes))
+    }
+
+    fn next_moment(&self) -> Timestamp {
+        let mut next = later(self.now, REPLAN);
+        if !self.reading && self.kept.is_some() {
+            next = next.min(self.git_due);
+        }
+        if !self.observing {
+            next = next.min(self.world_due).min(self.batch_due().unwrap_or(next));
+        }
+        if self.planning.is_none() && self.world.is_some() && self.head.is_some() {
+            next = next.min(self.replan_at);
+        }
+        if (self.kept.is_none() && !self.recalling) || self.desk.at > self.now {
+            next = next.min(self.desk.at);
+        }
+        if let Some((_, until)) = &self.newer {
+            next = next.min(*until);
+        }
+        if !self.away.is_empty() {
+            next = next.min(later(self.now, BUSY_REFRESH));
+        }
+        // A moment that has passed and led to nothing leads to nothing again at once.
+        if next <= self.now { later(self.now, SignedDuration::from_secs(1)) } else { next }
+    }
+}
+
+/// What [`Circumstances`] borrow from.
+struct Gathered<'a> {
+    state: &'a State,
+    kept: &'a super::kept::Kept,
+    head: &'a super::event::Head,
+    nodes: u32,
+    unready: u32,
+    under_way: BTreeSet<Address>,
+}
+
+impl Gathered<'_> {
+    fn borrow(&self) -> Circumstances<'_> {
+        let state = self.state;
+        Circumstances {
+            leader: state.leader,
+            mode: state.mode(),
+            head: self.head,
+            kept: self.kept,
+            nodes: self.nodes,
+            unready: self.unready,
+            under_way: &self.under_way,
+            removing: state.lanes.values().any(|lane| lane.removes),
+            removes_after: state.removes.at,
+            launches_after: state.launches.at,
+            planned_since: &state.planned_since,
+        }
+    }
+}
+
+/// Returns whether two looks show the same world, whenever they were taken.
+fn is_same(a: &Observed, b: &Observed) -> bool {
+    let same = |a: &Observed, b: &Observed| {
+        a.sources == b.sources
+            && a.instances == b.instances
+            && a.nodes == b.nodes
+            && a.pods == b.pods
+            && a.workloads == b.workloads
+            && a.groups == b.groups
+    };
+    same(a, b)
+        && a.templates == b.templates
+        && a.storage == b.storage
+        && a.exclusions == b.exclusions
+        && a.reservations == b.reservations
+        && a.fargate_profiles == b.fargate_profiles
+        && a.scaling == b.scaling
+}
+
+/// Returns the limits under which a plan leaves out what is held back; `None` where they are as tight
+/// already.
+fn tightened(plan: &Plan, limits: &Limits, held: &[(Address, Held)]) -> Option<Limits> {
+    let rows: BTreeMap<&Address, &ResourceChange> =
+        plan.resource_changes.iter().map(|row| (&row.address, row)).collect();
+    let stands =
+        |address: &Address| rows.get(address).is_some_and(|row| row.change.before.is_some());
+    let (there, coming): (Vec<&Address>, Vec<&Address>) =
+        held.iter().map(|(address, _)| address).partition(|address| stands(address));
+    let mut next = limits.clone();
+    // Rows of nodes that are there, one by one while they are few; else all of them stay.
+    if !there.is_empty() {
+        next.additive |= there.len() > NAMED_MAX || !limits.exclude.is_empty();
+    }
+    if !next.additive {
+        next.exclude.extend(there.into_iter().cloned());
+    }
+    next.exclude.extend(coming.into_iter().cloned());
+    next.exclude.sort();
+    next.exclude.dedup();
+    (next != *limits).then_some(next)
+}
+
+fn of_step(plan: &Plan, step: WaveStep) -> impl Iterator<Item = &ResourceChange> {
+    let waves = plan.capacity.waves.iter().filter(move |wave| wave.step == step);
+    let addresses: BTreeSet<&Address> = waves.flat_map(|wave| &wave.addresses).collect();
+    plan.resource_changes.iter().filter(move |row| addresses.contains(&row.address))
+}
+
+/// Returns the rows of a plan that launch something.
+pub(super) fn launched(plan: &Plan) -> impl Iterator<Item = &ResourceChange> {
+    of_step(plan, WaveStep::Launch).filter(|row| row.change.actions.contains(&Action::Create))
+}
+
+/// Returns the rows of a plan of which something goes.
+pub(super) fn retired(plan: &Plan) -> impl Iterator<Item = &ResourceChange> {
+    of_step(plan, WaveStep::Retire)
+}
+
+/// Returns the machine that a row stands for now.
+pub(super) fn instance(row: &ResourceChange) -> Option<InstanceId> {
+    row.change.before.as_ref()?.instance_id.clone()
+}
+
+/// Returns a reason to go as counters name it.
+pub(super) fn kind_of(because: &RetireReason) -> &'static str {
+    match because {
+        RetireReason::Empty { .. } => "empty",
+        RetireReason::Underutilized { .. } => "underutilized",
+        RetireReason::Surplus { .. } => "surplus",
+        RetireReason::PoolRemoved => "pool-removed",
+        RetireReason::Drifted { .. } => "drifted",
+        RetireReason::Expired { .. } => "expired",
+        RetireReason::Requested => "requested",
+    }
+}

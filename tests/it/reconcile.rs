@@ -1,0 +1,42 @@
+//! The loop in its simulation: the incidents, and some seeds; `cargo bench --bench seeds` runs them all.
+
+use crate::seeds::files::catalog;
+use crate::seeds::incidents;
+use crate::seeds::story::tell;
+
+/// Incidents run side by side in so many tests.
+const TESTS: usize = 3;
+
+fn incidents(turn: usize) {
+    let catalog = catalog();
+    let mine = incidents::ALL.iter().skip(turn).step_by(TESTS);
+    let wrong: Vec<String> = mine
+        .filter_map(|(name, story)| story(&catalog).err().map(|why| format!("{name}: {why}")))
+        .collect();
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn what_went_wrong_with_others_does_not_here_1() {
+    incidents(0);
+}
+
+#[test]
+fn what_went_wrong_with_others_does_not_here_2() {
+    incidents(1);
+}
+
+#[test]
+fn what_went_wrong_with_others_does_not_here_3() {
+    incidents(2);
+}
+
+#[test]
+fn whatever_breaks_the_fleet_comes_to_rest_once_it_is_mended() {
+    let catalog = catalog();
+    for seed in 0..6 {
+        if let Err(why) = tell(seed, &catalog).end {
+            panic!("seed {seed}: {why}; cargo bench --bench seeds -- --replay {seed}");
+        }
+    }
+}

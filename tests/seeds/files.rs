@@ -1,0 +1,266 @@
+//! What the repository of the simulation holds.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use fleetwright::catalog::Catalog;
+use fleetwright::demand::{DemandMode, ShapeContext, shape_of};
+use fleetwright::engine::{self, Inputs, Scope};
+use fleetwright::fleet::Observed;
+use fleetwright::manifest::{self, Desired, Fleet, Scale, Tree, TreeFile, read_fleet};
+use fleetwright::plan::wire::{Base, BaseWorld};
+use fleetwright::plan::{Pinned, Plan};
+use fleetwright::reconcile::{Head, Limits, Planner};
+use fleetwright::sim::{DeliveredWorkload, Delivery, ShapeOf};
+use fleetwright::solve::Settings;
+use fleetwright::storage::Storage;
+
+/// The types that pools may use: few, so that plans are cheap.
+const TYPES: [&str; 4] = ["m5.large", "m5.xlarge", "c5.large", "r5.large"];
+
+const POOLS: &str = r"
+apiVersion: karpenter.sh/v1
+kind: NodePool
+metadata: { name: web }
+spec:
+  template:
+    spec:
+      requirements:
+      - { key: node.kubernetes.io/instance-type, operator: In, values: [m5.large, m5.xlarge, c5.large, r5.large] }
+      - { key: karpenter.sh/capacity-type, operator: In, values: [on-demand, spot] }
+      nodeClassRef: { group: karpenter.k8s.aws, kind: EC2NodeClass, name: web }
+---
+apiVersion: karpenter.k8s.aws/v1
+kind: EC2NodeClass
+metadata: { name: web }
+spec:
+  role: web
+  amiSelectorTerms: [{ alias: al2023@v20260901 }]
+  subnetSelectorTerms: [{ tags: { x: z } }]
+  securityGroupSelectorTerms: [{ tags: { x: z } }]
+";
+
+/// A commit of the repository.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Commit {
+    /// How many replicas of each workload.
+    pub(crate) replicas: BTreeMap<String, u32>,
+    /// The image of the nodes.
+    pub(crate) image: String,
+    /// Least pods that must serve of `api`, where a budget protects it.
+    pub(crate) budget: Option<String>,
+    /// More of `spec.controller`.
+    pub(crate) controller: String,
+    /// More of `spec.apply`.
+    pub(crate) apply: String,
+}
+
+impl Default for Commit {
+    fn default() -> Self {
+        Self {
+            replicas: [("api".to_owned(), 4), ("jobs".to_owned(), 2)].into(),
+            image: "al2023@v20260901".to_owned(),
+            budget: None,
+            controller: "removals: { most: 100% }, massRemoval: 100%".to_owned(),
+            apply: String::new(),
+        }
+    }
+}
+
+impl Commit {
+    /// Returns the same commit with another number of replicas.
+    #[must_use]
+    pub(crate) fn with(mut self, workload: &str, replicas: u32) -> Self {
+        self.replicas.insert(workload.to_owned(), replicas);
+        self
+    }
+
+    fn files(&self) -> Tree {
+        let fleet = format!(
+            "apiVersion: fleetwright.dev/v1\nkind: Fleet\nmetadata: {{ name: test }}\nspec:\n  \
+             cluster: {{ name: test, region: us-east-1, zones: [us-east-1a, us-east-1b] }}\n  \
+             apply: {{ {} }}\n  controller: {{ mode: full, {} }}\n",
+            self.apply, self.controller
+        );
+        let workload = |(name, replicas): (&String, &u32)| {
+            format!(
+                "---\napiVersion: apps/v1\nkind: Deployment\nmetadata: {{ name: {name}, namespace: \
+                 web }}\nspec:\n  replicas: {replicas}\n  selector: {{ matchLabels: {{ app: {name} }} \
+                 }}\n  template:\n    metadata: {{ labels: {{ app: {name} }} }}\n    spec:\n      \
+                 containers:\n      - {{ name: main, image: x, resources: {{ requests: {{ cpu: 700m, \
+                 memory: 1Gi }} }} }}\n"
+            )
+        };
+        let budget = self.budget.iter().map(|least| {
+            format!(
+                "---\napiVersion: policy/v1\nkind: PodDisruptionBudget\nmetadata: {{ name: api, \
+                 namespace: web }}\nspec:\n  minAvailable: {least}\n  selector: {{ matchLabels: {{ \
+                 app: api }} }}\n"
+            )
+        });
+        let workloads: Vec<String> = self.replicas.iter().map(workload).chain(budget).collect();
+        let workloads = workloads.concat();
+        let pools = POOLS.replace("al2023@v20260901", &self.image);
+        let file = |path: &str, text: String| TreeFile {
+            path: path.into(),
+            content: Ok(text.into_bytes().into()),
+        };
+        let files = vec![
+            file("fleetwright.yaml", fleet),
+            file("pools.yaml", pools),
+            file("workloads.yaml", workloads),
+        ];
+        Tree { files }
+    }
+}
+
+/// A commit, read.
+pub(crate) struct Files {
+    /// The name of the commit.
+    pub(crate) name: String,
+    /// Its settings.
+    pub(crate) fleet: Fleet,
+    /// What it asks for.
+    pub(crate) desired: Rc<Desired>,
+    /// What can be had.
+    pub(crate) catalog: Rc<Catalog>,
+}
+
+impl Files {
+    /// Reads a commit, with what can be had.
+    ///
+    /// # Panics
+    /// Where the commit has problems: those of the simulation have none.
+    #[must_use]
+    pub(crate) fn read(commit: &Commit, number: usize, catalog: &Rc<Catalog>) -> Rc<Self> {
+        let tree = commit.files();
+        let (fleet, problems) = read_fleet(&tree);
+        assert!(problems.is_empty(), "{problems:#?}");
+        let desired = manifest::read(&tree, &fleet);
+        assert!(desired.problems.is_empty(), "{:#?}", desired.problems);
+        Rc::new(Self {
+            name: format!("{number:040x}"),
+            fleet,
+            desired: Rc::new(desired),
+            catalog: Rc::clone(catalog),
+        })
+    }
+
+    /// Returns what is read of the commit beside what plans are made from.
+    #[must_use]
+    pub(crate) fn head(&self) -> Head {
+        Head {
+            commit: self.name.clone(),
+            controller: self.fleet.controller.clone(),
+            guard: self.fleet.guard.clone(),
+            rests: BTreeMap::new(),
+            problems: 0,
+        }
+    }
+
+    /// Returns what a delivery tool brings the world to.
+    #[must_use]
+    pub(crate) fn delivery(&self) -> Delivery {
+        let workloads = self.desired.workloads.values().map(|workload| {
+            let replicas = match workload.scale {
+                Scale::Replicas(count) => count,
+                Scale::PerNode
+                | Scale::Job { .. }
+                | Scale::CronJob { .. }
+                | Scale::ScaledJob(_)
+                | Scale::Buffer(_) => 0,
+            };
+            let template = Arc::clone(&workload.template);
+            (workload.id.clone(), DeliveredWorkload { replicas, first_ordinal: 0, template })
+        });
+        Delivery {
+            workloads: workloads.collect(),
+            budgets: self.desired.disruption_budgets.clone(),
+            namespaces: self.desired.namespaces.clone(),
+            storage: Storage::default(),
+            groups: Vec::new(),
+            fargate_profiles: BTreeMap::new(),
+        }
+    }
+
+    /// Returns how pods of the world are shaped.
+    #[must_use]
+    pub(crate) fn shapes(self: &Rc<Self>) -> ShapeOf {
+        let files = Rc::clone(self);
+        Rc::new(move |namespace, template| {
+            shape_of(namespace, template, &ShapeContext::of(&files.desired))
+        })
+    }
+}
+
+/// Returns what can be had in the simulation.
+///
+/// # Panics
+/// Where the embedded catalogue has no such region.
+#[must_use]
+pub(crate) fn catalog() -> Rc<Catalog> {
+    let mut catalog = Catalog::load(&"us-east-1".into(), &[]).expect("the region is embedded");
+    catalog.types.retain(|name, _| TYPES.contains(&name.as_str()));
+    Rc::new(catalog)
+}
+
+/// Makes plans from a commit.
+pub(crate) struct Plans {
+    /// The commit.
+    pub(crate) files: Rc<Files>,
+}
+
+impl Plans {
+    fn inputs<'a>(&'a self, observed: &'a Observed, scope: Scope) -> Inputs<'a> {
+        Inputs {
+            desired: &self.files.desired,
+            observed,
+            catalog: &self.files.catalog,
+            base: Base {
+                path: "repository".to_owned(),
+                directory: None,
+                repository: None,
+                commit: Some(self.files.name.clone()),
+                tree: format!("sha256:{}", self.files.name),
+                dirty: false,
+                rendered: Vec::new(),
+                world: BaseWorld {
+                    name: "sim:world".to_owned(),
+                    cluster: observed.cluster.clone(),
+                    taken_at: observed.taken_at,
+                    sources: observed.sources.clone(),
+                },
+                demand: DemandMode::Live,
+                preconditions: Vec::new(),
+                guard: None,
+                judged_by: Vec::new(),
+            },
+            at: observed.taken_at,
+            demand: DemandMode::Live,
+            is_forecast: false,
+            scope,
+            settings: Settings {
+                workers: Some(std::num::NonZeroUsize::MIN),
+                ..Settings::default()
+            },
+        }
+    }
+}
+
+impl Planner for Plans {
+    async fn plan(&self, world: Arc<Observed>, limits: Limits) -> Plan {
+        let Limits { additive, exclude } = limits;
+        let exclude = exclude.iter().map(ToString::to_string).collect();
+        let scope = Scope { exclude, additive, ..Scope::default() };
+        engine::plan(&self.inputs(&world, scope))
+    }
+
+    fn pinned(&self, plan: &Plan, world: &Observed) -> Pinned {
+        engine::pinned(&self.inputs(world, Scope::default()), plan)
+    }
+
+    fn catalog(&self) -> &Catalog {
+        &self.files.catalog
+    }
+}

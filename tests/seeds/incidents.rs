@@ -1,0 +1,438 @@
+//! What went wrong with others, each as a story with a name: what happened there must not happen here.
+
+use std::rc::Rc;
+
+use fleetwright::catalog::Catalog;
+use fleetwright::ids::InstanceId;
+use fleetwright::pod::{Taint, TaintEffect};
+use fleetwright::reconcile::Request;
+use fleetwright::sim::Unavailable;
+use jiff::SignedDuration;
+
+use super::files::Commit;
+use super::outside::Faults;
+use super::run::Run;
+
+/// How a story ends.
+pub(crate) type End = Result<(), String>;
+/// A story.
+pub(crate) type Story = fn(&Rc<Catalog>) -> End;
+
+const MINUTE: SignedDuration = SignedDuration::from_mins(1);
+
+fn minutes(n: i64) -> SignedDuration {
+    SignedDuration::from_mins(n)
+}
+
+fn is(what: bool, why: impl FnOnce() -> String) -> End {
+    if what { Ok(()) } else { Err(why()) }
+}
+
+/// The stories, by the incident that each retells.
+pub(crate) const ALL: &[(&str, Story)] = &[
+    ("a commit becomes nodes, and zero replicas none", commit_becomes_nodes),
+    ("argo-cd-18480: what cannot be read removes nothing", unreadable_removes_nothing),
+    ("argo-cd-18480: pods that are not listed are not gone", partial_reads_remove_nothing),
+    ("karpenter-1040: a pool that is gone from Git goes at the pace of its budget", pool_removed),
+    ("karpenter-2821: a node that never suits its pod is not bought again and again", taint_adder),
+    ("cluster-autoscaler-4095: a machine that never joins is ended once", never_joins),
+    ("core-3198: what is sold out is left out, and asked for ever less often", sold_out),
+    ("karpenter-549: machines of a process that died are found again", dies_while_launching),
+    ("karpenter-oci-97: a reply that is lost launches nothing twice", lost_replies),
+    (
+        "kubernetes-67651: of two replicas one writes, even where the other wakes up late",
+        two_replicas,
+    ),
+    ("core-1776: a budget that never yields ends in an uncordoned node", budget_never_yields),
+    ("core-3185: pods that come while a node is chosen keep it", pods_come_to_empty_node),
+    ("karpenter-5400: a warning is served ahead of all else", interruption),
+    ("karpenter-5400: ten thousand messages and more are drained, and none is lost", many_messages),
+    ("karpenter-9226: what EC2 took back is no ghost", reclaimed_at_once),
+    ("core-2077: a node that is stuck holds up no other", stuck_node),
+    ("karpenter-9175: a storm of throttling is answered with patience", throttled),
+    ("controllers at midnight: a clock that jumps stops nothing", clock_jumps),
+    ("karpenter-5373: a restart changes nothing", restart_changes_nothing),
+    ("karpenter-6211: an image that changes rolls within the budget, replaced first", image_drifts),
+    ("fail static: with Kubernetes gone nothing is removed", kubernetes_gone),
+    ("mass unready: with half of the fleet broken nothing is removed", mass_unready),
+    ("mass removal: a plan that empties the fleet waits for a person", mass_removal),
+    ("atlantis-5955: with spec.apply.by ci a merge waits for its receipt", ci_applies),
+    ("suspended: nothing is begun until it ends by itself", suspended),
+    ("an order to end leaves nothing half done", ends_in_order),
+];
+
+fn settled(catalog: &Rc<Catalog>, seed: u64, commit: Commit) -> Result<Run, String> {
+    let mut run = Run::new(seed, commit, catalog);
+    run.comes_to_rest(minutes(10)).map_err(|why| format!("at the beginning: {why}"))?;
+    Ok(run)
+}
+
+fn commit_becomes_nodes(catalog: &Rc<Catalog>) -> End {
+    let mut run = settled(catalog, 1, Commit::default())?;
+    let before = run.machines().len();
+    is(before > 0, || "there is no machine".to_owned())?;
+    run.commit(|commit| commit.with("api", 12));
+    run.comes_to_rest(minutes(10))?;
+    is(run.machines().len() > before, || "nothing was launched".to_owned())?;
+    run.commit(|commit| commit.with("api", 0).with("jobs", 0));
+    run.comes_to_rest(minutes(20))?;
+    is(run.machines().is_empty(), || format!("{} machines are left", run.machines().len()))
+}
+
+fn unreadable_removes_nothing(catalog: &Rc<Catalog>) -> End {
+    let mut run = settled(catalog, 2, Commit::default().with("api", 8))?;
+    let before = run.machines().len();
+    run.faults(Faults { git: true, ..Faults::default() });
+    run.pass(minutes(30));
+    run.well()?;
+    is(run.machines().len() == before, || "machines went".to_owned())?;
+    let status = run.status().ok_or("nobody lives")?;
+    is(status.repository.reads.error.is_some(), || "the error is not told".to_owned())?;
+    // A process that begins then knows of nothing that it could remove.
+    run.kill(0);
+    run.start(0);
+    run.pass(minutes(10));
+    is(run.machines().len() == before, || "machines went after a restart".to_owned())?;
+    run.faults(Faults::default());
+    run.comes_to_rest(minutes(10))?;
+    is(run.machines().len() == before, || "machines went once it was back".to_owned())
+}
+
+fn partial_reads_remove_nothing(catalog: &Rc<Catalog>) -> End {
+    let mut run = settled(catalog, 3, Commit::default().with("api", 8))?;
+    let before = run.machines().len();
+    run.faults(Faults { partial: 700, ..Faults::default() });
+    run.pass(minutes(20));
+    run.well()?;
+    let after = run.machines().len();
+    is(after == before, || format!("{after} machines of {before} are left"))
+}
+
+fn pool_removed(catalog: &Rc<Catalog>) -> End {
+    let slow = "removals: { most: 1, within: 3m }, massRemoval: 100%".to_owned();
+    let commit = Commit { controller: slow, ..Commit::default().with("api", 20) };
+    let mut run = settled(catalog, 4, commit)?;
+    let before = run.machines().len();
+    is(before >= 3, || format!("only {before} machines"))?;
+    run.commit(|commit| commit.with("api", 0).with("jobs", 0));
+    run.pass(minutes(5));
+    run.well()?;
+    let gone = before - run.machines().len();
+    is(gone <= 3, || format!("{gone} machines went within 5 minutes"))?;
+    run.comes_to_rest(minutes(60))
+}
+
+fn taint_adder(catalog: &Rc<Catalog>) -> End {
+    let mut run = Run::new(5, Commit::default(), catalog);
+    // Karpenter's chaos test: somebody taints every new node.
+    for _ in 0..300 {
+        run.pass(SignedDuration::from_secs(1));
+        let nodes: Vec<_> = run.shared.world.view().nodes().values().cloned().collect();
+        for mut node in nodes.into_iter().filter(|node| node.taints.is_empty()) {
+            let (key, effect) = ("chaos".into(), TaintEffect::NoExecute);
+            node.taints.push(Taint { key, value: "true".into(), effect });
+            run.shared.world.change_node(&node);
+        }
+    }
+    run.well()?;
+    let launched = run.checks.borrow().most_launches(minutes(5));
+    // Karpenter's own test allows 35.
+    is(launched <= 8, || format!("{launched} machines within 5 minutes"))
+}
+
+fn never_joins(catalog: &Rc<Catalog>) -> End {
+    let mut run = Run::new(6, Commit::default(), catalog);
+    run.until(minutes(5), |run| !run.machines().is_empty());
+    let silent: Vec<InstanceId> = run.machines().iter().map(|machine| machine.id.clone()).collect();
+    for id in &silent {
+        run.shared.world.silence(id);
+    }
+    run.comes_to_rest(minutes(40))?;
+    let left = run.machines().iter().filter(|machine| silent.contains(&machine.id)).count();
+    is(left == 0, || format!("{left} machines that never joined are left"))
+}
+
+fn sold_out(catalog: &Rc<Catalog>) -> End {
+    let mut run = Run::new(7, Commit::default(), catalog);
+    run.shared.world.set_unavailable(vec![Unavailable::default()]);
+    run.pass(minutes(20));
+    run.well()?;
+    let asked = run.shared.asked.borrow().len();
+    is(asked < 300, || format!("{asked} calls within 20 minutes"))?;
+    run.shared.world.set_unavailable(Vec::new());
+    run.comes_to_rest(minutes(70))
+}
+
+fn dies_while_launching(catalog: &Rc<Catalog>) -> End {
+    for (n, millis) in (0..40).map(|n| (n, 100 * n)) {
+        let mut run = Run::new(100 + n, Commit::default().with("api", 10), catalog);
+        run.pass(SignedDuration::from_millis(i64::try_from(millis).unwrap_or(0)));
+        run.kill(0);
+        run.pass(SignedDuration::from_secs(20));
+        run.start(0);
+        run.comes_to_rest(minutes(30)).map_err(|why| format!("died after {millis} ms: {why}"))?;
+    }
+    Ok(())
+}
+
+fn lost_replies(catalog: &Rc<Catalog>) -> End {
+    let mut run = Run::new(8, Commit::default().with("api", 10), catalog);
+    run.faults(Faults { lost: 500, ..Faults::default() });
+    run.pass(minutes(10));
+    run.faults(Faults::default());
+    run.comes_to_rest(minutes(30))
+}
+
+fn two_replicas(catalog: &Rc<Catalog>) -> End {
+    let mut run = settled(catalog, 9, Commit::default())?;
+    run.start(1);
+    for n in 0..6 {
+        run.commit(|commit| commit.with("api", 4 + 3 * (n % 3)));
+        run.pass(SignedDuration::from_secs(3));
+        let leads = run.shared.lease.get().map_or(0, |(by, _)| by);
+        run.pause(leads, SignedDuration::from_secs(100));
+        run.pass(minutes(4));
+        run.well()?;
+    }
+    run.comes_to_rest(minutes(30))
+}
+
+fn budget_never_yields(catalog: &Rc<Catalog>) -> End {
+    let commit = Commit { budget: Some("100%".to_owned()), ..Commit::default().with("api", 8) };
+    let mut run = settled(catalog, 10, commit)?;
+    run.commit(|commit| Commit { image: "al2023@v20261001".to_owned(), ..commit });
+    run.pass(minutes(40));
+    run.well()?;
+    let observed = run.observed();
+    let running = observed.pods.iter().filter(|pod| pod.is_active() && pod.node.is_some()).count();
+    is(running == 10, || format!("{running} pods run"))
+}
+
+fn pods_come_to_empty_node(catalog: &Rc<Catalog>) -> End {
+    let mut run = settled(catalog, 11, Commit::default().with("api", 10))?;
+    for n in 0..8 {
+        run.commit(|commit| commit.with("api", 2));
+        run.pass(SignedDuration::from_secs(50 + 4 * n));
+        run.commit(|commit| commit.with("api", 10));
+        run.pass(minutes(4));
+        run.well()?;
+    }
+    run.comes_to_rest(minutes(30))
+}
+
+fn interruption(catalog: &Rc<Catalog>) -> End {
+    let mut run = settled(catalog, 12, Commit::default().with("api", 8))?;
+    let taken = run.machines().first().map(|machine| machine.id.clone()).ok_or("no machine")?;
+    run.warn(&taken);
+    let cordoned = |run: &Run| run.observed().node_of(&taken).is_none_or(|node| node.unschedulable);
+    let soon = run.until(SignedDuration::from_secs(5), cordoned);
+    run.well()?;
+    is(soon, || "it was not cordoned within 5 seconds".to_owned())?;
+    run.pass(SignedDuration::from_secs(110));
+    let observed = run.observed();
+    let on = |node: &fleetwright::fleet::Node| {
+        observed
+            .pods
+            .iter()
+            .filter(|p| p.is_active() && p.node.as_ref() == Some(&node.name))
+            .count()
+    };
+    let left = observed.node_of(&taken).map_or(0, on);
+    is(left == 0, || format!("{left} pods were on it to the end"))?;
+    run.shared.world.reclaim(&taken);
+    run.comes_to_rest(minutes(15))?;
+    is(run.shared.queue.borrow().is_empty(), || "the message is still there".to_owned())
+}
+
+fn many_messages(catalog: &Rc<Catalog>) -> End {
+    let mut run = settled(catalog, 13, Commit::default())?;
+    for n in 0..15_000 {
+        let detail = format!(r#"{{"instance-id":"i-{n:017x}","state":"terminated"}}"#);
+        run.message("EC2 Instance State-change Notification", "aws.ec2", &detail);
+    }
+    let drained = run.until(minutes(10), |run| run.shared.queue.borrow().is_empty());
+    run.well()?;
+    is(drained, || format!("{} messages are left", run.shared.queue.borrow().len()))?;
+    let acknowledged = run.status().and_then(|s| s.counters.get("messages.acknowledged").copied());
+    is(acknowledged >= Some(15_000), || format!("{acknowledged:?} were acknowledged"))?;
+    run.comes_to_rest(minutes(10))
+}
+
+fn reclaimed_at_once(catalog: &Rc<Catalog>) -> End {
+    let mut run = settled(catalog, 14, Commit::default().with("api", 8))?;
+    let taken = run.machines().first().map(|machine| machine.id.clone()).ok_or("no machine")?;
+    run.shared.world.reclaim(&taken);
+    run.comes_to_rest(minutes(10))?;
+    let status = run.status().ok_or("nobody lives")?;
+    is(status.going.is_empty(), || "a machine that is gone still goes".to_owned())
+}
+
+fn stuck_node(catalog: &Rc<Catalog>) -> End {
+    let commit = Commit { budget: Some("100%".to_owned()), ..Commit::default().with("api", 4) };
+    let mut run = settled(catalog, 15, commit)?;
+    run.commit(|commit| Commit { image: "al2023@v20261001".to_owned(), ..commit });
+    run.pass(minutes(3));
+    // Whatever drains now holds up no launch.
+    run.commit(|commit| commit.with("jobs", 12));
+    let all = |run: &Run| {
+        let observed = run.observed();
+        observed.pods.iter().all(|pod| !pod.is_active() || pod.node.is_some())
+    };
+    let soon = run.until(minutes(3), all);
+    run.well()?;
+    is(soon, || "pods wait for a node that is stuck".to_owned())
+}
+
+fn throttled(catalog: &Rc<Catalog>) -> End {
+    let mut run = Run::new(16, Commit::default().with("api", 12), catalog);
+    run.faults(Faults { reads: 500, writes: 800, ..Faults::default() });
+    run.pass(minutes(15));
+    run.well()?;
+    run.faults(Faults::default());
+    run.comes_to_rest(minutes(20))
+}
+
+fn clock_jumps(catalog: &Rc<Catalog>) -> End {
+    let mut run = settled(catalog, 17, Commit::default())?;
+    for (n, hours) in [-2, 3, 0, -1, 0].into_iter().enumerate() {
+        run.skew(0, SignedDuration::from_hours(hours));
+        let replicas = if n % 2 == 0 { 10 } else { 5 };
+        run.commit(|commit| commit.with("api", replicas));
+        run.pass(minutes(6));
+        run.well()?;
+    }
+    run.comes_to_rest(minutes(30))
+}
+
+fn restart_changes_nothing(catalog: &Rc<Catalog>) -> End {
+    let mut run = settled(catalog, 18, Commit::default().with("api", 8))?;
+    let before = run.shared.asked.borrow().len();
+    for _ in 0..5 {
+        run.kill(0);
+        run.start(0);
+        run.pass(minutes(5));
+    }
+    run.well()?;
+    let calls = run.shared.asked.borrow().len() - before;
+    is(calls == 0, || format!("{calls} writes after restarts"))
+}
+
+fn image_drifts(catalog: &Rc<Catalog>) -> End {
+    let slow = "removals: { most: 1, within: 2m }, massRemoval: 100%".to_owned();
+    let commit = Commit { controller: slow, ..Commit::default().with("api", 16) };
+    let mut run = settled(catalog, 19, commit)?;
+    let old: Vec<InstanceId> = run.machines().iter().map(|machine| machine.id.clone()).collect();
+    run.commit(|commit| Commit { image: "al2023@v20261001".to_owned(), ..commit });
+    run.comes_to_rest(minutes(120))?;
+    let left = run.machines().iter().filter(|machine| old.contains(&machine.id)).count();
+    is(left == 0, || format!("{left} machines of {} are of the old image", old.len()))
+}
+
+fn kubernetes_gone(catalog: &Rc<Catalog>) -> End {
+    let mut run = settled(catalog, 20, Commit::default().with("api", 8))?;
+    let before = run.machines().len();
+    run.faults(Faults { kubernetes: true, ..Faults::default() });
+    run.commit(|commit| commit.with("api", 0));
+    run.pass(minutes(20));
+    run.well()?;
+    is(run.machines().len() == before, || "machines went".to_owned())?;
+    run.faults(Faults::default());
+    run.comes_to_rest(minutes(30))
+}
+
+fn mass_unready(catalog: &Rc<Catalog>) -> End {
+    let mut run = settled(catalog, 21, Commit::default().with("api", 30))?;
+    let machines = run.machines();
+    is(machines.len() >= 6, || format!("only {} machines", machines.len()))?;
+    // Nothing is wrong with them; whoever asks them is cut off.
+    let broken: Vec<InstanceId> =
+        machines.iter().take(machines.len() - 1).map(|machine| machine.id.clone()).collect();
+    let before = run.checks.borrow().removals();
+    for id in &broken {
+        run.shared.world.silence(id);
+    }
+    run.commit(|commit| commit.with("jobs", 0));
+    run.pass(minutes(50));
+    run.well()?;
+    let removed = run.checks.borrow().removals() - before;
+    is(removed == 0, || format!("{removed} machines were removed"))
+}
+
+fn mass_removal(catalog: &Rc<Catalog>) -> End {
+    let commit = Commit { controller: "removals: { most: 100% }".to_owned(), ..Commit::default() };
+    let mut run = settled(catalog, 22, commit.with("api", 40))?;
+    let before = run.machines().len();
+    is(before >= 5, || format!("only {before} machines"))?;
+    run.commit(|commit| commit.with("api", 0).with("jobs", 0));
+    run.pass(minutes(20));
+    run.well()?;
+    is(run.machines().len() == before, || "machines went".to_owned())?;
+    let status = run.status().ok_or("nobody lives")?;
+    let latched = status.breakers.first().map(|breaker| breaker.name.clone());
+    is(latched.as_deref() == Some("mass-removal"), || format!("{latched:?} latched"))?;
+    // Nor does a restart open it.
+    run.kill(0);
+    run.start(0);
+    run.pass(minutes(10));
+    is(run.machines().len() == before, || "machines went after a restart".to_owned())?;
+    run.ask(0, Request::Reset { breaker: "mass-removal".to_owned(), by: "alice".to_owned() });
+    run.comes_to_rest(minutes(30))?;
+    is(run.machines().is_empty(), || "machines are left".to_owned())
+}
+
+fn ci_applies(catalog: &Rc<Catalog>) -> End {
+    let commit = Commit {
+        apply: "by: ci".to_owned(),
+        controller: "ciPatience: 15m, removals: { most: 100% }, massRemoval: 100%".to_owned(),
+        ..Commit::default().with("api", 12)
+    };
+    let mut run = settled(catalog, 23, commit)?;
+    let before = run.machines().len();
+    run.commit(|commit| Commit { image: "al2023@v20261001".to_owned(), ..commit });
+    run.pass(minutes(10));
+    run.well()?;
+    let status = run.status().ok_or("nobody lives")?;
+    is(status.repository.waiting.is_some(), || "the merge does not wait".to_owned())?;
+    is(run.checks.borrow().removals() == 0, || "machines went".to_owned())?;
+    // What is taken back meanwhile is replaced all the same.
+    let taken = run.machines().first().map(|machine| machine.id.clone()).ok_or("no machine")?;
+    run.shared.world.reclaim(&taken);
+    let replaced = run.until(minutes(4), |run| {
+        let observed = run.observed();
+        run.machines().len() == before
+            && observed.pods.iter().all(|pod| !pod.is_active() || pod.node.is_some())
+    });
+    run.well()?;
+    is(replaced, || "what was taken back is not replaced".to_owned())?;
+    run.comes_to_rest(minutes(60))
+}
+
+fn suspended(catalog: &Rc<Catalog>) -> End {
+    let mut run = settled(catalog, 24, Commit::default())?;
+    let before = run.machines().len();
+    let until = run.now().checked_add(minutes(10)).ok();
+    let (reason, by) = ("a migration".to_owned(), "alice".to_owned());
+    run.ask(0, Request::Suspend { reason, until, by });
+    run.pass(MINUTE);
+    run.commit(|commit| commit.with("api", 16));
+    run.pass(minutes(5));
+    is(run.machines().len() == before, || "something was launched".to_owned())?;
+    run.kill(0);
+    run.start(0);
+    run.pass(minutes(2));
+    is(run.machines().len() == before, || "a restart ended it".to_owned())?;
+    run.comes_to_rest(minutes(20))
+}
+
+fn ends_in_order(catalog: &Rc<Catalog>) -> End {
+    let commit = Commit { budget: Some("7".to_owned()), ..Commit::default().with("api", 8) };
+    let mut run = settled(catalog, 25, commit)?;
+    run.commit(|commit| Commit { image: "al2023@v20261001".to_owned(), ..commit });
+    let drains = |run: &Run| run.observed().nodes.values().any(|node| node.unschedulable);
+    is(run.until(minutes(10), drains), || "nothing is drained".to_owned())?;
+    run.end(0);
+    run.pass(minutes(2));
+    run.well()?;
+    let left = run.observed().nodes.values().filter(|node| node.unschedulable).count();
+    is(left == 0, || format!("{left} nodes are left cordoned"))
+}

@@ -1,0 +1,420 @@
+//! The outside of one replica: the ports of the world, with faults between.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::rc::Rc;
+
+use fleetwright::fleet::{Observed, Pod};
+use fleetwright::ids::{GroupName, InstanceId, NodeName, Uid};
+use fleetwright::port::{
+    Cloud, Cluster, ClusterObjects, EvictOutcome, Holdings, LaunchOutcome, LaunchRequest, PortError,
+};
+use fleetwright::reconcile::{Desk, Head, Kept, Message, Request, Signal, Signals, Source};
+use fleetwright::sim::World;
+use jiff::{SignedDuration, Timestamp};
+
+use super::files::{Files, Plans};
+use super::random::Random;
+use super::time::Time;
+
+/// For how long a lease is held that is not renewed, and how long before its end it no longer counts.
+pub(crate) const LEASE: SignedDuration = SignedDuration::from_secs(60);
+/// See above.
+pub(crate) const LEASE_MARGIN: SignedDuration = SignedDuration::from_secs(20);
+/// How long a message that was taken and not acknowledged is not shown.
+const HIDDEN: SignedDuration = SignedDuration::from_secs(30);
+
+/// What goes wrong, in thousandths of calls; all zero where nothing does.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Faults {
+    /// Reads that fail.
+    pub(crate) reads: u64,
+    /// Reads that give a part.
+    pub(crate) partial: u64,
+    /// Reads of EC2 that are as old as what EC2 shows late.
+    pub(crate) stale: u64,
+    /// Writes that fail before anything is done.
+    pub(crate) writes: u64,
+    /// Writes that are done, and whose reply is lost.
+    pub(crate) lost: u64,
+    /// Whether the repository cannot be read.
+    pub(crate) git: bool,
+    /// Whether nothing of Kubernetes answers.
+    pub(crate) kubernetes: bool,
+}
+
+/// Something that was asked of EC2 or Kubernetes.
+#[derive(Debug, Clone)]
+pub(crate) struct Asked {
+    /// When.
+    pub(crate) at: Timestamp,
+    /// By which replica.
+    pub(crate) replica: usize,
+    /// Whether it held the lease when it began to ask: a process may stop in between.
+    pub(crate) held: bool,
+    /// What.
+    pub(crate) what: What,
+}
+
+/// What was asked.
+#[derive(Clone)]
+pub(crate) enum What {
+    /// A launch, and the machine that came of it.
+    Launch(Box<LaunchRequest>, Option<InstanceId>),
+    /// A machine is to end, and how many pods were to leave it then.
+    Terminate(InstanceId, usize),
+    /// A node is cordoned, or no longer.
+    Cordon(NodeName, bool),
+    /// A pod is to leave.
+    Evict(Uid),
+    /// A message was taken off the queue.
+    Acknowledge(String),
+}
+
+impl std::fmt::Debug for What {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Launch(request, end) => {
+                let (kind, zone) = (&request.instance_type, &request.zone);
+                let end = end.as_ref().map_or("nothing", InstanceId::as_str);
+                write!(f, "launches {kind} {zone} {}: {end}", request.capacity_type)
+            }
+            Self::Terminate(id, left) => write!(f, "ends {id}, {left} pods left"),
+            Self::Cordon(node, true) => write!(f, "cordons {node}"),
+            Self::Cordon(node, false) => write!(f, "uncordons {node}"),
+            Self::Evict(uid) => write!(f, "evicts {uid}"),
+            Self::Acknowledge(receipt) => write!(f, "acknowledges {receipt}"),
+        }
+    }
+}
+
+/// What all replicas share.
+pub(crate) struct Shared {
+    /// The world.
+    pub(crate) world: Rc<World>,
+    /// Its time.
+    pub(crate) time: Rc<Time>,
+    /// The repository.
+    pub(crate) files: RefCell<Rc<Files>>,
+    /// What goes wrong.
+    pub(crate) faults: Cell<Faults>,
+    /// Chance.
+    pub(crate) random: RefCell<Random>,
+    /// What was asked, in order.
+    pub(crate) asked: RefCell<Vec<Asked>>,
+    /// How many reads were made.
+    pub(crate) reads: Cell<u64>,
+    /// What is kept in the cluster.
+    pub(crate) kept: RefCell<Kept>,
+    /// Messages: receipt, body, and from when they are shown.
+    pub(crate) queue: RefCell<BTreeMap<String, (String, Timestamp)>>,
+    /// Who holds the lease, and until when.
+    pub(crate) lease: Cell<Option<(usize, Timestamp)>>,
+    /// What EC2 showed a while ago.
+    past: RefCell<VecDeque<(Timestamp, Observed)>>,
+}
+
+/// How old stale reads are.
+const STALE: SignedDuration = SignedDuration::from_secs(15);
+
+impl Shared {
+    /// Returns what replicas of `world` share.
+    #[must_use]
+    pub(crate) fn new(world: &Rc<World>, files: &Rc<Files>, seed: u64) -> Rc<Self> {
+        Rc::new(Self {
+            world: Rc::clone(world),
+            time: Time::of(world),
+            files: RefCell::new(Rc::clone(files)),
+            faults: Cell::default(),
+            random: RefCell::new(Random::new(seed)),
+            asked: RefCell::default(),
+            reads: Cell::default(),
+            kept: RefCell::default(),
+            queue: RefCell::default(),
+            lease: Cell::default(),
+            past: RefCell::default(),
+        })
+    }
+
+    /// Remembers what is shown now, for reads that are late.
+    pub(crate) fn photograph(&self) {
+        let now = self.time.now();
+        let mut past = self.past.borrow_mut();
+        past.push_back((now, self.world.observed()));
+        while past.front().is_some_and(|(at, _)| now.duration_since(*at) > STALE) {
+            past.pop_front();
+        }
+    }
+
+    fn chance(&self, permille: u64) -> bool {
+        permille > 0 && self.random.borrow_mut().chance(permille)
+    }
+
+    fn delay(&self) -> SignedDuration {
+        let millis = 20 + self.random.borrow_mut().below(180);
+        SignedDuration::from_millis(i64::try_from(millis).unwrap_or(20))
+    }
+
+    fn note(&self, (replica, held): (usize, bool), what: What) {
+        self.asked.borrow_mut().push(Asked { at: self.time.now(), replica, held, what });
+    }
+
+    fn holds(&self, replica: usize) -> bool {
+        let now = self.time.now();
+        let certain = |until: Timestamp| now < until.checked_sub(LEASE_MARGIN).unwrap_or(until);
+        self.lease.get().is_some_and(|(by, until)| by == replica && certain(until))
+    }
+}
+
+fn broken(verb: &str) -> PortError {
+    let reason = "RequestLimitExceeded: try again later".to_owned();
+    PortError { verb: verb.to_owned(), reason, transient: true }
+}
+
+/// The outside as one replica sees it.
+pub(crate) struct Replica {
+    /// Which.
+    pub(crate) number: usize,
+    /// What it shares with others.
+    pub(crate) shared: Rc<Shared>,
+    /// Pods that it was told of.
+    pub(crate) told: RefCell<BTreeSet<Uid>>,
+    /// Whether it was told that it leads.
+    pub(crate) leads: Cell<bool>,
+    /// What people ask of it.
+    pub(crate) requests: RefCell<VecDeque<Request>>,
+    /// Whether it is to end.
+    pub(crate) ends: Cell<bool>,
+}
+
+impl Replica {
+    /// Returns the outside of a replica that begins.
+    #[must_use]
+    pub(crate) fn new(number: usize, shared: &Rc<Shared>) -> Self {
+        Self {
+            number,
+            shared: Rc::clone(shared),
+            told: RefCell::default(),
+            leads: Cell::default(),
+            requests: RefCell::default(),
+            ends: Cell::default(),
+        }
+    }
+
+    async fn reads(&self, verb: &str) -> Result<(), PortError> {
+        let shared = &self.shared;
+        shared.reads.set(shared.reads.get() + 1);
+        shared.time.sleep(shared.delay()).await;
+        if shared.chance(shared.faults.get().reads) { Err(broken(verb)) } else { Ok(()) }
+    }
+
+    /// Waits for a call to be made; fails where it never arrives.
+    async fn writes(&self, verb: &str) -> Result<(usize, bool), PortError> {
+        let shared = &self.shared;
+        let by = (self.number, shared.holds(self.number));
+        shared.time.sleep(shared.delay()).await;
+        if shared.chance(shared.faults.get().writes) { Err(broken(verb)) } else { Ok(by) }
+    }
+
+    /// Waits for the reply; fails where it is lost.
+    async fn replies(&self, verb: &str) -> Result<(), PortError> {
+        let shared = &self.shared;
+        shared.time.sleep(shared.delay()).await;
+        if shared.chance(shared.faults.get().lost) { Err(broken(verb)) } else { Ok(()) }
+    }
+}
+
+impl Cloud for Replica {
+    async fn holdings(&self) -> Result<Holdings, PortError> {
+        self.reads("read account").await?;
+        let faults = self.shared.faults.get();
+        let mut holdings = self.shared.world.holdings().await?;
+        if self.shared.chance(faults.stale)
+            && let Some((_, then)) = self.shared.past.borrow().front()
+        {
+            let of_then = then.instances.values().filter(|i| i.is_ours(&then.cluster.name));
+            holdings.instances = of_then.cloned().collect();
+        }
+        if self.shared.chance(faults.partial) {
+            holdings.instances.clear();
+            holdings.unread.push("the second page was not answered".to_owned());
+        }
+        Ok(holdings)
+    }
+
+    async fn launch(&self, request: &LaunchRequest) -> Result<LaunchOutcome, PortError> {
+        const VERB: &str = "launch instance";
+        let by = self.writes(VERB).await?;
+        let outcome = self.shared.world.launch(request).await?;
+        let id = match &outcome {
+            LaunchOutcome::Launched(id) => Some(id.clone()),
+            LaunchOutcome::InsufficientCapacity { .. } => None,
+        };
+        self.shared.note(by, What::Launch(Box::new(request.clone()), id));
+        self.replies(VERB).await?;
+        Ok(outcome)
+    }
+
+    async fn raise_group(&self, group: &GroupName, desired: u32) -> Result<(), PortError> {
+        self.writes("raise group").await?;
+        self.shared.world.raise_group(group, desired).await
+    }
+
+    async fn end_member(&self, id: &InstanceId) -> Result<(), PortError> {
+        self.writes("end member of group").await?;
+        self.shared.world.end_member(id).await
+    }
+
+    async fn terminate(&self, id: &InstanceId) -> Result<(), PortError> {
+        const VERB: &str = "terminate instance";
+        let by = self.writes(VERB).await?;
+        let observed = self.shared.world.observed();
+        let left = observed.node_of(id).map_or(0, |node| {
+            let on = |pod: &&Pod| pod.node.as_ref() == Some(&node.name) && pod.is_active();
+            observed.pods.iter().filter(on).count()
+        });
+        self.shared.note(by, What::Terminate(id.clone(), left));
+        self.shared.world.terminate(id).await?;
+        self.replies(VERB).await
+    }
+}
+
+impl Cluster for Replica {
+    async fn objects(&self) -> Result<ClusterObjects, PortError> {
+        self.reads("read cluster").await?;
+        let faults = self.shared.faults.get();
+        if faults.kubernetes {
+            return Err(broken("read cluster"));
+        }
+        let mut objects = self.shared.world.objects().await?;
+        if self.shared.chance(faults.partial) {
+            objects.pods.clear();
+            objects.unread.push("pods were not answered".to_owned());
+        }
+        Ok(objects)
+    }
+
+    async fn cordon(
+        &self,
+        node: &NodeName,
+        uid: &Uid,
+        unschedulable: bool,
+    ) -> Result<(), PortError> {
+        let by = self.writes("cordon node").await?;
+        if self.shared.faults.get().kubernetes {
+            return Err(broken("cordon node"));
+        }
+        self.shared.note(by, What::Cordon(node.clone(), unschedulable));
+        self.shared.world.cordon(node, uid, unschedulable).await?;
+        self.replies("cordon node").await
+    }
+
+    async fn evict(&self, pod: &Pod) -> Result<EvictOutcome, PortError> {
+        let by = self.writes("evict pod").await?;
+        if self.shared.faults.get().kubernetes {
+            return Err(broken("evict pod"));
+        }
+        self.shared.note(by, What::Evict(pod.uid.clone()));
+        let outcome = self.shared.world.evict(pod).await?;
+        self.replies("evict pod").await?;
+        Ok(outcome)
+    }
+
+    async fn delete_node(&self, node: &NodeName, uid: &Uid) -> Result<(), PortError> {
+        self.writes("delete node").await?;
+        self.shared.world.delete_node(node, uid).await
+    }
+}
+
+impl Source for Replica {
+    type Planner = Plans;
+
+    async fn head(&self) -> Result<(Head, Plans), String> {
+        self.shared.time.sleep(self.shared.delay()).await;
+        if self.shared.faults.get().git {
+            return Err("could not resolve host: git.example.com".to_owned());
+        }
+        let files = Rc::clone(&self.shared.files.borrow());
+        Ok((files.head(), Plans { files }))
+    }
+}
+
+impl Desk for Replica {
+    async fn recall(&self) -> Result<Kept, PortError> {
+        self.reads("read record").await?;
+        Ok(self.shared.kept.borrow().clone())
+    }
+
+    async fn save(&self, kept: &Kept) -> Result<(), PortError> {
+        self.writes("write record").await?;
+        if !self.may_write() {
+            return Err(broken("write record"));
+        }
+        // What CI writes is CI's.
+        let applied = self.shared.kept.borrow().applied.clone();
+        *self.shared.kept.borrow_mut() = Kept { applied, ..kept.clone() };
+        self.replies("write record").await
+    }
+
+    async fn nominate(&self, _pod: &Pod, _node: &NodeName) -> Result<(), PortError> {
+        self.writes("nominate pod").await.map(|_| ())
+    }
+}
+
+impl Signals for Replica {
+    async fn next(&self) -> Signal {
+        std::future::poll_fn(|_| match self.signal() {
+            Some(signal) => std::task::Poll::Ready(signal),
+            None => std::task::Poll::Pending,
+        })
+        .await
+    }
+
+    async fn acknowledge(&self, receipt: &str) -> Result<(), PortError> {
+        let by = self.writes("acknowledge message").await?;
+        self.shared.note(by, What::Acknowledge(receipt.to_owned()));
+        self.shared.queue.borrow_mut().remove(receipt);
+        self.replies("acknowledge message").await
+    }
+
+    fn may_write(&self) -> bool {
+        self.shared.holds(self.number)
+    }
+}
+
+impl Replica {
+    fn signal(&self) -> Option<Signal> {
+        if self.ends.take() {
+            return Some(Signal::Shutdown);
+        }
+        let holds = self.may_write();
+        if holds != self.leads.get() {
+            self.leads.set(holds);
+            let holder = self.shared.lease.get().map(|(by, _)| format!("replica-{by}"));
+            return Some(if holds { Signal::Gained } else { Signal::Lost { holder } });
+        }
+        if let Some(request) = self.requests.borrow_mut().pop_front() {
+            return Some(Signal::Request(request));
+        }
+        if holds && let Some(message) = self.message() {
+            return Some(Signal::Message(message));
+        }
+        let view = self.shared.world.view();
+        let waits = |pod: &&Pod| pod.is_active() && pod.node.is_none();
+        let mut told = self.told.borrow_mut();
+        let new = view.pods().filter(waits).find(|pod| !told.contains(&pod.uid));
+        if let Some(pod) = new {
+            told.insert(pod.uid.clone());
+            return Some(Signal::PodPending);
+        }
+        None
+    }
+
+    fn message(&self) -> Option<Message> {
+        let now = self.shared.time.now();
+        let mut queue = self.shared.queue.borrow_mut();
+        let (receipt, (body, shown)) = queue.iter_mut().find(|(_, (_, shown))| *shown <= now)?;
+        *shown = now.checked_add(HIDDEN).unwrap_or(Timestamp::MAX);
+        Some(Message::read(receipt, body))
+    }
+}

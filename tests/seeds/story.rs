@@ -1,0 +1,157 @@
+//! A story drawn from a seed: what is committed, what breaks, who dies. Then everything is mended, and the
+//! fleet has to come to rest.
+
+use std::rc::Rc;
+
+use fleetwright::catalog::Catalog;
+use fleetwright::ids::InstanceId;
+use fleetwright::sim::Unavailable;
+use jiff::SignedDuration;
+
+use super::files::Commit;
+use super::outside::Faults;
+use super::run::Run;
+
+/// How long things go wrong: the half hour of a run, but for what it takes to come to rest.
+const STORM: SignedDuration = SignedDuration::from_mins(20);
+/// How long it may take to come to rest once nothing goes wrong: every wait of an apply, a machine that
+/// never joins, and a quarantine.
+const REST: SignedDuration = SignedDuration::from_mins(90);
+
+/// What came of a seed.
+pub(crate) struct Told {
+    /// What happened, a line each.
+    pub(crate) lines: Vec<String>,
+    /// What was wrong, where something was.
+    pub(crate) end: Result<(), String>,
+    /// Steps that were taken.
+    pub(crate) steps: u64,
+    /// Machines that were launched.
+    pub(crate) launches: usize,
+    /// Machines that were told to end.
+    pub(crate) removals: usize,
+    /// Simulated minutes.
+    pub(crate) minutes: i64,
+}
+
+/// Runs the story of a seed.
+#[must_use]
+pub(crate) fn tell(seed: u64, catalog: &Rc<Catalog>) -> Told {
+    let mut run = Run::new(seed, Commit::default(), catalog);
+    let mut lines = Vec::new();
+    let begin = run.now();
+    if run.random.chance(300) {
+        run.start(1);
+        lines.push("two replicas".to_owned());
+    }
+    let end = begin.checked_add(STORM).unwrap_or(begin);
+    while run.now() < end && run.well().is_ok() {
+        let seconds = 5 + run.random.below(100);
+        run.pass(SignedDuration::from_secs(i64::try_from(seconds).unwrap_or(60)));
+        let what = happen(&mut run);
+        lines.push(format!("{:.0} {what}", run.now()));
+    }
+    run.faults(Faults::default());
+    run.shared.world.set_unavailable(Vec::new());
+    for replica in 0..2 {
+        run.skew(replica, SignedDuration::ZERO);
+    }
+    run.start(0);
+    lines.push(format!("{:.0} all is mended", run.now()));
+    let end = run.comes_to_rest(REST);
+    lines.push(format!("{:.0} at rest", run.now()));
+    let calls = run.shared.asked.borrow();
+    lines.extend(
+        calls.iter().map(|call| format!("{:.0} replica {} {:?}", call.at, call.replica, call.what)),
+    );
+    drop(calls);
+    lines.sort();
+    lines.push(format!(
+        "{:#?}",
+        run.status().map(|s| (s.going, s.quarantined, s.counters, s.plan.map(|p| p.held)))
+    ));
+    let (launches, removals) = (run.checks.borrow().launches(), run.checks.borrow().removals());
+    let minutes = run.now().duration_since(begin).as_mins();
+    Told { lines, end, steps: run.steps.get(), launches, removals, minutes }
+}
+
+fn happen(run: &mut Run) -> String {
+    match run.random.below(12) {
+        0..=2 => {
+            let names = ["api", "jobs"];
+            let name = run.random.pick(&names).copied().unwrap_or("api");
+            let replicas = u32::try_from(run.random.below(16)).unwrap_or(0);
+            run.commit(|commit| commit.with(name, replicas));
+            format!("{name} is to have {replicas} replicas")
+        }
+        3 => {
+            let faults = Faults {
+                reads: run.random.below(400),
+                partial: run.random.below(400),
+                stale: run.random.below(500),
+                writes: run.random.below(400),
+                lost: run.random.below(400),
+                git: run.random.chance(200),
+                kubernetes: run.random.chance(100),
+            };
+            run.faults(faults);
+            format!("{faults:?}")
+        }
+        4 => {
+            run.faults(Faults::default());
+            "no faults".to_owned()
+        }
+        5 => {
+            run.kill(0);
+            let seconds = 1 + run.random.below(60);
+            run.pass(SignedDuration::from_secs(i64::try_from(seconds).unwrap_or(1)));
+            run.start(0);
+            format!("killed, and started after {seconds} s")
+        }
+        6 => with_machine(run, |run, id| {
+            run.warn(id);
+            run.pass(SignedDuration::from_secs(115));
+            run.shared.world.reclaim(id);
+            format!("{id} was taken back after its warning")
+        }),
+        7 => with_machine(run, |run, id| {
+            run.shared.world.reclaim(id);
+            format!("{id} was taken back without a warning")
+        }),
+        // More of them broken at once wait for a person, and rightly so.
+        8 if run.silenced => "nothing".to_owned(),
+        8 => with_machine(run, |run, id| {
+            run.silenced = true;
+            run.shared.world.silence(id);
+            format!("{id} fell silent")
+        }),
+        9 => {
+            let types = ["m5.large", "m5.xlarge", "c5.large", "r5.large"];
+            let kind = run.random.pick(&types).copied().unwrap_or("m5.large");
+            let instance_type = Some(kind.into());
+            run.shared
+                .world
+                .set_unavailable(vec![Unavailable { instance_type, ..Unavailable::default() }]);
+            format!("{kind} is sold out")
+        }
+        10 => {
+            // EC2 refuses requests that are signed by a clock more than five minutes off.
+            let minutes = i64::try_from(run.random.below(11)).unwrap_or(0) - 5;
+            run.skew(0, SignedDuration::from_mins(minutes));
+            format!("the clock is {minutes} minutes off")
+        }
+        _ => {
+            let seconds = i64::try_from(30 + run.random.below(90)).unwrap_or(30);
+            run.pause(0, SignedDuration::from_secs(seconds));
+            format!("replica 0 does not run for {seconds} s")
+        }
+    }
+}
+
+fn with_machine(run: &mut Run, what: impl FnOnce(&mut Run, &InstanceId) -> String) -> String {
+    let machines = run.machines();
+    match run.random.pick(&machines).map(|machine| machine.id.clone()) {
+        Some(id) => what(run, &id),
+        None => "nothing".to_owned(),
+    }
+}
