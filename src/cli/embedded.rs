@@ -70,14 +70,13 @@ pub(super) fn carry_out(
     let repository = same_tree(plan)?;
     let desired = Rc::new(repository.desired.clone());
     let now = plan.capacity.base.world.taken_at;
-    let _lock = Lock::take(directory, asked.lock_timeout, console)?;
-    let world = open(directory, &genesis(&repository.fleet, now), &desired)?;
     let fleet = &repository.fleet;
-    let catalog = Catalog::load(&world.observed().region(), &fleet.zones)?;
+    let genesis = genesis(fleet, now);
+    let catalog = Catalog::load(&genesis.cluster.region.as_str().into(), &fleet.zones)?;
     let interrupted = interrupt_flag()?;
     let again = Again::of(&repository, &catalog);
-    let settings = ApplySettings {
-        cluster: world.cluster(),
+    let mut settings = ApplySettings {
+        cluster: genesis.cluster.clone(),
         approved: asked.approved_digest.clone(),
         replan: &again,
         catalog: Some(&catalog),
@@ -85,6 +84,13 @@ pub(super) fn carry_out(
         bounds: Bounds::default(),
         waits: Waits::UntilReady,
     };
+    if !World::is_kept_in(directory) {
+        // What is refused leaves no world behind.
+        verify(plan, &settings, now).map_err(refused)?;
+    }
+    let _lock = Lock::take(directory, asked.lock_timeout, console)?;
+    let world = open(directory, &genesis, &desired)?;
+    settings.cluster = world.cluster();
     verify(plan, &settings, world.observed().taken_at).map_err(refused)?;
     // What cannot be written later must be known before anything is done.
     asked.receipt.as_deref().map(files::writable).transpose()?;

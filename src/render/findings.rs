@@ -2,12 +2,22 @@
 
 use std::collections::BTreeMap;
 
-use super::amount::{amount, count};
-use super::page::{Page, Span, Tone, Verbosity, plain};
+use super::amount::{amount, count, dollars, hourly};
+use super::page::{Column, Page, Span, Tone, Verbosity, plain};
 use super::problems::{Line, write_line};
 use super::reason::rejection;
 use crate::plan::Plan;
-use crate::plan::wire::{Amount, EvictionRow, FARGATE_REASON, UnschedulableRow, workload_key};
+use crate::plan::wire::{
+    Amount, CostBreakdown, CostRow, DemandRow, EvictionRow, FARGATE_REASON, Sizing,
+    UnschedulableRow, workload_key,
+};
+
+const PART_COLUMNS: [Column; 4] = [
+    Column::left("by", 6),
+    Column::left("", 44),
+    Column::left("nodes", 12),
+    Column::left("$/h", 30),
+];
 
 /// Writes unschedulable pods, unresolved sources, findings of policies, diagnostics and prices.
 pub(super) fn write(page: &mut Page, plan: &Plan, verbosity: Verbosity) {
@@ -17,6 +27,8 @@ pub(super) fn write(page: &mut Page, plan: &Plan, verbosity: Verbosity) {
             unresolved(page, plan);
             checks(page, plan);
             diagnostics(page, plan);
+            sizes(page, plan);
+            parts(page, plan);
             prices(page, plan);
         }
         Verbosity::Concise | Verbosity::Summary => tally(page, plan),
@@ -126,6 +138,61 @@ fn diagnostics(page: &mut Page, plan: &Plan) {
     for line in &rows {
         write_line(page, line);
     }
+}
+
+/// Writes which pods are planned with other requests than the repository states.
+fn sizes(page: &mut Page, plan: &Plan) {
+    let rows = plan.capacity.demand.iter();
+    let sized = rows.filter_map(|row| Some((row, row.sized_by.as_ref().filter(|s| s.applied)?)));
+    let sized: Vec<(&DemandRow, &Sizing)> = sized.collect();
+    if sized.is_empty() {
+        return;
+    }
+    page.title("Requests that autoscalers set:");
+    for (row, Sizing { autoscaler, origin, because, .. }) in sized {
+        let key = workload_key(&row.workload);
+        page.line([
+            plain(format!("  {key}{} by {autoscaler} ({because})", needs(&row.requests))),
+            Span::new(&format!("  {origin}"), Tone::Faint),
+        ]);
+    }
+}
+
+/// Writes the money in parts, where there are several of a kind.
+fn parts(page: &mut Page, plan: &Plan) {
+    let CostBreakdown { by_pool, by_zone, by_capacity_type, range, committed, .. } =
+        &plan.capacity.cost.breakdown;
+    let kinds = [("pool", by_pool), ("zone", by_zone), ("bought", by_capacity_type)];
+    let several = kinds.into_iter().filter(|(_, rows)| rows.len() > 1);
+    let row = |what: &str, row: &CostRow| {
+        let CostRow { name, nodes_before, nodes_after, hourly_before, hourly_after } = row;
+        let name = if name.is_empty() { "no pool" } else { name };
+        [
+            what.to_owned(),
+            name.to_owned(),
+            format!("{nodes_before} -> {nodes_after}"),
+            format!("{} -> {}", dollars(*hourly_before, 4), hourly(*hourly_after)),
+        ]
+        .map(plain)
+        .to_vec()
+    };
+    let rows: Vec<Vec<Span>> =
+        several.flat_map(|(what, rows)| rows.iter().map(move |part| row(what, part))).collect();
+    if !rows.is_empty() {
+        page.title("Cost in parts:");
+        page.table(&PART_COLUMNS, &rows);
+    }
+    let mut notes = Vec::new();
+    if let Some(range) = range {
+        let (low, high) = (dollars(range.hourly_low, 4), hourly(range.hourly_high));
+        notes.push(format!("{low} to {high} after: {}", range.because.join("; ")));
+    }
+    if let Some(committed) = committed {
+        let before = dollars(committed.hourly_before, 4);
+        let after = hourly(committed.hourly_after);
+        notes.push(format!("{before} -> {after} with commitments"));
+    }
+    notes.iter().for_each(|note| page.text(format!("  {note}")));
 }
 
 fn prices(page: &mut Page, plan: &Plan) {

@@ -1,6 +1,6 @@
 use super::fixture::{hostile, hostile_at, nothing, plan};
 use super::*;
-use crate::plan::wire::{Check, Completeness, Diagnostic, UnresolvedRow};
+use crate::plan::wire::{Check, Completeness, Diagnostic, Sizing, UnresolvedRow};
 
 fn view(plan: &Plan, verbosity: Verbosity) -> String {
     text(plan, &TextStyle { verbosity, width: 150, ..TextStyle::default() })
@@ -218,6 +218,27 @@ fn the_concise_view_is_head_and_table_and_says_what_it_leaves_out() {
 
     Plan: 4 to add, 1 to change, 4 to destroy.
     "#);
+}
+
+#[test]
+fn money_is_told_in_parts_and_so_are_requests_that_an_autoscaler_sets() {
+    let mut plan = plan();
+    plan.capacity.cost.breakdown = crate::plan::breakdown(&plan, &[]);
+    plan.capacity.demand[0].sized_by = Some(Sizing {
+        autoscaler: "VerticalPodAutoscaler web/api".to_owned(),
+        origin: crate::ids::Origin::new("vpa.yaml", 1),
+        because: "app: cpu 100m -> 587m".to_owned(),
+        applied: true,
+    });
+    let full = view(&plan, Verbosity::Full);
+    let (_, parts) = full.split_once("\nCost in parts:\n").expect("there are several pools");
+    for part in ["pool", "batch", "web", "$0.2140 -> $0.2070/h"] {
+        assert!(parts.contains(part), "{part} in {parts}");
+    }
+    assert!(!parts.contains("eu-west-1a"), "one zone is no part");
+    let sized = full.lines().find(|line| line.contains("VerticalPodAutoscaler")).expect("said");
+    assert!(sized.contains("cpu 100m -> 587m") && sized.contains("vpa.yaml:1"), "{sized}");
+    assert!(!view(&plan, Verbosity::Summary).contains("Cost in parts"));
 }
 
 #[test]

@@ -250,3 +250,16 @@ fn plans_of_formats_whose_digest_left_things_out_are_shown_and_neither_approved_
         assert!(!place.path("world").exists() && !place.path("a.json").exists());
     }
 }
+
+#[test]
+fn a_refused_apply_leaves_no_world_behind() {
+    let place = Place::example("provisioner");
+    let planned = place.run(&[&["plan", "--out", "plan.json"][..], &NEW_WORLD].concat());
+    assert_eq!(planned.code, Some(0), "{}", planned.err);
+    fs::remove_dir_all(place.path("world")).expect("the plan made one");
+    let digest = format!("sha256:{:064}", 0);
+    let other = ["apply", "plan.json", "--auto-approve", "--approved-digest", digest.as_str()];
+    let ran = place.run(&other);
+    assert_eq!(ran.code, Some(3), "{}", ran.err);
+    assert!(!place.path("world").exists());
+}
