@@ -31,9 +31,15 @@ pub(super) fn run(settings: &RunSettings, console: &mut Console) -> Result<Exit,
 }
 
 fn not_a_world(world: &WorldChoice) -> CliError {
-    CliError::text(format!("nothing can be kept together with world `{world}`"))
+    let why = match world {
+        WorldChoice::Live => "the loop in a real cluster is not built yet".to_owned(),
+        WorldChoice::Empty | WorldChoice::File(_) | WorldChoice::Sim(_) => {
+            format!("nothing can be kept together with world `{world}`, which cannot change")
+        }
+    };
+    CliError::text(why)
         .kind(Exit::NotApproved)
-        .hint("run against a world that can change: --world live, or sim:DIRECTORY")
+        .hint("run against an embedded world: --world sim:DIRECTORY")
 }
 
 fn start(settings: &RunSettings, at: Timestamp, cluster: crate::fleet::ClusterIdentity) -> Start {

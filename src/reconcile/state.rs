@@ -347,7 +347,6 @@ impl State {
             kept.served = Some(head.commit.clone());
         }
         self.head = Some(head);
-        self.planned_since.clear();
     }
 
     fn is_applied(&self, commit: &str) -> bool {

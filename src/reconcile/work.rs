@@ -104,7 +104,6 @@ impl State {
             }
             self.head = Some(Arc::clone(newer));
             self.newer = None;
-            self.planned_since.clear();
         }
     }
 
@@ -372,6 +371,7 @@ impl State {
             && self.planning.is_none()
             && !self.observing
             && self.away.is_empty()
+            && self.unwell.is_empty()
             && self.saving.is_none();
         // What only waits for a time to pass is waited for.
         let held = self.current.iter().flat_map(|current| current.held.values());

@@ -2,7 +2,7 @@
 
 use crate::seeds::files::catalog;
 use crate::seeds::incidents;
-use crate::seeds::story::tell;
+use crate::seeds::story::{Told, tell};
 
 /// Incidents run side by side in so many tests.
 const TESTS: usize = 3;
@@ -35,8 +35,15 @@ fn what_went_wrong_with_others_does_not_here_3() {
 fn whatever_breaks_the_fleet_comes_to_rest_once_it_is_mended() {
     let catalog = catalog();
     for seed in 0..6 {
-        if let Err(why) = tell(seed, &catalog).end {
-            panic!("seed {seed}: {why}; cargo bench --bench seeds -- --replay {seed}");
+        let Told { lines, end, steps, launches, removals, minutes } = tell(seed, &catalog);
+        let told = lines.join("\n");
+        if let Err(why) = end {
+            panic!("seed {seed}: {why}; cargo bench --bench seeds -- --replay {seed}\n{told}");
         }
+        // A story in which nothing happens shows nothing.
+        assert!(
+            steps > 100 && launches > 0 && minutes >= 20,
+            "seed {seed}: {removals} went\n{told}"
+        );
     }
 }

@@ -24,6 +24,7 @@ stories! {
     what_fargate_takes_needs_no_node = "fargate.txt";
     teams_get_nodes_of_their_own = "teams.txt";
     the_quickstart_runs_to_its_end = "quickstart.txt";
+    the_loop_keeps_a_fleet_together_with_its_repository = "run.txt";
     an_unknown_instance_type_is_named = "unknown-instance-type.txt";
     a_bad_quantity_makes_the_plan_errored = "bad-quantity.txt";
     a_pod_that_fits_nothing_is_explained = "pod-that-fits-nothing.txt";

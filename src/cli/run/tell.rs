@@ -93,10 +93,11 @@ impl<'c> Teller<'c> {
 }
 
 fn short(commit: &str) -> String {
-    let bare = commit.strip_prefix("sha256:");
-    let kind = if bare.is_some() { "tree" } else { "commit" };
-    let digits: String = bare.unwrap_or(commit).chars().take(12).collect();
-    format!("{kind} {digits}")
+    if commit.starts_with("sha256:") {
+        return "the files as they are".to_owned();
+    }
+    let digits: String = commit.chars().take(12).collect();
+    format!("commit {digits}")
 }
 
 fn plan(now: &PlanNow) -> String {
