@@ -9,13 +9,13 @@ use super::amount::{amount, count};
 use super::detail::{WORKLOADS_MAX, write_block};
 use super::findings::write_unschedulable;
 use super::page::{Column, Page, Span, TextStyle, Tone, plain};
-use super::reason::{decider, reason, wave, workloads};
+use super::reason::{decider, reason, rejection, wave, workloads};
 use super::row::{Row, rows};
 use crate::ids::{InstanceId, NodeName, Origin, WorkloadId};
 use crate::plan::Plan;
 use crate::plan::wire::{
-    DaemonRow, Decider, DemandRow, NodeState, ResourceChange, Sizing, UnresolvedRow,
-    UnschedulableRow, Wave, workload_key,
+    Action, Change, DaemonRow, Decider, DemandRow, NodeState, ResourceChange, Sizing,
+    UnresolvedRow, UnschedulableRow, Wave, workload_key,
 };
 
 /// Most names that an error suggests.
@@ -273,7 +273,12 @@ impl<'a> PodExplanation<'a> {
         let places = self.places();
         if !places.is_empty() {
             page.gap();
-            page.table(&PLACE_COLUMNS, &places.iter().map(place_cells).collect::<Vec<_>>());
+            let key = workload_key(self.workload);
+            let cells = |place: &(Row<'_>, u32)| place_cells(place, &key);
+            page.table(&PLACE_COLUMNS, &places.iter().map(cells).collect::<Vec<_>>());
+            for text in not_taken(&places) {
+                page.text(format!("     not taken {text}"));
+            }
         }
         if let Some(row) = self.unschedulable {
             page.gap();
@@ -283,10 +288,15 @@ impl<'a> PodExplanation<'a> {
 
     fn json(&self) -> Value {
         let places = self.places();
+        let key = workload_key(self.workload);
         let place = |(row, pods): &(Row<'_>, u32)| {
+            let stay = staying(row, &key, *pods);
             json!({
                 "address": row.resource.address,
                 "pods": pods,
+                "stay": stay,
+                "come": pods - stay,
+                "not_taken": row.explain.map(|explain| &explain.rejected),
                 "actions": row.resource.change.actions,
                 "instance_type": state_of(row.resource).map(|state| &state.instance_type),
                 "zone": state_of(row.resource).map(|state| &state.zone),
@@ -304,22 +314,38 @@ impl<'a> PodExplanation<'a> {
     }
 }
 
-const PLACE_COLUMNS: [Column; 6] = [
+/// Returns how many of the pods of a workload on a node run there now and stay.
+fn staying(row: &Row<'_>, key: &str, pods: u32) -> u32 {
+    let Change { actions, after, .. } = &row.resource.change;
+    let is_kept = after.is_some() && !actions.contains(&Action::Create);
+    let ran = row.explain.and_then(|explain| explain.pods_before.get(key)).copied().unwrap_or(0);
+    if is_kept { ran.min(pods) } else { 0 }
+}
+
+/// Returns what was not taken in the place of the nodes, and why: rules and room of all pods on them.
+fn not_taken(places: &[(Row<'_>, u32)]) -> BTreeSet<String> {
+    let of = places.iter().filter_map(|(row, _)| row.explain);
+    of.flat_map(|explain| &explain.rejected).map(rejection).take(WORKLOADS_MAX).collect()
+}
+
+const PLACE_COLUMNS: [Column; 7] = [
     Column::left("", 3),
     Column::left("node", 44),
     Column::right("pods"),
+    Column::right("stay"),
     Column::left("type", 20),
     Column::left("zone", 20),
     Column::left("why the node", 0),
 ];
 
-fn place_cells((row, pods): &(Row<'_>, u32)) -> Vec<Span> {
+fn place_cells((row, pods): &(Row<'_>, u32), key: &str) -> Vec<Span> {
     let state = state_of(row.resource);
     let of = |text: Option<String>| plain(text.unwrap_or_default());
     vec![
         row.symbol.span(),
         plain(row.resource.address.as_str()),
         plain(pods.to_string()),
+        plain(staying(row, key, *pods).to_string()),
         of(state.and_then(|state| state.instance_type.as_ref().map(ToString::to_string))),
         of(state.and_then(|state| state.zone.as_ref().map(ToString::to_string))),
         plain(row.explain.map_or_else(String::new, |explain| reason(&explain.reason))),

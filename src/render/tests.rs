@@ -451,13 +451,14 @@ fn a_workload_is_explained_by_its_count_and_its_nodes() {
       floor 2, live 36, ceiling 40
       each needs cpu 250m, memory 512Mi
 
-           node                    pods  type      zone        why the node
-      +/-  ec2_instance.web["1"]      4  m5.large  eu-west-1a  takes the pods of dearer nodes: saves $0.1070/h, moves 4 pods
-      ~    ec2_instance.web["4"]      6  m5.large  eu-west-1a  needed by 6 pods, and nothing cheaper holds them
-      +    ec2_instance.web["9"]      6  m5.large  eu-west-1a  6 pods have no room: web/Deployment/api x6
-      +    ec2_instance.web["10"]     6  m5.large  eu-west-1a  6 pods have no room: web/Deployment/api x6
-      !    ec2_instance.web["3"]      1  m5.large  eu-west-1a  the node is annotated karpenter.sh/do-not-disrupt
-      =    ec2_instance.web["0"]     13  m5.large  eu-west-1a  needed by 18 pods, and nothing cheaper holds them
+           node                    pods  stay  type      zone        why the node
+      +/-  ec2_instance.web["1"]      4     0  m5.large  eu-west-1a  takes the pods of dearer nodes: saves $0.1070/h, moves…
+      ~    ec2_instance.web["4"]      6     0  m5.large  eu-west-1a  needed by 6 pods, and nothing cheaper holds them
+      +    ec2_instance.web["9"]      6     0  m5.large  eu-west-1a  6 pods have no room: web/Deployment/api x6
+      +    ec2_instance.web["10"]     6     0  m5.large  eu-west-1a  6 pods have no room: web/Deployment/api x6
+      !    ec2_instance.web["3"]      1     0  m5.large  eu-west-1a  the node is annotated karpenter.sh/do-not-disrupt
+      =    ec2_instance.web["0"]     13     0  m5.large  eu-west-1a  needed by 18 pods, and nothing cheaper holds them
+         not taken 14 dearer (next is m5a.xlarge at $0.1920/h)
     "#);
     insta::assert_snapshot!(explained("ml/Deployment/train"), @r"
     ml/Deployment/train  clusters/prod/apps.yaml:3

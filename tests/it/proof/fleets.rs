@@ -48,7 +48,9 @@ impl Stage {
         let left = self.left();
         let waiting = (0..left.len()).filter(|kind| left[*kind] > 0 && self.is_supported(*kind));
         let waiting: Vec<usize> = waiting.collect();
-        if waiting.is_empty() {
+        // A node of a pool that demands a choice is filled as far as others hold as much.
+        let demands = |pool: &Pool| pool.requirements.iter().any(|r| r.min_values.is_some());
+        if waiting.is_empty() || self.desired.pools.values().any(demands) {
             return Ok(());
         }
         let affordable = self.affordable();
