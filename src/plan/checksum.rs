@@ -43,6 +43,8 @@ fn is_of_contents(text: &str, stated: &str) -> bool {
 
 fn checksum(parts: &[&str]) -> String {
     let mut hash = Sha256::new();
-    parts.iter().for_each(|part| hash.update(part));
+    for part in parts {
+        hash.update(part);
+    }
     format!("sha256:{}", hex(&hash.finalize()))
 }

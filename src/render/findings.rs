@@ -192,7 +192,9 @@ fn parts(page: &mut Page, plan: &Plan) {
         let after = hourly(committed.hourly_after);
         notes.push(format!("{before} -> {after} with commitments"));
     }
-    notes.iter().for_each(|note| page.text(format!("  {note}")));
+    for note in notes {
+        page.text(format!("  {note}"));
+    }
 }
 
 fn prices(page: &mut Page, plan: &Plan) {
