@@ -40,10 +40,10 @@ use orders::SEEN;
 use stage::Stage;
 
 /// Trees drawn unless the environment says otherwise.
-const CASES: u32 = 1_200;
+const CASES: u32 = 800;
 
 /// Trees whose plans are applied as well, unless the environment says otherwise.
-const APPLIED: u32 = 150;
+const APPLIED: u32 = 120;
 
 /// Of so many ways to come that no rehearsal tried, at most one leaves a pod over.
 const UNSEEN_LEFT_MIN: u64 = 50;
