@@ -7,6 +7,7 @@
 //! nothing else does; nothing asks a question without a terminal; every end has a documented code,
 //! see [`Exit`].
 
+mod adopt;
 mod apply;
 mod approval;
 mod args;
@@ -104,6 +105,7 @@ fn start(common: Common, task: Task, console: &mut Console) -> Result<Exit, CliE
         Task::Plan(settings) => plan::run(&settings, console),
         Task::Show(settings) => show::run(&settings, console),
         Task::Apply(settings) => apply::run(&settings, console),
+        Task::Adopt(settings) => adopt::run(&settings, console),
         Task::Diff(settings) => diff::run(&settings, console),
         Task::Drift(settings) => drift::run(&settings, console),
         Task::Approve(settings) => approval::run(&settings, console),

@@ -5,6 +5,7 @@
 //! quantities and ids; requirements, pods and storage; manifests, demand, catalogue, fleet; schedule and
 //! solve; plan; policy and render; ports and what drives them; adapters; the command line.
 
+pub mod adopt;
 pub mod apply;
 #[cfg(feature = "aws")]
 pub mod aws;

@@ -9,13 +9,14 @@
 mod answer;
 mod asked;
 
+use std::cell::Cell;
 use std::io;
 use std::net::{SocketAddr, TcpListener as Bound};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use hyper::body::Bytes;
 use jiff::Timestamp;
@@ -122,7 +123,9 @@ pub fn listen(address: SocketAddr, site: Site) -> io::Result<Listening> {
 async fn serve(bound: Bound, site: Site, stopped: oneshot::Receiver<()>) {
     let Ok(listener) = tokio::net::TcpListener::from_std(bound) else { return };
     let is_local = listener.local_addr().is_ok_and(|address| address.ip().is_loopback());
-    let hall = Rc::new(Hall { site, is_local, waiting: Arc::default() });
+    let seen = Rc::new(Cell::new(Instant::now()));
+    tokio::task::spawn_local(look(site.reader.clone(), Rc::clone(&seen)));
+    let hall = Rc::new(Hall { site, is_local, waiting: Arc::default(), seen });
     let answered = web::serve(listener, move |request| answer::answer(Rc::clone(&hall), request));
     tokio::select! {
         () = answered => {}
@@ -136,6 +139,15 @@ struct Hall {
     /// Whether only this machine reaches it.
     is_local: bool,
     waiting: Arc<AtomicUsize>,
+    /// When the loop last published something.
+    seen: Rc<Cell<Instant>>,
+}
+
+/// Notes when the loop publishes, for as long as it does. Its own clock may be another than the wall's.
+async fn look(mut reader: Reader, seen: Rc<Cell<Instant>>) {
+    while reader.changed().await.is_ok() {
+        seen.set(Instant::now());
+    }
 }
 
 impl Hall {

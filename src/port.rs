@@ -128,6 +128,17 @@ pub trait Cloud {
     fn terminate(&self, id: &InstanceId) -> impl Future<Output = Result<(), PortError>>;
 }
 
+/// What takes machines over: it adds tags, and changes nothing else.
+pub trait Tagger {
+    /// Adds tags to an instance; those that it carries already stay. Fails where the instance carries
+    /// the tag of another cluster.
+    fn tag(
+        &self,
+        id: &InstanceId,
+        tags: &BTreeMap<String, String>,
+    ) -> impl Future<Output = Result<(), PortError>>;
+}
+
 /// What the cluster holds, read in one go.
 #[derive(Debug, Clone, Default)]
 pub struct ClusterObjects {

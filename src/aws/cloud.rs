@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use aws_sdk_ec2::error::ProvideErrorMetadata as _;
-use aws_sdk_ec2::types::Filter;
+use aws_sdk_ec2::types::{Filter, Tag};
 
 use super::client::{Aws, AwsError};
 use super::fault::port_error;
@@ -12,7 +12,7 @@ use super::instance::instance;
 use super::limiter::Api;
 use crate::fleet::{Instance, InstanceState, tag};
 use crate::ids::{GroupName, InstanceId};
-use crate::port::{Cloud, Holdings, LaunchOutcome, LaunchRequest, PortError};
+use crate::port::{Cloud, Holdings, LaunchOutcome, LaunchRequest, PortError, Tagger};
 
 /// Most values of one filter. Source: EC2 API reference, `DescribeInstances`.
 const FILTER_VALUES_MAX: usize = 200;
@@ -75,6 +75,22 @@ impl Cloud for Aws {
             Err(error) if error.code() == Some(NO_SUCH_INSTANCE) => Ok(()),
             Err(error) => Err(port_error(VERB, &error)),
         }
+    }
+}
+
+impl Tagger for Aws {
+    async fn tag(&self, id: &InstanceId, tags: &BTreeMap<String, String>) -> Result<(), PortError> {
+        const VERB: &str = "tag instance";
+        let Some(instance) = self.look_at(id).await? else {
+            return Err(refused(VERB, format!("there is no instance {id}")));
+        };
+        if let Some(other) = instance.tags.get(tag::CLUSTER).filter(|name| **name != self.cluster) {
+            return Err(refused(VERB, format!("{id} carries the tag of cluster {other}")));
+        }
+        let tags = tags.iter().map(|(key, value)| Tag::builder().key(key).value(value).build());
+        self.limiter.take(Api::Other).await;
+        let call = self.ec2.create_tags().resources(id.as_str()).set_tags(Some(tags.collect()));
+        call.send().await.map(|_| ()).map_err(|error| port_error(VERB, &error))
     }
 }
 

@@ -54,6 +54,8 @@ pub(super) enum CommandArgs {
     Approve(ApproveArgs),
     /// Carry a plan out; without a saved one: plan, show, ask
     Apply(ApplyArgs),
+    /// Take over nodes that Karpenter left, without replacing them
+    Adopt(AdoptArgs),
     /// Save what runs as a world file
     Observe(ObserveArgs),
     /// Check that everything is in place to plan and apply live, and say what to do where not
@@ -432,6 +434,10 @@ pub(super) struct RunArgs {
     /// End once nothing is left to do
     #[arg(long)]
     pub(super) once: bool,
+    /// Serve page, metrics and answers to probes on this address, such as 127.0.0.1:8080
+    #[cfg(feature = "page")]
+    #[arg(long, value_name = "ADDRESS")]
+    pub(super) listen: Option<std::net::SocketAddr>,
     /// Let the time of sim:DIR pass this many times as fast
     #[arg(long, value_name = "TIMES", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(super) speed: u32,
@@ -448,6 +454,29 @@ pub(super) enum ModeArg {
     Additive,
     /// Keep the fleet as the repository asks for it
     Full,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+A node is taken over into the pool that its label names, where the repository declares that pool: its
+instance gets three tags, and nothing else changes. It refuses while Karpenter runs.")]
+pub(super) struct AdoptArgs {
+    /// Directory, Git work tree or URL with the pools
+    #[arg(default_value = ".", value_hint = ValueHint::DirPath)]
+    pub(super) path: PathBuf,
+    #[command(flatten)]
+    pub(super) source: SourceArgs,
+    /// What runs [default: spec.world of fleetwright.yaml]
+    #[arg(long, value_name = "live|sim:DIR")]
+    pub(super) world: Option<String>,
+    /// Do not ask
+    #[arg(long)]
+    pub(super) auto_approve: bool,
+    /// Take over only what has this digest, which is then taken as approved
+    #[arg(long, value_name = "DIGEST")]
+    pub(super) approved_digest: Option<String>,
+    #[command(flatten)]
+    pub(super) format: FormatArgs,
 }
 
 #[cfg(feature = "sandbox")]

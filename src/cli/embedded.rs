@@ -215,6 +215,16 @@ pub(super) fn copied(
     Ok(found.transpose()?.flatten().unwrap_or_else(|| World::in_memory(&genesis, shape)))
 }
 
+/// Returns the world that is kept in a directory, for whoever changes it otherwise than by a plan.
+pub(super) fn world_in(
+    directory: &Path,
+    repository: &Repository,
+    now: Timestamp,
+) -> Result<World, CliError> {
+    let desired = Rc::new(repository.desired.clone());
+    open(directory, &genesis(&repository.fleet, now), &desired)
+}
+
 fn shapes(desired: &Rc<Desired>) -> ShapeOf {
     let context = Rc::clone(desired);
     Rc::new(move |namespace, template| shape_of(namespace, template, &ShapeContext::of(&context)))

@@ -19,16 +19,20 @@ use super::progress::Teller;
 use super::replan::Again;
 use super::repository::Repository;
 use super::{Console, Exit, embedded, files, planning, settings};
+use crate::adopt::{AdoptRow, rivals_among};
 use crate::apply::{ApplySettings, Bounds, Event, Fenced, Ports, Receipt, Waits, apply, verify};
 use crate::aws::{Aws, AwsError, Machines, NodeRole, Preflight};
 use crate::fleet::{ClusterIdentity, Observed};
 use crate::kube::{ConnectError, Held, Kubernetes, Lease, LeaseError, RENEW_EVERY};
 use crate::plan::Plan;
-use crate::port::{Clock, Requirement};
+use crate::port::{Clock, Cluster as _, Requirement};
 
 /// Where the lock of applies is kept.
 const LEASE_NAMESPACE: &str = "kube-system";
 const LEASE_NAME: &str = "fleetwright-apply";
+
+/// Instances that are tagged between two renewals of the lock.
+const TAGGED_AT_ONCE: usize = 20;
 
 /// Between two looks at a lock that somebody else holds.
 const LOCK_POLL: Duration = Duration::from_secs(2);
@@ -88,6 +92,29 @@ pub(super) fn observe(repository: &Repository) -> Result<Observed, CliError> {
     })
 }
 
+/// Tags instances, under the lock of applies; returns how many.
+pub(super) fn tag(repository: &Repository, rows: &[AdoptRow]) -> Result<usize, CliError> {
+    block_on(async {
+        let Live { kubernetes, aws, .. } = Live::connect(repository).await?;
+        let holder = format!("adopt/{}/{}", std::process::id(), Wall.now().as_millisecond());
+        let lease = Lease::new(&kubernetes, LEASE_NAMESPACE, LEASE_NAME, holder);
+        let locked = |error: LeaseError| CliError::new(error).kind(Exit::Locked);
+        let mut held = lease.acquire(Wall.now()).await.map_err(locked)?;
+        let mut done = Ok(());
+        // As many at a time as are tagged long before the lock runs out.
+        for rows in rows.chunks(TAGGED_AT_ONCE) {
+            held = lease.renew(&held, Wall.now()).await.map_err(locked)?;
+            done = super::adopt::tag_all(&aws, rows).await;
+            if done.is_err() {
+                break;
+            }
+        }
+        // It runs out by itself where it cannot be given back.
+        drop(lease.release(&held, Wall.now()).await);
+        done.map(|()| rows.len()).map_err(CliError::new)
+    })
+}
+
 /// Returns what must be in place, and whether it is.
 pub(super) fn preflight(repository: &Repository) -> Result<Vec<Requirement>, CliError> {
     let fleet = &repository.fleet;
@@ -103,6 +130,7 @@ pub(super) fn preflight(repository: &Repository) -> Result<Vec<Requirement>, Cli
             }
         };
         requirements.extend(kubernetes.preflight(|| Wall.now()).await);
+        requirements.push(alone(&kubernetes).await);
         for NodeRole { arn, has_entry } in node_roles {
             let mapped = if has_entry {
                 Ok("by an access entry".to_owned())
@@ -119,6 +147,24 @@ pub(super) fn preflight(repository: &Repository) -> Result<Vec<Requirement>, Cli
         }
         Ok(requirements)
     })
+}
+
+/// Returns whether nobody else makes and removes nodes.
+async fn alone(kubernetes: &Kubernetes) -> Requirement {
+    let found = match kubernetes.objects().await {
+        Ok(objects) => match &rivals_among(&objects.workloads, &objects.pods)[..] {
+            [] => Ok("neither Karpenter nor Cluster Autoscaler runs".to_owned()),
+            some => {
+                let names: Vec<String> =
+                    some.iter().map(|r| format!("{} ({})", r.kind, r.workload)).collect();
+                Err(format!("{} would fight for nodes of the same pools", names.join(", ")))
+            }
+        },
+        Err(error) => Err(error.to_string()),
+    };
+    let remedy =
+        "deploy/migrate says how to take over from it; groups that only it resizes may stay its";
+    Requirement::of("no other autoscaler", found, remedy)
 }
 
 /// Carries an approved plan out, with progress on stderr and the receipt on stdout.

@@ -11,7 +11,11 @@ use super::repository::Repository;
 use super::settings::RunSettings;
 use super::world::WorldChoice;
 use super::{Console, Exit, planning};
+#[cfg(feature = "page")]
+use crate::listen::{Listening, Serves, Site, listen};
 use crate::plan::Plan;
+#[cfg(feature = "page")]
+use crate::reconcile::Board;
 use crate::reconcile::{Held, Start, State, Status};
 
 /// A name that no other process has.
@@ -28,6 +32,51 @@ pub(super) fn run(settings: &RunSettings, console: &mut Console) -> Result<Exit,
         WorldChoice::Sim(directory) => embedded::run(settings, &repository, directory, console),
         WorldChoice::Live | WorldChoice::Empty | WorldChoice::File(_) => Err(not_a_world(&world)),
     }
+}
+
+/// Where the loop shows itself, if anywhere.
+#[cfg(feature = "page")]
+struct Face(Option<(Board, Listening)>);
+
+#[cfg(feature = "page")]
+impl Face {
+    /// Opens it before the first step, so that an address that cannot be had is an error of the start.
+    fn open(
+        settings: &RunSettings,
+        begun: &Start,
+        console: &mut Console,
+    ) -> Result<Self, CliError> {
+        let Some(address) = settings.listen else { return Ok(Self(None)) };
+        let (board, reader) = Board::new(State::new(begun.clone()).status());
+        let listening = listen(address, Site::of(reader, Serves::Loop(None))).map_err(|error| {
+            CliError::text(error.to_string())
+                .context(format!("cannot listen on {address}"))
+                .hint("pass --listen with an address that is free")
+        })?;
+        console.say(&format!("The page is at http://{}/", listening.address()));
+        Ok(Self(Some((board, listening))))
+    }
+
+    fn show(&self, status: Status) {
+        if let Some((board, _)) = &self.0 {
+            board.publish(status);
+        }
+    }
+}
+
+/// A loop of a program that was built without what shows it.
+#[cfg(not(feature = "page"))]
+struct Face;
+
+#[cfg(not(feature = "page"))]
+impl Face {
+    #[expect(clippy::unnecessary_wraps, reason = "the other one may fail")]
+    fn open(_: &RunSettings, _: &Start, _: &mut Console) -> Result<Self, CliError> {
+        Ok(Self)
+    }
+
+    #[expect(clippy::unused_self, reason = "the other one needs it")]
+    fn show(&self, _: Status) {}
 }
 
 fn not_a_world(world: &WorldChoice) -> CliError {

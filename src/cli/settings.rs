@@ -5,9 +5,9 @@ use std::path::PathBuf;
 use jiff::Timestamp;
 
 use super::args::{
-    ApplyArgs, ApproveArgs, CatalogArgs, CatalogExplainArgs, CatalogListArgs, CommandArgs,
-    DemandArg, DiffArgs, DriftArgs, ExplainArgs, FamilyArg, ForecastArgs, FormatArg, GlobalArgs,
-    GuardArgs, ModeArg, ObserveArgs, PlanArgs, PlanFormatArg, PlanningArgs, PolicyArgs,
+    AdoptArgs, ApplyArgs, ApproveArgs, CatalogArgs, CatalogExplainArgs, CatalogListArgs,
+    CommandArgs, DemandArg, DiffArgs, DriftArgs, ExplainArgs, FamilyArg, ForecastArgs, FormatArg,
+    GlobalArgs, GuardArgs, ModeArg, ObserveArgs, PlanArgs, PlanFormatArg, PlanningArgs, PolicyArgs,
     PolicyTestArgs, RegionArgs, RunArgs, ShowArgs, SortArg, SourceArgs, Typed, ValidateArgs,
     ViewArgs,
 };
@@ -37,6 +37,7 @@ pub(super) enum Task {
     Plan(PlanSettings),
     Show(ShowSettings),
     Apply(ApplySettings),
+    Adopt(AdoptSettings),
     Diff(DiffSettings),
     Drift(DriftSettings),
     Approve(ApproveSettings),
@@ -67,6 +68,9 @@ pub(super) struct RunSettings {
     pub(super) mode: Option<Mode>,
     /// Whether it ends once nothing is left to do.
     pub(super) once: bool,
+    /// Where page, metrics and answers to probes are served.
+    #[cfg(feature = "page")]
+    pub(super) listen: Option<std::net::SocketAddr>,
     /// How many times as fast the time of an embedded world passes.
     pub(super) speed: u32,
     /// How long to wait for the lock.
@@ -253,6 +257,15 @@ pub(super) struct ValidateSettings {
     pub(super) format: Format,
 }
 
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct AdoptSettings {
+    pub(super) source: SourceSettings,
+    pub(super) world: Option<WorldChoice>,
+    pub(super) auto_approve: bool,
+    pub(super) approved_digest: Option<Digest>,
+    pub(super) format: Format,
+}
+
 /// Which catalogue is looked at.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct RegionSettings {
@@ -345,6 +358,7 @@ pub(super) fn meaning(typed: Typed) -> Result<(Common, Task), CliError> {
         CommandArgs::Policy(PolicyArgs::Test(PolicyTestArgs { directories })) => {
             Task::PolicyTest(PolicyTestSettings { directories })
         }
+        CommandArgs::Adopt(args) => Task::Adopt(adopt(args)?),
         CommandArgs::Observe(args) => Task::Observe(observe(args)?),
         #[cfg(feature = "cluster")]
         CommandArgs::Preflight(args) => Task::Preflight(of_source(args.path, args.source)),
@@ -634,7 +648,17 @@ fn digest(text: &str) -> Result<Digest, CliError> {
 }
 
 fn run(args: RunArgs) -> Result<RunSettings, CliError> {
-    let RunArgs { path, source, world, mode, once, speed, lock_timeout } = args;
+    let RunArgs {
+        path,
+        source,
+        world,
+        mode,
+        once,
+        #[cfg(feature = "page")]
+        listen,
+        speed,
+        lock_timeout,
+    } = args;
     let mode = mode.map(|mode| match mode {
         ModeArg::Observe => Mode::Observe,
         ModeArg::Additive => Mode::Additive,
@@ -645,8 +669,21 @@ fn run(args: RunArgs) -> Result<RunSettings, CliError> {
         world: world.as_deref().map(WorldChoice::parse).transpose()?,
         mode,
         once,
+        #[cfg(feature = "page")]
+        listen,
         speed,
         lock_timeout: duration("--lock-timeout", &lock_timeout)?,
+    })
+}
+
+fn adopt(args: AdoptArgs) -> Result<AdoptSettings, CliError> {
+    let AdoptArgs { path, source, world, auto_approve, approved_digest, format } = args;
+    Ok(AdoptSettings {
+        source: of_source(path, source),
+        world: world.as_deref().map(WorldChoice::parse).transpose()?,
+        auto_approve,
+        approved_digest: approved_digest.as_deref().map(digest).transpose()?,
+        format: of_format(format.format),
     })
 }
 

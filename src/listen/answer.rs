@@ -6,7 +6,6 @@ use std::sync::Arc;
 use hyper::body::Incoming;
 use hyper::header::{HOST, HeaderName, HeaderValue};
 use hyper::{Method, Request, Response};
-use jiff::Timestamp;
 
 use super::{Hall, Serves, asked};
 use crate::face::{self, Health, metrics, page};
@@ -50,7 +49,12 @@ async fn route(hall: &Hall, request: Request<Incoming>) -> Response<Chunks> {
     }
     let status: Arc<Status> = Arc::clone(&hall.site.reader.borrow());
     match request.uri().path() {
-        "/healthz" => health(&face::health(&status, Timestamp::now())),
+        "/healthz" => {
+            let since = jiff::SignedDuration::try_from(hall.seen.get().elapsed());
+            let since = since.unwrap_or(jiff::SignedDuration::MAX);
+            let now = status.now.checked_add(since).unwrap_or(jiff::Timestamp::MAX);
+            health(&face::health(&status, now))
+        }
         "/readyz" => health(&face::readiness(&status)),
         "/metrics" => response(200, metrics::MEDIA, Chunks::whole(metrics::metrics(&status))),
         "/events" => match hall.news() {

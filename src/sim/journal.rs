@@ -4,6 +4,7 @@
 //! Each entry may be told again without harm: a launch has its token, and an instance that is ending
 //! goes on ending. So it does not matter whether a journal is older than its world.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
@@ -22,6 +23,7 @@ pub(super) enum Entry {
     Terminate { instance: InstanceId },
     RaiseGroup { group: GroupName, desired: u32 },
     EndMember { instance: InstanceId },
+    Tag { instance: InstanceId, tags: BTreeMap<String, String> },
 }
 
 fn journal_of(world: &Path) -> PathBuf {
@@ -52,6 +54,7 @@ pub(super) fn replay(world: &Path, state: &mut State) -> io::Result<()> {
             Entry::Terminate { instance } => state.terminate(&instance),
             Entry::RaiseGroup { group, desired } => drop(state.raise_group(&group, desired)),
             Entry::EndMember { instance } => drop(state.end_member(&instance)),
+            Entry::Tag { instance, tags } => drop(state.tag(&instance, &tags)),
         }
     }
     Ok(())

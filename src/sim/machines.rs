@@ -1,10 +1,12 @@
 //! The life of an instance and of its node: pending, running, registered, Ready, gone.
 
+use std::collections::BTreeMap;
+
 use sha2::{Digest as _, Sha256};
 
 use super::delay;
 use super::state::{Due, Machine, State, Token, Unavailable};
-use crate::fleet::{Instance, InstanceState, Node};
+use crate::fleet::{Instance, InstanceState, Node, tag};
 use crate::ids::{InstanceId, NodeName, Uid, hex};
 use crate::pod::Taint;
 use crate::port::{LaunchOutcome, LaunchRequest};
@@ -110,6 +112,27 @@ impl State {
         self.after(delay::READY, Due::Ready { instance: id.clone() });
         let initialized = Due::Initialized { instance: id.clone(), startup_taints };
         self.after(delay::INITIALIZED, initialized);
+    }
+
+    /// Adds tags to an instance, unless it carries the tag of another cluster.
+    pub(super) fn tag(
+        &mut self,
+        id: &InstanceId,
+        tags: &BTreeMap<String, String>,
+    ) -> Result<(), String> {
+        let cluster = tags.get(tag::CLUSTER);
+        let Some(instance) = self.instances.get_mut(id) else {
+            return Err(format!("InvalidInstanceID.NotFound: there is no instance {id}"));
+        };
+        match instance.tags.get(tag::CLUSTER) {
+            Some(other) if Some(other) != cluster => {
+                Err(format!("{id} carries the tag of cluster {other}"))
+            }
+            Some(_) | None => {
+                instance.tags.extend(tags.clone());
+                Ok(())
+            }
+        }
     }
 
     /// Begins the end of an instance; one that is ending, or not there, is left alone.

@@ -1,5 +1,6 @@
 //! The ports, over the state of a world.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
@@ -13,7 +14,7 @@ use crate::fleet::{CORDONED_ANNOTATION, Instance, Pod, tag};
 use crate::ids::{GroupName, InstanceId, NodeName, Uid};
 use crate::port::{
     Clock, Cloud, Cluster, ClusterObjects, EvictOutcome, Holdings, LaunchOutcome, LaunchRequest,
-    PortError,
+    PortError, Tagger,
 };
 
 /// Returns the error of a verb that the world refused; the same call is refused again.
@@ -96,6 +97,15 @@ impl Cloud for World {
         self.state.borrow_mut().terminate(id);
         self.record(|at| Call::Terminate { at, instance: id.clone() });
         self.keep(VERB, &Entry::Terminate { instance: id.clone() })
+    }
+}
+
+impl Tagger for World {
+    async fn tag(&self, id: &InstanceId, tags: &BTreeMap<String, String>) -> Result<(), PortError> {
+        const VERB: &str = "tag instance";
+        self.check_saved(VERB)?;
+        self.state.borrow_mut().tag(id, tags).map_err(|reason| refused(VERB, reason))?;
+        self.keep(VERB, &Entry::Tag { instance: id.clone(), tags: tags.clone() })
     }
 }
 

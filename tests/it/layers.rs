@@ -98,6 +98,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
         "face",
         &["apply", "catalog", "fleet", "ids", "manifest", "plan", "reconcile", "render", "units"],
     ),
+    ("adopt", &["fleet", "ids", "manifest", "plan", "requirement"]),
     ("register", &["face", "port", "reconcile"]),
     ("door", &["ids", "port", "reconcile"]),
     ("web", &[]),

@@ -5,6 +5,7 @@
 //! `UPDATE_GOLDEN=1 cargo test --test it` writes what is compared with a file (`golden/`, `plans/`)
 //! instead of comparing it; the difference is then reviewed like prose.
 
+mod adopt;
 mod binary;
 mod conformance;
 mod delivery;
@@ -22,6 +23,8 @@ mod order;
 mod overlays;
 mod page;
 mod permissions;
+#[cfg(feature = "sandbox")]
+mod preview;
 mod proof;
 mod reconcile;
 mod review;

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
+use fleetwright::fleet::tag;
 use serde_json::Value as Json;
 
 /// What EC2 asks for beside the call itself: a fleet launches, tags, and hands a role on.
@@ -101,6 +102,20 @@ fn the_controller_may_call_what_applying_calls_and_makes_no_machine_without_toke
         let all = makes(kind);
         assert!(!all.is_empty() && all.iter().all(|c| c.contains(condition)), "{kind}: {all:?}");
     }
+}
+
+#[test]
+fn taking_over_may_add_the_three_tags_to_machines_of_the_cluster_and_nothing_else() {
+    assert_eq!(allowed("adopt.json"), ["ec2:CreateTags".to_owned()].into());
+    let text = fs::read_to_string(root().join("deploy/aws/adopt.json")).expect("a policy");
+    let policy: Json = serde_json::from_str(&text).expect("JSON");
+    let condition = &policy["Statement"][0]["Condition"];
+    let keys = condition["ForAllValues:StringEquals"]["aws:TagKeys"].as_array().expect("keys");
+    let wanted = [tag::CLUSTER, tag::KEY, tag::POOL];
+    assert_eq!(keys.iter().filter_map(Json::as_str).collect::<Vec<_>>(), wanted);
+    assert!(
+        condition["StringEquals"].to_string().contains("aws:ResourceTag/kubernetes.io/cluster/")
+    );
 }
 
 #[test]

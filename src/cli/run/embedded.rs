@@ -63,8 +63,13 @@ pub(super) fn run(
         sleepers: RefCell::default(),
         pace: (!settings.once).then(|| (Instant::now(), world.observed_at(), settings.speed)),
     };
+    let face = super::Face::open(settings, &start, console)?;
     let mut teller = Teller::new(console);
-    let mut watch = |state: &State, _: &[crate::reconcile::Effect]| teller.look(&state.status());
+    let mut watch = |state: &State, _: &[crate::reconcile::Effect]| {
+        let status = state.status();
+        teller.look(&status);
+        face.show(status);
+    };
     let ports = Outside {
         cloud: &*world,
         cluster: &*world,

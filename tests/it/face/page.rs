@@ -101,8 +101,7 @@ fn ask(address: SocketAddr, request: &str) -> (String, String) {
 
 #[test]
 fn each_path_answers_what_it_is_for() {
-    let now = jiff::Timestamp::now();
-    let (board, listening) = serve(Status { now, wakes_at: Some(now), ..begun() });
+    let (board, listening) = serve(begun());
     let get =
         |path: &str| ask(listening.address(), &format!("GET {path} HTTP/1.1\r\nHost: localhost"));
     assert!(get("/healthz").0.starts_with("http/1.1 200"));

@@ -1,0 +1,155 @@
+//! Taking over what Karpenter left, and the guides that say how.
+
+use std::fs;
+use std::path::Path;
+
+use serde_json::{Value as Json, json};
+
+use crate::binary::Place;
+
+const WORLD: &str = "world/world.json";
+
+/// Returns the quickstart as it is once everything is applied, with nodes that Karpenter made.
+fn left_by_karpenter() -> Place {
+    let place = Place::example("quickstart");
+    let applied = place.run(&["apply", ".", "--auto-approve"]);
+    assert_eq!(applied.code, Some(0), "{}{}", applied.out, applied.err);
+    change(&place, |world| {
+        // Both are parts of one value.
+        let mut nodes = world["nodes"].take();
+        for node in nodes.as_object_mut().expect("nodes").values_mut() {
+            let labels = node["labels"].as_object_mut().expect("labels");
+            labels.remove("fleetwright.dev/key");
+            let pool = labels["karpenter.sh/nodepool"].clone();
+            let id = node["instance"].as_str().expect("an instance").to_owned();
+            world["instances"][&id]["tags"] = json!({ "karpenter.sh/nodepool": pool });
+        }
+        world["nodes"] = nodes;
+    });
+    place
+}
+
+fn change(place: &Place, how: impl FnOnce(&mut Json)) {
+    let mut world: Json = serde_json::from_str(&place.read(WORLD)).expect("a world");
+    how(&mut world);
+    place.write(WORLD, &world.to_string());
+}
+
+fn tags(place: &Place) -> Vec<Json> {
+    let world: Json = serde_json::from_str(&place.read(WORLD)).expect("a world");
+    let instances = world["instances"].as_object().expect("instances").values();
+    let running = instances.filter(|instance| instance["state"] == "running");
+    running.map(|instance| instance["tags"].clone()).collect()
+}
+
+#[test]
+fn nodes_that_karpenter_left_are_taken_over_in_place_and_the_first_plan_is_empty() {
+    let place = left_by_karpenter();
+    let before: Json = serde_json::from_str(&place.read(WORLD)).expect("a world");
+    let plan = place.run(&["plan", "--concise"]);
+    assert_eq!(plan.out.matches("ec2_instance.foreign[").count(), 3, "{}", plan.out);
+    let looked = place.run(&["adopt"]);
+    assert_eq!(looked.code, Some(5), "{}{}", looked.out, looked.err);
+    assert!(looked.out.contains("~ ec2_instance.general[\"0\"]"), "{}", looked.out);
+    assert!(looked.out.contains("Then the plan is: no changes."), "{}", looked.out);
+    assert!(looked.err.contains("pass --approved-digest sha256:"), "{}", looked.err);
+    let (_, digest) = looked.out.trim().rsplit_once("  ").expect("a digest");
+    let stale = place.run(&["adopt", "--approved-digest", &format!("sha256:{:064}", 0)]);
+    assert_eq!(stale.code, Some(3), "{}", stale.err);
+    let done = place.run(&["adopt", "--approved-digest", digest]);
+    assert_eq!(done.code, Some(0), "{}{}", done.out, done.err);
+    assert!(done.out.contains("Adopt complete! Nodes: 3 taken over."), "{}", done.out);
+    assert!(done.out.contains("No changes. Your infrastructure matches"), "{}", done.out);
+    for tags in tags(&place) {
+        assert_eq!(tags["fleetwright.dev/cluster"], "quickstart");
+        assert_eq!(tags["fleetwright.dev/pool"], tags["karpenter.sh/nodepool"]);
+    }
+    let after: Json = serde_json::from_str(&place.read(WORLD)).expect("a world");
+    for same in ["nodes", "pods"] {
+        assert_eq!(before[same], after[same], "{same} are as they were");
+    }
+    let again = place.run(&["adopt"]);
+    assert_eq!(again.code, Some(0), "{}", again.err);
+    assert!(again.out.contains("No changes. There is no node to take over."), "{}", again.out);
+    let plan = place.run(&["plan", "--detailed-exitcode"]);
+    assert_eq!(plan.code, Some(0), "{}", plan.out);
+}
+
+#[test]
+fn what_is_not_certain_to_be_meant_is_left_and_says_why() {
+    let place = left_by_karpenter();
+    change(&place, |world| {
+        let nodes = world["nodes"].as_object_mut().expect("nodes");
+        let mut nodes = nodes.values_mut();
+        let first = nodes.next().expect("a node");
+        first["labels"]["karpenter.sh/nodepool"] = json!("other");
+        let second = nodes.next().expect("a node");
+        second["labels"].as_object_mut().expect("labels").remove("karpenter.sh/nodepool");
+        let third = nodes.next().expect("a node")["instance"].as_str().expect("id").to_owned();
+        world["instances"][&third]["tags"] =
+            json!({ "fleetwright.dev/cluster": "elsewhere", "fleetwright.dev/pool": "general" });
+    });
+    let left = place.run(&["adopt", "--auto-approve"]);
+    assert_eq!(left.code, Some(0), "{}", left.err);
+    for why in [
+        "its pool `other` is not declared in the repository",
+        "it carries the label of no pool",
+        "its instance carries the tag of cluster `elsewhere`",
+        "No changes.",
+    ] {
+        assert!(left.out.contains(why), "{why}: {}", left.out);
+    }
+}
+
+#[test]
+fn nothing_is_taken_from_a_karpenter_that_runs() {
+    let place = left_by_karpenter();
+    let mut world: Json = serde_json::from_str(&place.read(WORLD)).expect("a world");
+    world.as_object_mut().expect("an object").remove("sim");
+    let karpenter = json!({
+        "namespace": "kube-system", "name": "karpenter", "kind": "Deployment", "replicas": 2
+    });
+    world["workloads"].as_array_mut().expect("workloads").push(karpenter);
+    place.write("seen.json", &world.to_string());
+    let refused = place.run(&["adopt", "--world", "seen.json", "--auto-approve"]);
+    assert_eq!(refused.code, Some(5), "{}{}", refused.out, refused.err);
+    assert!(refused.out.contains("! karpenter runs: kube-system/karpenter, 2 replicas"));
+    assert!(refused.err.contains("scale deployment karpenter --replicas=0"), "{}", refused.err);
+    let listed = place.run(&["adopt", "--world", "seen.json", "--format", "json"]);
+    let listed: Json = serde_json::from_str(&listed.out).expect("JSON");
+    assert_eq!(listed["rows"].as_array().map(Vec::len), Some(3));
+    assert_eq!(listed["rivals"][0]["kind"], "karpenter");
+    // What cannot change is not changed, whoever approves it.
+    world["workloads"].as_array_mut().expect("workloads").pop();
+    place.write("seen.json", &world.to_string());
+    let refused = place.run(&["adopt", "--world", "seen.json", "--auto-approve"]);
+    assert_eq!(refused.code, Some(5), "{}{}", refused.out, refused.err);
+}
+
+/// Returns the commands of a guide that are this program's.
+fn commands(guide: &str) -> Vec<Vec<String>> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("deploy/migrate").join(guide);
+    let text = fs::read_to_string(path).expect("a guide");
+    let lines = text.lines().filter_map(|line| line.trim().strip_prefix("fleetwright "));
+    // The cluster is an embedded one here.
+    let words = |line: &str| line.replace("--world live", "--world sim:world");
+    lines.map(|line| words(line).split(' ').map(str::to_owned).collect()).collect()
+}
+
+#[test]
+fn every_command_of_the_guides_does_what_they_say() {
+    for (guide, place, last) in [
+        ("karpenter.md", left_by_karpenter(), "No changes. Your infrastructure matches"),
+        ("cluster-autoscaler.md", Place::example("nodegroups"), "Plan: "),
+    ] {
+        let commands = commands(guide);
+        assert!(commands.len() > 2, "{guide}");
+        let mut out = String::new();
+        for command in commands {
+            let ran = place.run(&command);
+            assert_eq!(ran.code, Some(0), "{guide}: {command:?}\n{}{}", ran.out, ran.err);
+            out = ran.out;
+        }
+        assert!(out.contains(last), "{guide}: {out}");
+    }
+}
