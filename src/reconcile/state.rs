@@ -381,7 +381,7 @@ impl State {
             failed(&mut self.world_reads, whole.join("; "), now);
         }
         let refresh = self.head.as_ref().map_or(BUSY_REFRESH, |head| head.controller.refresh);
-        let busy = !self.away.is_empty() || self.unseen.missing().is_some();
+        let busy = !self.away.is_empty() || self.unseen.missing(&observed).is_some();
         let wait = match self.world_reads.failures {
             0 if busy => BUSY_REFRESH.min(refresh),
             0 => refresh,

@@ -31,18 +31,21 @@ impl Unseen {
         self.ended.insert(instance.clone(), now);
     }
 
-    /// Strikes what `observed` shows, and what should have been shown for long.
+    /// Strikes what is long past, and machines that `observed` shows as ended. What was launched is kept
+    /// for as long as EC2 may show it late: a later look may be older than an earlier one.
     pub(super) fn strike(&mut self, observed: &Observed, now: Timestamp) {
         let young = |at: &Timestamp| now < later(*at, SHOWN_WITHIN);
-        self.launched.retain(|id, at| !observed.instances.contains_key(id) && young(at));
+        self.launched.retain(|_, at| young(at));
         let runs = |id: &InstanceId| observed.instances.get(id).is_some_and(Instance::is_active);
         self.ended.retain(|id, at| runs(id) && young(at));
     }
 
     /// Returns a machine that was launched and is not shown yet: planning without it would launch
     /// another one.
-    pub(super) fn missing(&self) -> Option<&InstanceId> {
-        self.launched.keys().next()
+    pub(super) fn missing(&self, observed: &Observed) -> Option<&InstanceId> {
+        let known =
+            |id: &&InstanceId| observed.instances.contains_key(*id) || self.ended.contains_key(*id);
+        self.launched.keys().find(|id| !known(id))
     }
 }
 

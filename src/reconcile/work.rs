@@ -116,7 +116,7 @@ impl State {
         if self.planning.is_some() || self.kept.is_none() || launching || !fresh {
             return;
         }
-        if self.lanes.len() >= LANES || self.unseen.missing().is_some() {
+        if self.lanes.len() >= LANES || self.unseen.missing(&seen).is_some() {
             return;
         }
         let same = self.planned.as_ref().is_some_and(|(world, commit)| {

@@ -34,7 +34,7 @@ fn what_went_wrong_with_others_does_not_here_3() {
 #[test]
 fn whatever_breaks_the_fleet_comes_to_rest_once_it_is_mended() {
     let catalog = catalog();
-    for seed in 0..6 {
+    for seed in 0..4 {
         let Told { lines, end, steps, launches, removals, minutes } = tell(seed, &catalog);
         let told = lines.join("\n");
         if let Err(why) = end {

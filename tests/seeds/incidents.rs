@@ -164,7 +164,7 @@ fn sold_out(catalog: &Rc<Catalog>) -> End {
 }
 
 fn dies_while_launching(catalog: &Rc<Catalog>) -> End {
-    for (n, millis) in (0..40).map(|n| (n, 100 * n)) {
+    for (n, millis) in (0..12).map(|n| (n, 300 * n)) {
         let mut run = Run::new(100 + n, Commit::default().with("api", 10), catalog);
         run.pass(SignedDuration::from_millis(i64::try_from(millis).unwrap_or(0)));
         run.kill(0);
@@ -186,7 +186,7 @@ fn lost_replies(catalog: &Rc<Catalog>) -> End {
 fn two_replicas(catalog: &Rc<Catalog>) -> End {
     let mut run = settled(catalog, 9, Commit::default())?;
     run.start(1);
-    for n in 0..6 {
+    for n in 0..3 {
         run.commit(|commit| commit.with("api", 4 + 3 * (n % 3)));
         run.pass(SignedDuration::from_secs(3));
         let leads = run.shared.lease.get().map_or(0, |(by, _)| by);
@@ -210,9 +210,9 @@ fn budget_never_yields(catalog: &Rc<Catalog>) -> End {
 
 fn pods_come_to_empty_node(catalog: &Rc<Catalog>) -> End {
     let mut run = settled(catalog, 11, Commit::default().with("api", 10))?;
-    for n in 0..8 {
+    for n in 0..3 {
         run.commit(|commit| commit.with("api", 2));
-        run.pass(SignedDuration::from_secs(50 + 4 * n));
+        run.pass(SignedDuration::from_secs(54 + 4 * n));
         run.commit(|commit| commit.with("api", 10));
         run.pass(minutes(4));
         run.well()?;
