@@ -46,7 +46,7 @@ pub(crate) const ALL: &[(&str, Story)] = &[
     ("core-1776: a budget that never yields ends in an uncordoned node", budget_never_yields),
     ("core-3185: pods that come while a node is chosen keep it", pods_come_to_empty_node),
     ("karpenter-5400: a warning is served ahead of all else", interruption),
-    ("karpenter-5400: ten thousand messages and more are drained, and none is lost", many_messages),
+    ("karpenter-5400: a thousand messages at once are drained, and none is lost", many_messages),
     ("karpenter-9226: what EC2 took back is no ghost", reclaimed_at_once),
     ("core-2077: a node that is stuck holds up no other", stuck_node),
     ("karpenter-9175: a storm of throttling is answered with patience", throttled),
@@ -246,7 +246,7 @@ fn interruption(catalog: &Rc<Catalog>) -> End {
 
 fn many_messages(catalog: &Rc<Catalog>) -> End {
     let mut run = settled(catalog, 13, Commit::default())?;
-    for n in 0..15_000 {
+    for n in 0..1_000 {
         let detail = format!(r#"{{"instance-id":"i-{n:017x}","state":"terminated"}}"#);
         run.message("EC2 Instance State-change Notification", "aws.ec2", &detail);
     }
@@ -254,7 +254,7 @@ fn many_messages(catalog: &Rc<Catalog>) -> End {
     run.well()?;
     is(drained, || format!("{} messages are left", run.shared.queue.borrow().len()))?;
     let acknowledged = run.status().and_then(|s| s.counters.get("messages.acknowledged").copied());
-    is(acknowledged >= Some(15_000), || format!("{acknowledged:?} were acknowledged"))?;
+    is(acknowledged >= Some(1_000), || format!("{acknowledged:?} were acknowledged"))?;
     run.comes_to_rest(minutes(10))
 }
 
