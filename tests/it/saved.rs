@@ -167,7 +167,9 @@ fn a_plan_of_a_newer_minor_version_is_read_and_of_a_newer_major_one_is_not() {
     // As the description of the format has it: over everything else in canonical spelling.
     plan.as_object_mut().expect("an object").remove("checksum");
     let spelled = canonical::pretty(&plan).expect("no floats");
-    let digits: String = Sha256::digest(spelled).iter().map(|b| format!("{b:02x}")).collect();
+    let digits: Vec<String> =
+        Sha256::digest(spelled).iter().map(|byte| format!("{byte:02x}")).collect();
+    let digits = digits.concat();
     plan["checksum"] = format!("sha256:{digits}").into();
     place.write("plan.json", &plan.to_string());
     let newer = place.run(&["show", "plan.json"]);
