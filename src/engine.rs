@@ -72,13 +72,14 @@ pub struct Scope {
     pub exclude: Vec<String>,
     /// These addresses are replaced.
     pub replace: Vec<String>,
-    /// Whether no node that is there may be touched: the plan only adds.
-    pub additive: bool,
+    /// Of the nodes that are there only these may change; `None`: all of them. With none in it the
+    /// plan only adds.
+    pub only: Option<BTreeSet<NodeName>>,
 }
 
 impl Scope {
     fn is_limited(&self) -> bool {
-        self.additive || !self.target.is_empty() || !self.exclude.is_empty()
+        self.only.is_some() || !self.target.is_empty() || !self.exclude.is_empty()
     }
 
     fn allows(&self, address: &Address) -> bool {
@@ -129,8 +130,11 @@ fn plan_with(inputs: &Inputs) -> Plan {
 /// Returns the plan that leaves alone what is outside the scope.
 fn in_scope(inputs: &Inputs, demand: &Demand) -> (Plan, Solution) {
     let replace = nodes_at(inputs, demand, &inputs.scope.replace);
-    let mut untouched: Vec<NodeName> = Vec::new();
-    let rounds = if inputs.scope.additive { 0 } else { SCOPE_ROUNDS };
+    let only = inputs.scope.only.as_ref();
+    let is_out = |name: &&NodeName| only.is_some_and(|only| !only.contains(*name));
+    let mut untouched: Vec<NodeName> =
+        inputs.observed.nodes.keys().filter(is_out).cloned().collect();
+    let rounds = if only.is_some_and(BTreeSet::is_empty) { 0 } else { SCOPE_ROUNDS };
     for _ in 0..rounds {
         let solution = solve(&input(inputs, demand, &replace, &untouched));
         let plan = put_together(inputs, demand, &solution);
@@ -265,7 +269,7 @@ fn nodes_at(inputs: &Inputs, demand: &Demand, addresses: &[String]) -> Vec<NodeN
 /// Returns a warning for each address of the scope that no row of `plan` has: most likely a slip, and
 /// a plan that did not do what was asked for must say so.
 fn unmatched(inputs: &Inputs, plan: &Plan) -> Vec<Diagnostic> {
-    let Scope { target, exclude, replace, additive: _ } = &inputs.scope;
+    let Scope { target, exclude, replace, only: _ } = &inputs.scope;
     let has = |pattern: &String| {
         let scope = Scope { target: vec![pattern.clone()], ..Scope::default() };
         plan.resource_changes.iter().any(|row| scope.allows(&row.address))

@@ -442,7 +442,7 @@ fn planning(path: PathBuf, args: PlanningArgs) -> Result<PlanningSettings, CliEr
             target: addresses(target)?,
             exclude: addresses(exclude)?,
             replace: addresses(replace)?,
-            additive: false,
+            only: None,
         },
         compare,
         guard,

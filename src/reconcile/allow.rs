@@ -388,11 +388,11 @@ pub fn says(held: Held) -> HeldBy {
             format!("pool {pool} asks for a confirmation of each removal")
         }
         Held::LaunchBudget { most, within, next } => format!(
-            "at most {most} machines are launched within {within:#}; the next at {}",
+            "no more than {most} may be launched within {within:#}; the next at {}",
             at(next)
         ),
         Held::RemovalBudget { most, within, next } => {
-            format!("at most {most} machines go within {within:#}; the next at {}", at(next))
+            format!("no more than {most} may go within {within:#}; the next at {}", at(next))
         }
         Held::Settling { until } => {
             format!("planned too short a time; begun at {} where it still is", at(until))

@@ -1,6 +1,6 @@
 //! What happens to the loop, and what it wants done.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
@@ -34,8 +34,8 @@ pub struct Head {
 /// What a plan is limited to.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Limits {
-    /// Whether no node that is there may be touched.
-    pub additive: bool,
+    /// Of the nodes that are there only these may change; `None`: all of them.
+    pub only: Option<BTreeSet<NodeName>>,
     /// Rows that may not change.
     pub exclude: Vec<Address>,
 }
@@ -44,7 +44,7 @@ impl Limits {
     /// Returns whether the plan is of everything.
     #[must_use]
     pub fn is_none(&self) -> bool {
-        !self.additive && self.exclude.is_empty()
+        self.only.is_none() && self.exclude.is_empty()
     }
 }
 

@@ -12,15 +12,13 @@ use super::state::{BUSY_REFRESH, Current, Lane, Planning, State};
 use super::status::{Held, Past};
 use super::view;
 use crate::fleet::Observed;
-use crate::ids::{Address, InstanceId, PoolName};
+use crate::ids::{Address, InstanceId, NodeName, PoolName};
 use crate::manifest::Mode;
 use crate::plan::Plan;
 use crate::plan::wire::{Action, ResourceChange, RetireReason, WaveStep};
 
 /// Rounds in which a plan is made again without what is held back.
 const ROUNDS: u32 = 3;
-/// Most rows that are named one by one as not to change; with more, nothing that is there changes.
-const NAMED_MAX: usize = 32;
 /// Between two plans over a world that does not change: what has a time of its own may be due.
 const REPLAN: SignedDuration = SignedDuration::from_mins(5);
 /// Most plans that are carried out at the same time.
@@ -137,7 +135,8 @@ impl State {
             world.canonicalize();
         }
         // While a plan removes, what it is about is left to it; what is needed beside it is launched.
-        let limits = Limits { additive: !self.lanes.is_empty(), exclude: Vec::new() };
+        let only = (!self.lanes.is_empty()).then(BTreeSet::new);
+        let limits = Limits { only, exclude: Vec::new() };
         self.planned = Some((seen, head.commit.clone()));
         self.replan_at = later(self.now, REPLAN);
         self.settled = None;
@@ -467,22 +466,32 @@ fn is_same(a: &Observed, b: &Observed) -> bool {
 fn tightened(plan: &Plan, limits: &Limits, held: &[(Address, Held)]) -> Option<Limits> {
     let rows: BTreeMap<&Address, &ResourceChange> =
         plan.resource_changes.iter().map(|row| (&row.address, row)).collect();
+    let held: BTreeSet<&Address> = held.iter().map(|(address, _)| address).collect();
     let stands =
         |address: &Address| rows.get(address).is_some_and(|row| row.change.before.is_some());
-    let (there, coming): (Vec<&Address>, Vec<&Address>) =
-        held.iter().map(|(address, _)| address).partition(|address| stands(address));
     let mut next = limits.clone();
-    // Rows of nodes that are there, one by one while they are few; else all of them stay.
-    if !there.is_empty() {
-        next.additive |= there.len() > NAMED_MAX || !limits.exclude.is_empty();
+    // Of what stands, what may go now is all that may change: a plan without the rest would look for
+    // others to go in its place.
+    if held.iter().any(|address| stands(address)) {
+        let free = retired(plan).filter(|row| !held.contains(&row.address));
+        let free: BTreeSet<NodeName> = free.filter_map(node).collect();
+        next.only = Some(match &limits.only {
+            Some(only) => free.intersection(only).cloned().collect(),
+            None => free,
+        });
     }
-    if !next.additive {
-        next.exclude.extend(there.into_iter().cloned());
-    }
-    next.exclude.extend(coming.into_iter().cloned());
+    let coming = held.into_iter().filter(|address| !stands(address));
+    next.exclude.extend(coming.cloned());
     next.exclude.sort();
     next.exclude.dedup();
     (next != *limits).then_some(next)
+}
+
+/// Returns the node of a row, by the name it stands under: the machine's while no node has joined.
+fn node(row: &ResourceChange) -> Option<NodeName> {
+    let before = row.change.before.as_ref()?;
+    let of_instance = || before.instance_id.as_ref().map(|id| NodeName::from(id.as_str()));
+    before.node.clone().or_else(of_instance)
 }
 
 fn of_step(plan: &Plan, step: WaveStep) -> impl Iterator<Item = &ResourceChange> {

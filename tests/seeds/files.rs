@@ -250,9 +250,9 @@ impl Plans {
 
 impl Planner for Plans {
     async fn plan(&self, world: Arc<Observed>, limits: Limits) -> Plan {
-        let Limits { additive, exclude } = limits;
+        let Limits { only, exclude } = limits;
         let exclude = exclude.iter().map(ToString::to_string).collect();
-        let scope = Scope { exclude, additive, ..Scope::default() };
+        let scope = Scope { exclude, only, ..Scope::default() };
         engine::plan(&self.inputs(&world, scope))
     }
 

@@ -1,6 +1,7 @@
 //! What a person reads of a loop: a line for each thing that changed.
 
 use std::collections::BTreeMap;
+use std::mem::discriminant;
 
 use crate::cli::Console;
 use crate::plan::wire::Summary;
@@ -12,13 +13,15 @@ pub(super) struct Teller<'c> {
     console: &'c mut Console,
     /// What was told last, by what it is about.
     told: BTreeMap<&'static str, String>,
+    /// The plan that was told last, and what held it back.
+    about: String,
     /// How many plans were told to have ended.
     ended: usize,
 }
 
 impl<'c> Teller<'c> {
     pub(super) fn new(console: &'c mut Console) -> Self {
-        Self { console, told: BTreeMap::new(), ended: 0 }
+        Self { console, told: BTreeMap::new(), about: String::new(), ended: 0 }
     }
 
     /// Tells what is new in `status`.
@@ -32,7 +35,8 @@ impl<'c> Teller<'c> {
                 let errors = match repository.problems {
                     0 => String::new(),
                     n => {
-                        format!(", which has {n} errors: nothing is changed until they are mended")
+                        let errors = if n == 1 { "error" } else { "errors" };
+                        format!(", which has {n} {errors}: nothing is changed until then")
                     }
                 };
                 format!("serving {}{errors}", short(commit))
@@ -60,7 +64,16 @@ impl<'c> Teller<'c> {
                 format!("the world cannot be read as a whole; nothing is changed: {why}")
             })),
         );
-        self.tell(&now, "plan", status.plan.as_ref().map(plan));
+        // That a moment moves on while the reason stays is no news.
+        if let Some(plan) = &status.plan {
+            let kinds: Vec<_> = plan.held.values().map(|by| discriminant(&by.why)).collect();
+            let summary = &plan.plan.summary;
+            let about = format!("{} {kinds:?} {summary:?}", plan.digest());
+            if self.about != about {
+                self.tell(&now, "plan", Some(self::plan(plan)));
+                self.about = about;
+            }
+        }
         for going in &status.going {
             let said = format!("{} goes ({}), {:?}", going.instance, going.why, going.phase);
             self.tell(&now, "going", Some(said));

@@ -225,7 +225,7 @@ const OF_NUMBERS: &[Case] = &[
             g.head.controller.removals.most = Most::Count(3);
             g.kept.removed = removed(1);
         },
-        &["batch 0", "batch 1", "batch 2", "web 10", "web 9"],
+        &["web 1", "web 10", "web 2", "web 9"],
     ),
     (
         "an exchange that is larger than the budget goes alone",
