@@ -10,10 +10,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::Timestamp;
 
 use super::event::Head;
-use super::kept::{Approved, Kept, later};
+use super::kept::{Approved, Kept, MOVES_MAX, later};
 use super::status::{ApprovedBy, Held, HeldBy};
 use crate::ids::{Address, InstanceId, PoolName};
-use crate::manifest::{ApprovalRule, Mode};
+use crate::manifest::{ApprovalRule, Mode, Rate};
 use crate::plan::Plan;
 use crate::plan::wire::{ResourceChange, WaveStep};
 
@@ -119,7 +119,7 @@ pub fn mass_removal(plan: &Plan, with: &Circumstances<'_>) -> Option<String> {
     let removes: u32 = units.iter().map(|unit| unit.removes).sum();
     let launches: u32 = units.iter().filter(|unit| unit.removes > 0).map(|u| u.launches).sum();
     let most = with.head.controller.mass_removal;
-    let most = crate::manifest::Rate { most, within: jiff::SignedDuration::ZERO }.of(with.nodes);
+    let most = Rate { most, within: jiff::SignedDuration::ZERO }.of(with.nodes);
     let lost = removes.saturating_sub(launches);
     if lost <= most || lost <= MASS_LEAST {
         return None;
@@ -210,8 +210,10 @@ struct Room {
 impl Room {
     fn of(with: &Circumstances<'_>, now: Timestamp) -> Self {
         let settings = &with.head.controller;
-        let (most_in, most_out) =
-            (settings.launches.of(with.nodes), settings.removals.of(with.nodes));
+        // More is not remembered, so that more would be no budget.
+        let most = u32::try_from(MOVES_MAX).unwrap_or(u32::MAX);
+        let of = |rate: Rate| rate.of(with.nodes).min(most);
+        let (most_in, most_out) = (of(settings.launches), of(settings.removals));
         let came = with.kept.launched.iter().map(|launch| launch.at);
         let went = with.kept.removed.iter().map(|removal| removal.at);
         let (launches, next_launch) = Kept::room(came, most_in, settings.launches.within, now);

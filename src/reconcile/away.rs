@@ -85,8 +85,8 @@ impl State {
     pub(super) fn was_told(&mut self, message: Message, effects: &mut Vec<Effect>) {
         let Message { receipt, kind, instances, deadline } = message;
         self.count(&format!("messages.{kind}"), 1);
-        if !self.leader {
-            // It comes again, to whoever leads then.
+        if !self.leader || self.head.is_none() {
+            // It comes again, to whoever leads then and knows what may be done.
             return;
         }
         let acts = self.mode() != Mode::Observe && kind.takes_away() && !instances.is_empty();
@@ -215,13 +215,12 @@ impl State {
         }
     }
 
-    pub(super) fn was_acknowledged(&mut self, receipt: &str, end: &Result<(), PortError>) {
+    pub(super) fn was_acknowledged(&mut self, end: &Result<(), PortError>) {
         if end.is_ok() {
             self.count("messages.acknowledged", 1);
         } else {
+            // It comes again by itself, and is dealt with at once then.
             self.count("errors.queue", 1);
-            // It comes again by itself; until then it is tried again here.
-            self.messages.insert(receipt.to_owned(), BTreeSet::new());
         }
     }
 
@@ -236,6 +235,10 @@ impl State {
         let ours = |i: &&Instance| i.is_active() && i.is_ours(&world.cluster.name);
         let mut unwell: BTreeMap<InstanceId, Unwell> = BTreeMap::new();
         let mut sizes: BTreeMap<&str, (usize, usize)> = BTreeMap::new();
+        let repair_after = self.head.as_ref().and_then(|head| head.controller.repair_after);
+        let counts_after = repair_after.map_or(READY_WITHIN, |after| after.min(READY_WITHIN));
+        self.joined.retain(|id| world.instances.contains_key(id));
+        self.joined.extend(nodes.keys().map(|id| (*id).clone()));
         for instance in world.instances.values().filter(ours) {
             let node = nodes.get(&instance.id);
             let pool = instance.tags.get(tag::POOL).map_or("", String::as_str);
@@ -244,25 +247,30 @@ impl State {
             if node.is_some_and(|node| node.ready) {
                 continue;
             }
-            let joined = node.is_some();
+            // One whose node was deleted is broken at most, like all that many things break at once.
+            let joined = self.joined.contains(&instance.id);
             let before = self.unwell.get(&instance.id).filter(|before| before.joined == joined);
             let since = before.map_or(now, |before| before.since.min(now));
             let looks = before.map_or(0, |before| before.looks).saturating_add(1);
             let found = Unwell { since, looks, joined };
-            size.1 += usize::from(joined && found.is_old(READY_WITHIN, now));
+            size.1 += usize::from(joined && found.is_old(counts_after, now));
             unwell.insert(instance.id.clone(), found);
         }
         self.unwell = unwell;
-        let Some(head) = self.head.clone().filter(|_| self.acts_on_health()) else { return };
+        if !self.acts_on_health() {
+            return;
+        }
         for (id, found) in self.unwell.clone() {
             let pool = world.instances.get(&id).and_then(|i| i.tags.get(tag::POOL));
             let (all, bad) = pool.and_then(|p| sizes.get(p.as_str())).copied().unwrap_or((1, 1));
             // Many at once are broken by something that a new machine does not mend.
             let few = bad <= (all * BROKEN_PERCENT).div_ceil(100);
-            let after = head.controller.repair_after;
             if !found.joined && found.is_old(READY_WITHIN, now) {
                 self.has_to_go(id, NEVER_READY);
-            } else if found.joined && few && after.is_some_and(|after| found.is_old(after, now)) {
+            } else if found.joined
+                && few
+                && repair_after.is_some_and(|after| found.is_old(after, now))
+            {
                 self.has_to_go(id, NOT_READY);
             }
         }

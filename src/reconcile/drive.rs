@@ -75,6 +75,7 @@ where
         cluster: start.cluster.clone(),
         bounds,
         planners: Rc::default(),
+        served: Rc::default(),
         inbox: Rc::default(),
         flags: RefCell::default(),
     };
@@ -107,6 +108,8 @@ struct Hands<'a, C, K, T, S: Source, G, D> {
     cluster: ClusterIdentity,
     bounds: Bounds,
     planners: Planners<S::Planner>,
+    /// The commit that was planned from last.
+    served: Rc<RefCell<String>>,
     /// What happened in applies, in order.
     inbox: Rc<RefCell<VecDeque<Event>>>,
     /// By which applies are told to end soon.
@@ -215,13 +218,15 @@ where
 
     fn read_head(&self) -> Running<'a> {
         let (source, planners) = (self.outside.source, Rc::clone(&self.planners));
+        let served = Rc::clone(&self.served);
         Box::pin(async move {
             Event::Head(source.head().await.map(|(head, planner)| {
                 let mut planners = planners.borrow_mut();
                 planners.retain(|(commit, _)| *commit != head.commit);
                 planners.push((head.commit.clone(), Rc::new(planner)));
-                if planners.len() > PLANNERS_MAX {
-                    planners.remove(0);
+                let spare = planners.iter().position(|(of, _)| *of != *served.borrow());
+                if let Some(spare) = spare.filter(|_| planners.len() > PLANNERS_MAX) {
+                    drop(planners.remove(spare));
                 }
                 Arc::new(head)
             }))
@@ -241,9 +246,9 @@ where
         limits: Limits,
     ) -> Running<'a> {
         let clock = self.outside.clock;
+        commit.clone_into(&mut self.served.borrow_mut());
         let Some(planner) = self.planner(commit) else {
-            // The commit was read too long ago: read it again.
-            return self.read_head();
+            return Box::pin(std::future::ready(Event::Unplanned { ticket }));
         };
         Box::pin(async move {
             let began = clock.now();
@@ -265,7 +270,10 @@ where
             return Box::pin(std::future::ready(Event::Applied { ticket, end: Err(why) }));
         };
         let flag = Rc::new(AtomicBool::new(false));
-        self.flags.borrow_mut().push(Rc::clone(&flag));
+        let mut flags = self.flags.borrow_mut();
+        flags.retain(|flag| Rc::strong_count(flag) > 1);
+        flags.push(Rc::clone(&flag));
+        drop(flags);
         let (identity, bounds, inbox) = (self.cluster.clone(), self.bounds, Rc::clone(&self.inbox));
         Box::pin(async move {
             let may_write = || signals.may_write();

@@ -62,6 +62,11 @@ pub enum Event {
     Head(Result<Arc<Head>, String>),
     /// The world was looked at, well or not: its sources say.
     World(Arc<Observed>),
+    /// A plan was not made, because its commit is no longer at hand.
+    Unplanned {
+        /// Which.
+        ticket: Ticket,
+    },
     /// A plan was made.
     Planned {
         /// Which one was asked for.

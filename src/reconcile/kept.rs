@@ -14,13 +14,13 @@ use crate::fleet::{Exclusion, Instance, Observed, tag};
 use crate::ids::{Digest, InstanceId, PoolName};
 
 /// Most launches and most removals that are remembered; the newest are.
-const MOVES_MAX: usize = 400;
+pub(super) const MOVES_MAX: usize = 400;
 /// Most approvals and most confirmations that are remembered.
 const APPROVALS_MAX: usize = 20;
 /// Most offerings that are remembered as sold out.
 const SOLD_OUT_MAX: usize = 100;
 /// How long launches and removals are remembered: longer than any budget looks back.
-const MOVES_KEPT: SignedDuration = SignedDuration::from_hours(2);
+const MOVES_KEPT: SignedDuration = SignedDuration::from_hours(24);
 /// How long an approval counts.
 const APPROVAL_KEPT: SignedDuration = SignedDuration::from_hours(24);
 
@@ -248,7 +248,9 @@ impl Kept {
         let left = most.saturating_sub(used);
         // The one whose end frees the next place.
         let over = usize::try_from(used.saturating_sub(most)).unwrap_or(usize::MAX);
-        let next = recent.get(over).map_or(now, |at| later(*at, within));
+        // Where none may ever go, there is nothing to wait for but another setting.
+        let free = if left == 0 { later(now, within) } else { now };
+        let next = recent.get(over).map_or(free, |at| later(*at, within));
         (left, next)
     }
 
@@ -280,7 +282,7 @@ impl Kept {
         let all: Vec<Launched> = self.launched.iter().filter(futile).cloned().collect();
         if all.len() >= FUTILE_LATCH && all.len() * 2 > self.launched.len() {
             let why = format!("{} of {} machines were of no use", all.len(), self.launched.len());
-            self.latch(super::allow::LAUNCHES, why, now);
+            self.latch(super::allow::LAUNCHES, (why, None), now);
         }
         for pool in wanted {
             let held = self.quarantine.get(pool);
@@ -312,11 +314,16 @@ impl Kept {
     }
 
     /// Latches a breaker; returns whether it was open.
-    pub(super) fn latch(&mut self, name: &str, why: String, now: Timestamp) -> bool {
+    pub(super) fn latch(
+        &mut self,
+        name: &str,
+        (why, digest): (String, Option<Digest>),
+        now: Timestamp,
+    ) -> bool {
         if self.breakers.iter().any(|breaker| breaker.name == name) {
             return false;
         }
-        self.breakers.push(Breaker { name: name.to_owned(), since: now, why });
+        self.breakers.push(Breaker { name: name.to_owned(), since: now, why, digest });
         true
     }
 }
@@ -375,7 +382,7 @@ mod tests {
             let found = Kept::room(moments.iter().map(|s| at(*s)), most, within, at(now));
             assert_eq!(found, (left, at(next)), "{moments:?} of {most}");
         }
-        assert_eq!(Kept::room([].into_iter(), 0, within, at(0)), (0, at(0)));
+        assert_eq!(Kept::room([].into_iter(), 0, within, at(0)), (0, at(60)));
     }
 
     #[test]

@@ -113,6 +113,8 @@ pub struct State {
     pub(super) planned_since: BTreeMap<InstanceId, Timestamp>,
     /// Machines whose nodes are not Ready.
     pub(super) unwell: BTreeMap<InstanceId, Unwell>,
+    /// Machines that a node was seen of.
+    pub(super) joined: BTreeSet<InstanceId>,
     pub(super) lanes: BTreeMap<Ticket, Lane>,
     pub(super) removes: Retry,
     pub(super) launches: Retry,
@@ -214,6 +216,7 @@ impl State {
             replan_at: now,
             planned_since: BTreeMap::new(),
             unwell: BTreeMap::new(),
+            joined: BTreeSet::new(),
             lanes: BTreeMap::new(),
             removes: Retry::new(now),
             launches: Retry::new(now),
@@ -270,9 +273,10 @@ impl State {
             Event::Cordoned { instance, end } => self.was_cordoned(&instance, &end),
             Event::Evicted { instance: _, ends } => self.were_evicted(&ends),
             Event::Ended { instance, end } => self.was_ended(&instance, &end),
-            Event::Acknowledged { receipt, end } => self.was_acknowledged(&receipt, &end),
+            Event::Acknowledged { receipt: _, end } => self.was_acknowledged(&end),
             Event::Nominated { pod, end } => self.was_nominated(&pod, &end),
             Event::Signal(signal) => self.signalled(signal, &mut effects),
+            Event::Unplanned { ticket } => self.was_not_planned(ticket),
             Event::Timer => {}
         }
         effects
@@ -336,8 +340,9 @@ impl State {
         let same = self.kept.as_ref().and_then(|kept| kept.served.as_ref()) == Some(&head.commit);
         if waits && !begins && !same {
             let until = match &self.newer {
-                Some((newer, until)) if newer.commit == head.commit => *until,
-                Some(_) | None => later(self.now, head.controller.ci_patience),
+                // Merges that come faster than CI applies them must not wait for ever.
+                Some((_, until)) => *until,
+                None => later(self.now, head.controller.ci_patience),
             };
             self.newer = Some((head, until));
             return;
@@ -426,7 +431,6 @@ impl State {
 
     fn asked(&mut self, request: Request) {
         let now = self.now;
-        let digest = self.current.as_ref().map(|current| current.plan.capacity.digest.clone());
         let instance = |state: &Self, address: &Address| {
             let plan = &state.current.as_ref()?.plan;
             let row = plan.resource_changes.iter().find(|row| row.address == *address)?;
@@ -454,11 +458,11 @@ impl State {
                 kept.break_glass = Some(Suspension { reason, until, since, by });
             }
             Request::Reset { breaker, by } => {
+                let latched = kept.breakers.iter().find(|latched| latched.name == breaker).cloned();
                 kept.breakers.retain(|latched| latched.name != breaker);
-                // Whoever resets it has seen what it latched for.
-                if breaker == super::allow::MASS_REMOVAL {
-                    let approved = digest.map(|digest| Approved { digest, by, at: now });
-                    kept.approved.extend(approved);
+                // Whoever resets it has seen what it latched for, and nothing that came since.
+                if let Some(digest) = latched.and_then(|latched| latched.digest) {
+                    kept.approved.push(Approved { digest, by, at: now });
                 } else {
                     kept.forgiven = Some(now);
                     kept.quarantine.clear();

@@ -114,6 +114,9 @@ pub struct Breaker {
     pub since: Timestamp,
     /// What made it latch, with numbers.
     pub why: String,
+    /// The plan that made it latch, where one did: whoever resets the breaker approves that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub digest: Option<Digest>,
 }
 
 /// How a source answers.

@@ -36,9 +36,12 @@ impl State {
         self.advance_away(effects);
         self.read(effects);
         if self.stopping {
+            self.save(effects);
             if self.lanes.is_empty() && self.saving.is_none() {
                 self.exited = true;
                 effects.push(Effect::Exit);
+            } else {
+                self.wake_at(later(self.now, BUSY_REFRESH), effects);
             }
             return;
         }
@@ -51,9 +54,20 @@ impl State {
             effects.push(Effect::Exit);
             return;
         }
-        let wake = self.next_moment();
-        self.wakes_at = Some(wake);
-        effects.push(Effect::Wake(wake));
+        self.wake_at(self.next_moment(), effects);
+    }
+
+    fn wake_at(&mut self, moment: Timestamp, effects: &mut Vec<Effect>) {
+        self.wakes_at = Some(moment);
+        effects.push(Effect::Wake(moment));
+    }
+
+    pub(super) fn was_not_planned(&mut self, ticket: Ticket) {
+        if self.planning.as_ref().is_some_and(|planning| planning.ticket == ticket) {
+            self.planning = None;
+            self.git_due = self.now;
+            self.replan_at = later(self.now, BUSY_REFRESH);
+        }
     }
 
     fn read(&mut self, effects: &mut Vec<Effect>) {
@@ -249,7 +263,8 @@ impl State {
         let Some(with) = self.circumstances() else { return Vec::new() };
         let mass = allow::mass_removal(plan, &with.borrow()).filter(|_| whole && self.may_act());
         if let (Some(why), Some(kept)) = (mass, &mut self.kept) {
-            kept.latch(allow::MASS_REMOVAL, why, now);
+            let digest = plan.capacity.digest.clone();
+            kept.latch(allow::MASS_REMOVAL, (why, Some(digest)), now);
         }
         let Some(with) = self.circumstances() else { return Vec::new() };
         let verdicts = allowed(plan, &with.borrow(), now);
@@ -264,7 +279,8 @@ impl State {
     }
 
     fn circumstances(&self) -> Option<Gathered<'_>> {
-        let world = self.world.as_ref()?;
+        // The last look may have failed in part: what was planned over did not.
+        let (world, _) = self.planned.as_ref()?;
         let nodes = world.nodes.values().filter(|node| !node.is_fargate());
         let unready = nodes.clone().filter(|node| !node.ready).count();
         Some(Gathered {
@@ -379,8 +395,8 @@ impl State {
             matches!(
                 held,
                 Held::Settling { .. }
-                    | Held::RemovalBudget { .. }
-                    | Held::LaunchBudget { .. }
+                    | Held::RemovalBudget { most: 1.., .. }
+                    | Held::LaunchBudget { most: 1.., .. }
                     | Held::BackingOff { .. }
             )
         });

@@ -12,7 +12,7 @@ use crate::render::escape;
 pub(super) struct Teller<'c> {
     console: &'c mut Console,
     /// What was told last, by what it is about.
-    told: BTreeMap<&'static str, String>,
+    told: BTreeMap<String, String>,
     /// The plan that was told last, and what held it back.
     about: String,
     /// How many plans were told to have ended.
@@ -75,12 +75,12 @@ impl<'c> Teller<'c> {
             }
         }
         for going in &status.going {
-            let said = format!("{} goes ({}), {:?}", going.instance, going.why, going.phase);
-            self.tell(&now, "going", Some(said));
+            let said = format!("{} goes ({})", going.instance, going.why);
+            self.tell(&now, going.instance.as_str(), Some(said));
         }
         for breaker in &status.breakers {
             let said = format!("breaker {} latched: {}", breaker.name, breaker.why);
-            self.tell(&now, "breaker", Some(said));
+            self.tell(&now, &breaker.name, Some(said));
         }
         let all = status.counters.iter().filter(|(name, _)| name.starts_with("reconciles."));
         let ends = all.filter(|(name, _)| !name.ends_with("nothing") && !name.ends_with("held"));
@@ -93,7 +93,7 @@ impl<'c> Teller<'c> {
     }
 
     /// Says something about `what`, unless it is what was said last; an empty text is never said.
-    fn tell(&mut self, now: &str, what: &'static str, text: Option<String>) {
+    fn tell(&mut self, now: &str, what: &str, text: Option<String>) {
         let Some(text) = text else { return };
         if self.told.get(what) == Some(&text) {
             return;
@@ -101,7 +101,7 @@ impl<'c> Teller<'c> {
         if !text.is_empty() {
             self.console.say(&format!("{now}  {}", escape(&text)));
         }
-        self.told.insert(what, text);
+        self.told.insert(what.to_owned(), text);
     }
 }
 

@@ -191,7 +191,7 @@ const OF_NUMBERS: &[Case] = &[
     (
         "a breaker of removals",
         |g| {
-            g.kept.latch(MASS_REMOVAL, String::new(), now());
+            g.kept.latch(MASS_REMOVAL, (String::new(), None), now());
         },
         &LAUNCHES,
     ),
@@ -199,7 +199,7 @@ const OF_NUMBERS: &[Case] = &[
         "a breaker of launches leaves what only goes",
         |g| {
             let (name, why) = (super::LAUNCHES.to_owned(), String::new());
-            g.kept.breakers.push(Breaker { name, since: now(), why });
+            g.kept.breakers.push(Breaker { name, since: now(), why, digest: None });
         },
         &["web 2"],
     ),
