@@ -115,12 +115,9 @@ pub fn approval(plan: &Plan, with: &Circumstances<'_>) -> Option<ApprovedBy> {
 /// Returns why `plan` removes too much at once, where it does and nobody approved it by its digest.
 #[must_use]
 pub fn mass_removal(plan: &Plan, with: &Circumstances<'_>) -> Option<String> {
-    let units = units(plan);
-    let removes: u32 = units.iter().map(|unit| unit.removes).sum();
-    let launches: u32 = units.iter().filter(|unit| unit.removes > 0).map(|u| u.launches).sum();
     let most = with.head.controller.mass_removal;
     let most = Rate { most, within: jiff::SignedDuration::ZERO }.of(with.nodes);
-    let lost = removes.saturating_sub(launches);
+    let lost = lost(plan);
     if lost <= most || lost <= MASS_LEAST {
         return None;
     }
@@ -132,6 +129,15 @@ pub fn mass_removal(plan: &Plan, with: &Circumstances<'_>) -> Option<String> {
             with.nodes
         )
     })
+}
+
+/// Returns how many machines a plan removes without replacing them.
+#[must_use]
+pub fn lost(plan: &Plan) -> u32 {
+    let units = units(plan);
+    let removes: u32 = units.iter().map(|unit| unit.removes).sum();
+    let launches: u32 = units.iter().filter(|unit| unit.removes > 0).map(|u| u.launches).sum();
+    removes.saturating_sub(launches)
 }
 
 /// Rows that go together: an exchange, or one row by itself.

@@ -317,13 +317,13 @@ impl Kept {
     pub(super) fn latch(
         &mut self,
         name: &str,
-        (why, digest): (String, Option<Digest>),
+        (why, removes): (String, Option<u32>),
         now: Timestamp,
     ) -> bool {
         if self.breakers.iter().any(|breaker| breaker.name == name) {
             return false;
         }
-        self.breakers.push(Breaker { name: name.to_owned(), since: now, why, digest });
+        self.breakers.push(Breaker { name: name.to_owned(), since: now, why, removes });
         true
     }
 }

@@ -461,8 +461,12 @@ impl State {
                 let latched = kept.breakers.iter().find(|latched| latched.name == breaker).cloned();
                 kept.breakers.retain(|latched| latched.name != breaker);
                 // Whoever resets it has seen what it latched for, and nothing that came since.
-                if let Some(digest) = latched.and_then(|latched| latched.digest) {
-                    kept.approved.push(Approved { digest, by, at: now });
+                if let Some(seen) = latched.and_then(|latched| latched.removes) {
+                    let plan = self.current.as_ref().map(|current| &current.plan);
+                    if let Some(plan) = plan.filter(|plan| super::allow::lost(plan) <= seen) {
+                        let digest = plan.capacity.digest.clone();
+                        kept.approved.push(Approved { digest, by, at: now });
+                    }
                 } else {
                     kept.forgiven = Some(now);
                     kept.quarantine.clear();

@@ -114,9 +114,10 @@ pub struct Breaker {
     pub since: Timestamp,
     /// What made it latch, with numbers.
     pub why: String,
-    /// The plan that made it latch, where one did: whoever resets the breaker approves that.
+    /// How many machines the plan removes that made it latch, where one did: whoever resets the breaker
+    /// approves a plan that removes no more.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub digest: Option<Digest>,
+    pub removes: Option<u32>,
 }
 
 /// How a source answers.

@@ -263,8 +263,7 @@ impl State {
         let Some(with) = self.circumstances() else { return Vec::new() };
         let mass = allow::mass_removal(plan, &with.borrow()).filter(|_| whole && self.may_act());
         if let (Some(why), Some(kept)) = (mass, &mut self.kept) {
-            let digest = plan.capacity.digest.clone();
-            kept.latch(allow::MASS_REMOVAL, (why, Some(digest)), now);
+            kept.latch(allow::MASS_REMOVAL, (why, Some(allow::lost(plan))), now);
         }
         let Some(with) = self.circumstances() else { return Vec::new() };
         let verdicts = allowed(plan, &with.borrow(), now);

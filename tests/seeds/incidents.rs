@@ -56,6 +56,7 @@ pub(crate) const ALL: &[(&str, Story)] = &[
     ("fail static: with Kubernetes gone nothing is removed", kubernetes_gone),
     ("mass unready: with half of the fleet broken nothing is removed", mass_unready),
     ("mass removal: a plan that empties the fleet waits for a person", mass_removal),
+    ("budgets: a fleet that shrinks goes one machine after another, to the end", shrinks),
     ("atlantis-5955: with spec.apply.by ci a merge waits for its receipt", ci_applies),
     ("suspended: nothing is begun until it ends by itself", suspended),
     ("an order to end leaves nothing half done", ends_in_order),
@@ -253,6 +254,8 @@ fn many_messages(catalog: &Rc<Catalog>) -> End {
     let drained = run.until(minutes(10), |run| run.shared.queue.borrow().is_empty());
     run.well()?;
     is(drained, || format!("{} messages are left", run.shared.queue.borrow().len()))?;
+    // What was taken off is known once the answers are in.
+    run.pass(minutes(1));
     let acknowledged = run.status().and_then(|s| s.counters.get("messages.acknowledged").copied());
     is(acknowledged >= Some(1_000), || format!("{acknowledged:?} were acknowledged"))?;
     run.comes_to_rest(minutes(10))
@@ -378,6 +381,18 @@ fn mass_removal(catalog: &Rc<Catalog>) -> End {
     run.ask(0, Request::Reset { breaker: "mass-removal".to_owned(), by: "alice".to_owned() });
     run.comes_to_rest(minutes(30))?;
     is(run.machines().is_empty(), || "machines are left".to_owned())
+}
+
+fn shrinks(catalog: &Rc<Catalog>) -> End {
+    let controller = "removals: { most: 1 }, massRemoval: 100%".to_owned();
+    let commit = Commit { controller, ..Commit::default() };
+    let mut run = settled(catalog, 23, commit.with("api", 24))?;
+    let before = run.machines().len();
+    is(before >= 4, || format!("only {before} machines"))?;
+    run.commit(|commit| commit.with("api", 3).with("jobs", 0));
+    run.comes_to_rest(minutes(120))?;
+    let after = run.machines().len();
+    is(after + 2 < before, || format!("{before} machines became {after}"))
 }
 
 fn ci_applies(catalog: &Rc<Catalog>) -> End {

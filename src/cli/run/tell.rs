@@ -35,8 +35,9 @@ impl<'c> Teller<'c> {
                 let errors = match repository.problems {
                     0 => String::new(),
                     n => {
-                        let errors = if n == 1 { "error" } else { "errors" };
-                        format!(", which has {n} {errors}: nothing is changed until then")
+                        let errors =
+                            if n == 1 { "an error".to_owned() } else { format!("{n} errors") };
+                        format!(", which has {errors}: nothing is changed before they are mended")
                     }
                 };
                 format!("serving {}{errors}", short(commit))
@@ -118,7 +119,11 @@ fn plan(now: &PlanNow) -> String {
     let digest: String = now.digest().as_str().chars().take(19).collect();
     if (add, change, destroy) == (0, 0, 0) {
         let left = now.plan.capacity.pods.unschedulable;
-        let left = if left > 0 { format!("; {left} pods have no place") } else { String::new() };
+        let left = match left {
+            0 => String::new(),
+            1 => "; a pod has no place".to_owned(),
+            more => format!("; {more} pods have no place"),
+        };
         return format!("nothing to change{left}");
     }
     let held = match now.held.values().next() {

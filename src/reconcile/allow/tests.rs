@@ -199,7 +199,7 @@ const OF_NUMBERS: &[Case] = &[
         "a breaker of launches leaves what only goes",
         |g| {
             let (name, why) = (super::LAUNCHES.to_owned(), String::new());
-            g.kept.breakers.push(Breaker { name, since: now(), why, digest: None });
+            g.kept.breakers.push(Breaker { name, since: now(), why, removes: None });
         },
         &["web 2"],
     ),

@@ -315,7 +315,7 @@ pub(crate) fn failing() -> Status {
             name: "launches-not-ready".to_owned(),
             since: before(33),
             why: "12 of 12 machines launched within 15m did not become Ready".to_owned(),
-            digest: None,
+            removes: None,
         }],
         plan: Some(PlanNow { plan: Arc::new(plan), since: before(47), held }),
         quarantined: BTreeMap::from([(
