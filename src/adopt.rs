@@ -7,13 +7,17 @@
 //! already, or those of another cluster, is left alone; what is left says why; nothing but tags changes.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use serde::Serialize;
 
 use crate::fleet::{Instance, InstanceState, LiveWorkload, Node, Observed, Pod, tag};
-use crate::ids::{Address, InstanceId, LabelValue, NodeName, PoolName, Uid, WorkloadKind};
+use crate::ids::{
+    Address, InstanceId, LabelValue, NodeName, PoolName, Uid, WorkloadId, WorkloadKind,
+};
 use crate::manifest::Desired;
 use crate::plan::canonical;
+use crate::pod::PodTemplate;
 use crate::requirement::key;
 
 /// What would be taken over, and what not.
@@ -123,6 +127,9 @@ fn candidate(desired: &Desired, observed: &Observed, node: &Node) -> Candidate {
     if !desired.pools.contains_key(&pool) {
         return Candidate::Left(format!("its pool `{pool}` is not declared in the repository"));
     }
+    if node.is_of_auto_mode() {
+        return left("EKS Auto Mode keeps it, which no scaling to nothing stops");
+    }
     let Some(id) = node.instance.clone() else { return left("it names no instance") };
     match instance.and_then(|instance| instance.tags.get(tag::CLUSTER)) {
         Some(other) if other != cluster => {
@@ -205,37 +212,113 @@ fn of_node(node: &Node, id: &InstanceId) -> Option<Instance> {
 /// Returns the controllers in a cluster that make and remove nodes by themselves.
 #[must_use]
 pub fn rivals(observed: &Observed) -> Vec<Rival> {
-    rivals_among(&observed.workloads, &observed.pods)
+    rivals_among(&observed.workloads, &observed.pods, &observed.templates)
 }
 
-/// Returns those among workloads and their pods.
+/// Returns those among workloads and their pods, by their names and the labels of their templates.
 #[must_use]
-pub fn rivals_among(workloads: &[LiveWorkload], pods: &[Pod]) -> Vec<Rival> {
-    let mut found = BTreeMap::new();
+pub fn rivals_among(
+    workloads: &[LiveWorkload],
+    pods: &[Pod],
+    templates: &BTreeMap<String, Arc<PodTemplate>>,
+) -> Vec<Rival> {
+    let label = |template: &String| templates.get(template)?.labels.get(NAME_LABEL);
+    let kind = |id: &WorkloadId, template: Option<&String>| {
+        let label = template.and_then(label).map(LabelValue::as_str);
+        (id.kind == WorkloadKind::Deployment).then(|| kind_of(&id.name, label)).flatten()
+    };
+    let mut found: BTreeMap<&WorkloadId, (&'static str, u32)> = BTreeMap::new();
     for live in workloads {
-        if let Some(kind) =
-            kind_of(&live.id.name).filter(|_| live.id.kind == WorkloadKind::Deployment)
-        {
+        if let Some(kind) = kind(&live.id, live.template.as_ref()) {
             found.insert(&live.id, (kind, live.replicas));
         }
     }
     // A controller that was scaled to nothing acts until its last pod has gone.
-    for owner in pods.iter().filter(|pod| pod.is_active()).filter_map(|pod| pod.owner.as_ref()) {
+    for pod in pods.iter().filter(|pod| pod.is_active()) {
+        let Some(owner) = &pod.owner else { continue };
         if let Some((_, running)) = found.get_mut(owner) {
             *running = (*running).max(1);
+        } else if let Some(kind) = kind(owner, Some(&pod.template)) {
+            found.insert(owner, (kind, 1));
         }
     }
     let running = found.into_iter().filter(|(_, (_, running))| *running > 0);
     running.map(|(id, (kind, running))| Rival { workload: id.to_string(), kind, running }).collect()
 }
 
-/// Returns which controller a Deployment of that name is: those of the charts and of most manifests.
-fn kind_of(name: &str) -> Option<&'static str> {
-    match name {
-        "karpenter" => Some("karpenter"),
-        _ if name == "cluster-autoscaler" || name.ends_with("-cluster-autoscaler") => {
-            Some("cluster-autoscaler")
+/// The label by which charts say what a workload is, whatever it is called.
+const NAME_LABEL: &str = "app.kubernetes.io/name";
+
+/// Returns which controller a Deployment is, by its name or by its label.
+fn kind_of(name: &str, label: Option<&str>) -> Option<&'static str> {
+    let is_called = |name: &str| {
+        name == "karpenter" || name.starts_with("karpenter-") || name.ends_with("-karpenter")
+    };
+    let is_autoscaler = |name: &str| name.contains("cluster-autoscaler");
+    let mut names = std::iter::once(name).chain(label);
+    if names.clone().any(is_autoscaler) {
+        return Some("cluster-autoscaler");
+    }
+    names.any(is_called).then_some("karpenter")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pod(name: &str, kind: WorkloadKind) -> Pod {
+        Pod {
+            namespace: "n".into(),
+            name: format!("{name}-1").into(),
+            uid: "u".into(),
+            owner: Some(WorkloadId { namespace: "n".into(), kind, name: name.into() }),
+            template: "t".to_owned(),
+            node: None,
+            phase: crate::fleet::PodPhase::Running,
+            created_at: jiff::Timestamp::UNIX_EPOCH,
+            terminating: false,
+            mirror: false,
+            granted: BTreeMap::new(),
         }
-        _ => None,
+    }
+
+    #[test]
+    fn another_controller_is_known_by_its_name_or_its_label_however_it_was_installed() {
+        let (karpenter, autoscaler) = (Some("karpenter"), Some("cluster-autoscaler"));
+        for (name, label, expected) in [
+            ("karpenter", None, karpenter),
+            ("karpenter-controller", None, karpenter),
+            ("prod-karpenter", None, karpenter),
+            ("nodes", Some("karpenter"), karpenter),
+            ("cluster-autoscaler", None, autoscaler),
+            ("ca-aws-cluster-autoscaler", None, autoscaler),
+            ("nodes", Some("aws-cluster-autoscaler"), autoscaler),
+            ("cluster-proportional-autoscaler", None, None),
+            ("notkarpenter", None, None),
+            ("web", Some("web"), None),
+        ] {
+            let labels = label.map(|label| (NAME_LABEL.into(), label.into()));
+            let template =
+                PodTemplate { labels: labels.into_iter().collect(), ..PodTemplate::default() };
+            let templates = BTreeMap::from([("t".to_owned(), Arc::new(template))]);
+            let found = rivals_among(&[], &[pod(name, WorkloadKind::Deployment)], &templates);
+            let found = found.first().map(|rival| (rival.kind, rival.running));
+            assert_eq!(found, expected.map(|kind| (kind, 1)), "{name} {label:?}");
+        }
+        let agent = pod("karpenter", WorkloadKind::DaemonSet);
+        assert_eq!(rivals_among(&[], &[agent], &BTreeMap::new()), []);
+    }
+
+    #[test]
+    fn a_controller_acts_until_its_last_pod_has_gone() {
+        let pod = pod("karpenter", WorkloadKind::Deployment);
+        let ending = Pod { terminating: true, ..pod.clone() };
+        let id = pod.owner.clone().expect("an owner");
+        let stopped =
+            LiveWorkload { id, replicas: 0, first_ordinal: 0, delivered: false, template: None };
+        for (pods, expected) in [(vec![pod], 1), (vec![ending], 0), (vec![], 0)] {
+            let found = rivals_among(std::slice::from_ref(&stopped), &pods, &BTreeMap::new());
+            assert_eq!(found.len(), expected, "{pods:?}");
+        }
     }
 }

@@ -18,6 +18,8 @@ use crate::units::{MicroUsd, Resources};
 pub const COMPUTE_TYPE: &str = "eks.amazonaws.com/compute-type";
 /// The value of [`COMPUTE_TYPE`] on nodes of Fargate.
 pub const FARGATE: &str = "fargate";
+/// The value of [`COMPUTE_TYPE`] on nodes that EKS Auto Mode makes and removes.
+pub const AUTO: &str = "auto";
 /// The value of [`COMPUTE_TYPE`] that keeps a pod on EC2 although a profile matches it.
 pub const EC2: &str = "ec2";
 /// Label by which a pod asks for one profile of those that match it.

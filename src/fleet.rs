@@ -192,6 +192,17 @@ impl Instance {
             && self.tags.contains_key(tag::POOL)
     }
 
+    /// Returns the first of `tags` that the instance carries with another value, and that value.
+    #[must_use]
+    pub fn disputed<'a>(
+        &'a self,
+        tags: &'a BTreeMap<String, String>,
+    ) -> Option<(&'a str, &'a str)> {
+        let held = tags.iter().filter_map(|(key, value)| Some((key, value, self.tags.get(key)?)));
+        let mut others = held.filter(|(_, value, held)| value != held);
+        others.next().map(|(key, _, held)| (key.as_str(), held.as_str()))
+    }
+
     /// Returns whether the instance runs or is about to.
     #[must_use]
     pub fn is_active(&self) -> bool {
@@ -255,6 +266,12 @@ impl Node {
     pub fn is_fargate(&self) -> bool {
         let label = self.labels.get(fargate::COMPUTE_TYPE);
         is_fargate_name(&self.name) || label.is_some_and(|v| v.as_str() == fargate::FARGATE)
+    }
+
+    /// Returns whether EKS Auto Mode made the node, and removes it.
+    #[must_use]
+    pub fn is_of_auto_mode(&self) -> bool {
+        self.labels.get(fargate::COMPUTE_TYPE).is_some_and(|v| v.as_str() == fargate::AUTO)
     }
 }
 

@@ -131,7 +131,7 @@ pub trait Cloud {
 /// What takes machines over: it adds tags, and changes nothing else.
 pub trait Tagger {
     /// Adds tags to an instance; those that it carries already stay. Fails where the instance carries
-    /// the tag of another cluster.
+    /// the tag of another cluster, or one of the tags with another value.
     fn tag(
         &self,
         id: &InstanceId,

@@ -87,6 +87,9 @@ impl Tagger for Aws {
         if let Some(other) = instance.tags.get(tag::CLUSTER).filter(|name| **name != self.cluster) {
             return Err(refused(VERB, format!("{id} carries the tag of cluster {other}")));
         }
+        if let Some((key, value)) = instance.disputed(tags) {
+            return Err(refused(VERB, format!("{id} is ours already, with {key} = {value}")));
+        }
         let tags = tags.iter().map(|(key, value)| Tag::builder().key(key).value(value).build());
         self.limiter.take(Api::Other).await;
         let call = self.ec2.create_tags().resources(id.as_str()).set_tags(Some(tags.collect()));

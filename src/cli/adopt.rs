@@ -3,6 +3,8 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
+use serde::Serialize;
+
 use super::error::CliError;
 use super::repository::Repository;
 use super::settings::{AdoptSettings, Format};
@@ -12,6 +14,7 @@ use crate::adopt::{AdoptRow, Adoption, adopted, adoption};
 use crate::catalog::Catalog;
 use crate::engine::{self, Inputs, Scope};
 use crate::fleet::Observed;
+use crate::manifest::Desired;
 use crate::plan::{Plan, breakdown, canonical};
 use crate::port::{PortError, Tagger};
 use crate::render::web::summary;
@@ -26,15 +29,11 @@ pub(super) fn run(settings: &AdoptSettings, console: &mut Console) -> Result<Exi
     let repository = Repository::read(&planning::read(&settings.source)?);
     let choice = planning::choice(settings.world.as_ref(), &settings.source, &repository)?;
     let observed = world::observe(&choice, &repository, None, console)?;
-    if !observed.is_complete() {
-        return Err(CliError::text(
-            "not everything that runs could be read, so nothing is taken over",
-        )
-        .hint("`fleetwright observe --differences` says what could not"));
-    }
-    let adoption = adoption(&repository.desired, &observed);
+    let adoption = seen(&repository.desired, &observed)?;
     if settings.format == Format::Json {
-        console.print(&canonical::pretty(&adoption).map_err(CliError::new)?)?;
+        let contested = adoption.is_contested();
+        let listed = Listed { digest: adoption.digest(), contested, adoption: &adoption };
+        console.print(&canonical::pretty(&listed).map_err(CliError::new)?)?;
         return Ok(Exit::Done);
     }
     let after = adopted(&observed, &adoption.rows);
@@ -47,7 +46,7 @@ pub(super) fn run(settings: &AdoptSettings, console: &mut Console) -> Result<Exi
         return Err(contested(&adoption));
     }
     approve(&adoption, settings, console)?;
-    let done = carry_out(&choice, &repository, (&observed, &adoption.rows), console)?;
+    let done = carry_out(&choice, &repository, &adoption, console)?;
     console.print(&format!("\nAdopt complete! Nodes: {done} taken over.\n"))?;
     let now = world::observe(&choice, &repository, None, console)?;
     let first = planned(settings, (&repository, &choice), &now)?;
@@ -57,6 +56,52 @@ pub(super) fn run(settings: &AdoptSettings, console: &mut Console) -> Result<Exi
     };
     console.print(&format!("\nThe plan from now on:\n\n{}", text(&first, &style)))?;
     Ok(Exit::Done)
+}
+
+/// What `--format json` prints.
+#[derive(Serialize)]
+struct Listed<'a> {
+    /// What `--approved-digest` takes.
+    digest: String,
+    /// Whether it is refused because the controller of the nodes runs still.
+    contested: bool,
+    #[serde(flatten)]
+    adoption: &'a Adoption,
+}
+
+/// Returns what would be taken over of what was read, if all was.
+fn seen(desired: &Desired, observed: &Observed) -> Result<Adoption, CliError> {
+    if observed.is_complete() {
+        return Ok(adoption(desired, observed));
+    }
+    Err(CliError::text("not everything that runs could be read, so nothing is taken over")
+        .hint("`fleetwright observe --differences` says what could not"))
+}
+
+/// Checks by a look under the lock that what was approved is what would be taken over still, and that
+/// nobody came to fight for it.
+///
+/// # Errors
+/// When it is not (exit code 3), when it is fought for (5), or when the look is not complete.
+pub(super) fn still(
+    approved: &Adoption,
+    desired: &Desired,
+    observed: &Observed,
+) -> Result<(), CliError> {
+    let now = seen(desired, observed)?;
+    if now.is_contested() {
+        return Err(contested(&now));
+    }
+    same(&approved.digest(), &now)
+}
+
+fn same(approved: &str, now: &Adoption) -> Result<(), CliError> {
+    let digest = now.digest();
+    if approved == digest {
+        return Ok(());
+    }
+    let why = format!("what would be taken over now is {digest}, not {approved}");
+    Err(CliError::text(why).kind(Exit::Stale))
 }
 
 fn planned(
@@ -146,15 +191,8 @@ fn approve(
     settings: &AdoptSettings,
     console: &mut Console,
 ) -> Result<(), CliError> {
-    let digest = adoption.digest();
     if let Some(approved) = &settings.approved_digest {
-        if approved.as_str() == digest {
-            return Ok(());
-        }
-        return Err(CliError::text(format!(
-            "what would be taken over now is {digest}, not {approved}"
-        ))
-        .kind(Exit::Stale));
+        return same(approved.as_str(), adoption);
     }
     if settings.auto_approve {
         return Ok(());
@@ -164,7 +202,7 @@ fn approve(
         Some(_) => Err(CliError::text("not approved; nothing was changed").kind(Exit::NotApproved)),
         None => Err(CliError::text("nobody approved it, and there is no terminal to ask at")
             .kind(Exit::NotApproved)
-            .hint(format!("pass --approved-digest {digest}"))
+            .hint(format!("pass --approved-digest {}", adoption.digest()))
             .hint("or --auto-approve, which approves whatever is taken over")),
     }
 }
@@ -172,13 +210,13 @@ fn approve(
 fn carry_out(
     choice: &WorldChoice,
     repository: &Repository,
-    (observed, rows): (&Observed, &[AdoptRow]),
+    adoption: &Adoption,
     console: &mut Console,
 ) -> Result<usize, CliError> {
     match choice {
-        WorldChoice::Sim(directory) => in_world(directory, repository, (observed, rows), console),
+        WorldChoice::Sim(directory) => in_world((choice, directory), repository, adoption, console),
         #[cfg(feature = "cluster")]
-        WorldChoice::Live => super::live::tag(repository, rows),
+        WorldChoice::Live => super::live::tag(repository, adoption),
         #[cfg(not(feature = "cluster"))]
         WorldChoice::Live => {
             Err(CliError::text("this program was built without what a live world needs")
@@ -193,17 +231,19 @@ fn carry_out(
 }
 
 fn in_world(
-    directory: &Path,
+    (choice, directory): (&WorldChoice, &Path),
     repository: &Repository,
-    (observed, rows): (&Observed, &[AdoptRow]),
+    adoption: &Adoption,
     console: &mut Console,
 ) -> Result<usize, CliError> {
     let _lock = super::lock::Lock::take(directory, std::time::Duration::ZERO, console)?;
-    let world = embedded::world_in(directory, repository, observed.taken_at)?;
+    let now = world::observe(choice, repository, None, console)?;
+    still(adoption, &repository.desired, &now)?;
+    let world = embedded::world_in(directory, repository, now.taken_at)?;
     let runtime = tokio::runtime::Builder::new_current_thread().build().map_err(CliError::new)?;
-    runtime.block_on(tag_all(&world, rows)).map_err(CliError::new)?;
+    runtime.block_on(tag_all(&world, &adoption.rows)).map_err(CliError::new)?;
     world.save().map_err(CliError::new)?;
-    Ok(rows.len())
+    Ok(adoption.rows.len())
 }
 
 /// Tags every instance; whoever runs it again finds those that were tagged to be ours.
@@ -213,4 +253,95 @@ pub(super) async fn tag_all(tagger: &impl Tagger, rows: &[AdoptRow]) -> Result<(
         tracing::info!(instance_id = %row.instance, node = %row.node, "taken over");
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::adopt::rivals;
+    use crate::fleet::{Completeness, LiveWorkload};
+    use crate::ids::{WorkloadId, WorkloadKind};
+    use crate::story::Story;
+
+    type Change<'a> = &'a dyn Fn(&mut Observed);
+
+    /// Returns a cluster with nodes that nobody has tagged.
+    fn untagged() -> Story {
+        let mut story = Story::new(&["m5.large"], 1500, 512);
+        let _ = story.step(2);
+        for instance in story.observed.instances.values_mut() {
+            instance.tags.clear();
+        }
+        story
+    }
+
+    #[test]
+    fn what_is_found_under_the_lock_must_be_what_was_approved() {
+        let karpenter = |observed: &mut Observed| {
+            observed.workloads.push(LiveWorkload {
+                id: WorkloadId {
+                    namespace: "kube-system".into(),
+                    kind: WorkloadKind::Deployment,
+                    name: "karpenter".into(),
+                },
+                replicas: 2,
+                first_ordinal: 0,
+                delivered: false,
+                template: None,
+            });
+            assert_eq!(rivals(observed).len(), 1);
+        };
+        let one_less = |observed: &mut Observed| drop(observed.nodes.pop_last());
+        let made_again = |observed: &mut Observed| {
+            observed.nodes.values_mut().for_each(|node| node.uid = "other".into());
+        };
+        let unread = |observed: &mut Observed| {
+            let lost = Completeness::Partial { reason: "lost".to_owned() };
+            observed.sources.insert("kubernetes".to_owned(), lost);
+        };
+        let nothing = |_: &mut Observed| {};
+        let cases: [(&str, Change, Option<Exit>); 5] = [
+            ("nothing", &nothing, None),
+            ("one less", &one_less, Some(Exit::Stale)),
+            ("made again", &made_again, Some(Exit::Stale)),
+            ("Karpenter is back", &karpenter, Some(Exit::NotApproved)),
+            ("not all is read", &unread, Some(Exit::Failed)),
+        ];
+        for (name, change, expected) in cases {
+            let mut story = untagged();
+            let approved = adoption(&story.desired, &story.observed);
+            assert_eq!(approved.rows.len(), 2);
+            change(&mut story.observed);
+            let found = still(&approved, &story.desired, &story.observed);
+            assert_eq!(found.err().map(|error| error.kind), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_node_of_auto_mode_is_left_and_says_why() {
+        let mut story = untagged();
+        let node = story.observed.nodes.values_mut().next().expect("a node");
+        node.labels.insert("eks.amazonaws.com/compute-type".into(), "auto".into());
+        let found = adoption(&story.desired, &story.observed);
+        let [left] = &found.left[..] else { panic!("{found:?}") };
+        assert!(left.why.contains("EKS Auto Mode"), "{}", left.why);
+        assert_eq!(found.rows.len(), 1);
+    }
+
+    #[test]
+    fn an_instance_that_is_ours_with_other_values_is_disputed() {
+        let story = untagged();
+        let rows = adoption(&story.desired, &story.observed).rows;
+        let instance = &story.observed.instances[&rows[0].instance];
+        for (tags, expected) in [
+            (vec![], None),
+            (vec![("fleetwright.dev/key", "0"), ("other", "x")], None),
+            (vec![("fleetwright.dev/key", "7")], Some(("fleetwright.dev/key", "7"))),
+            (vec![("fleetwright.dev/pool", "x")], Some(("fleetwright.dev/pool", "x"))),
+        ] {
+            let mut instance = instance.clone();
+            instance.tags.extend(tags.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())));
+            assert_eq!(instance.disputed(&rows[0].tags), expected, "{tags:?}");
+        }
+    }
 }

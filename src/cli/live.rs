@@ -14,12 +14,13 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 use notes::Notes;
 
+use super::adopt::{still, tag_all};
 use super::error::CliError;
 use super::progress::Teller;
 use super::replan::Again;
 use super::repository::Repository;
 use super::{Console, Exit, embedded, files, planning, settings};
-use crate::adopt::{AdoptRow, rivals_among};
+use crate::adopt::{Adoption, rivals_among};
 use crate::apply::{ApplySettings, Bounds, Event, Fenced, Ports, Receipt, Waits, apply, verify};
 use crate::aws::{Aws, AwsError, Machines, NodeRole, Preflight};
 use crate::fleet::{ClusterIdentity, Observed};
@@ -74,13 +75,10 @@ impl Live {
         let identity = ClusterIdentity { account, uid: uid.to_string(), ..fleet.identity() };
         Ok(Self { kubernetes, aws, identity })
     }
-}
 
-/// Returns what really runs.
-pub(super) fn observe(repository: &Repository) -> Result<Observed, CliError> {
-    block_on(async {
-        let live = Live::connect(repository).await?;
-        let Live { kubernetes, aws, identity } = &live;
+    /// Reads what runs, and what was sold out lately.
+    async fn look(&self) -> Observed {
+        let Self { kubernetes, aws, identity } = self;
         let mut observed = crate::observe::observe(aws, kubernetes, &Wall, identity.clone()).await;
         match kubernetes.memory(LEASE_NAMESPACE, LEASE_NAME).await {
             Ok(memory) => observed.exclusions = memory.exclusions(observed.taken_at),
@@ -88,30 +86,36 @@ pub(super) fn observe(repository: &Repository) -> Result<Observed, CliError> {
             Err(error) => tracing::warn!(%error, "what was sold out lately is not known"),
         }
         observed.canonicalize();
-        Ok(observed)
-    })
+        observed
+    }
 }
 
-/// Tags instances, under the lock of applies; returns how many.
-pub(super) fn tag(repository: &Repository, rows: &[AdoptRow]) -> Result<usize, CliError> {
+/// Returns what really runs.
+pub(super) fn observe(repository: &Repository) -> Result<Observed, CliError> {
+    block_on(async { Ok(Live::connect(repository).await?.look().await) })
+}
+
+/// Tags the instances of an approved adoption under the lock of applies, if it is by then what it was;
+/// returns how many.
+pub(super) fn tag(repository: &Repository, adoption: &Adoption) -> Result<usize, CliError> {
     block_on(async {
-        let Live { kubernetes, aws, .. } = Live::connect(repository).await?;
+        let live = Live::connect(repository).await?;
         let holder = format!("adopt/{}/{}", std::process::id(), Wall.now().as_millisecond());
-        let lease = Lease::new(&kubernetes, LEASE_NAMESPACE, LEASE_NAME, holder);
+        let lease = Lease::new(&live.kubernetes, LEASE_NAMESPACE, LEASE_NAME, holder);
         let locked = |error: LeaseError| CliError::new(error).kind(Exit::Locked);
         let mut held = lease.acquire(Wall.now()).await.map_err(locked)?;
-        let mut done = Ok(());
+        let mut done = still(adoption, &repository.desired, &live.look().await);
         // As many at a time as are tagged long before the lock runs out.
-        for rows in rows.chunks(TAGGED_AT_ONCE) {
-            held = lease.renew(&held, Wall.now()).await.map_err(locked)?;
-            done = super::adopt::tag_all(&aws, rows).await;
+        for rows in adoption.rows.chunks(TAGGED_AT_ONCE) {
             if done.is_err() {
                 break;
             }
+            held = lease.renew(&held, Wall.now()).await.map_err(locked)?;
+            done = tag_all(&live.aws, rows).await.map_err(CliError::new);
         }
         // It runs out by itself where it cannot be given back.
         drop(lease.release(&held, Wall.now()).await);
-        done.map(|()| rows.len()).map_err(CliError::new)
+        done.map(|()| adoption.rows.len())
     })
 }
 
@@ -152,14 +156,16 @@ pub(super) fn preflight(repository: &Repository) -> Result<Vec<Requirement>, Cli
 /// Returns whether nobody else makes and removes nodes.
 async fn alone(kubernetes: &Kubernetes) -> Requirement {
     let found = match kubernetes.objects().await {
-        Ok(objects) => match &rivals_among(&objects.workloads, &objects.pods)[..] {
-            [] => Ok("neither Karpenter nor Cluster Autoscaler runs".to_owned()),
-            some => {
-                let names: Vec<String> =
-                    some.iter().map(|r| format!("{} ({})", r.kind, r.workload)).collect();
-                Err(format!("{} would fight for nodes of the same pools", names.join(", ")))
+        Ok(objects) => {
+            match &rivals_among(&objects.workloads, &objects.pods, &objects.templates)[..] {
+                [] => Ok("neither Karpenter nor Cluster Autoscaler runs".to_owned()),
+                some => {
+                    let names: Vec<String> =
+                        some.iter().map(|r| format!("{} ({})", r.kind, r.workload)).collect();
+                    Err(format!("{} would fight for nodes of the same pools", names.join(", ")))
+                }
             }
-        },
+        }
         Err(error) => Err(error.to_string()),
     };
     let remedy =

@@ -124,15 +124,14 @@ impl State {
         let Some(instance) = self.instances.get_mut(id) else {
             return Err(format!("InvalidInstanceID.NotFound: there is no instance {id}"));
         };
-        match instance.tags.get(tag::CLUSTER) {
-            Some(other) if Some(other) != cluster => {
-                Err(format!("{id} carries the tag of cluster {other}"))
-            }
-            Some(_) | None => {
-                instance.tags.extend(tags.clone());
-                Ok(())
-            }
+        if let Some(other) = instance.tags.get(tag::CLUSTER).filter(|name| Some(*name) != cluster) {
+            return Err(format!("{id} carries the tag of cluster {other}"));
         }
+        if let Some((key, value)) = instance.disputed(tags) {
+            return Err(format!("{id} is ours already, with {key} = {value}"));
+        }
+        instance.tags.extend(tags.clone());
+        Ok(())
     }
 
     /// Begins the end of an instance; one that is ending, or not there, is left alone.

@@ -119,6 +119,9 @@ fn nothing_is_taken_from_a_karpenter_that_runs() {
     let listed: Json = serde_json::from_str(&listed.out).expect("JSON");
     assert_eq!(listed["rows"].as_array().map(Vec::len), Some(3));
     assert_eq!(listed["rivals"][0]["kind"], "karpenter");
+    assert_eq!(listed["contested"], true);
+    let digest = listed["digest"].as_str().expect("a digest");
+    assert!(refused.out.contains(digest), "{}", refused.out);
     // What cannot change is not changed, whoever approves it.
     world["workloads"].as_array_mut().expect("workloads").pop();
     place.write("seen.json", &world.to_string());
@@ -126,10 +129,89 @@ fn nothing_is_taken_from_a_karpenter_that_runs() {
     assert_eq!(refused.code, Some(5), "{}{}", refused.out, refused.err);
 }
 
+fn guide(name: &str) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("deploy/migrate").join(name);
+    fs::read_to_string(path).expect("a guide")
+}
+
+#[test]
+fn nodes_are_released_before_what_owns_them_is_deleted_and_nothing_is_deleted_with_it() {
+    let text = guide("karpenter.md");
+    let deletes: Vec<(usize, &str)> = text.match_indices("kubectl delete ").collect();
+    assert!(deletes.len() > 1, "{deletes:?}");
+    for (at, _) in &deletes {
+        let line = text[*at..].lines().next().expect("a line");
+        assert!(line.contains("--cascade=orphan"), "{line}");
+    }
+    let released = text.find("kubectl patch node ").expect("nodes are released");
+    assert!(released < deletes[0].0, "nodes are released first");
+    let before = &text[..released];
+    // Others' owners and finalizers stay, and so do nodes that are not ours.
+    for part in [
+        "ownerReferences: (.metadata.ownerReferences | map(select(.kind != \"NodeClaim\")))",
+        "map(select(. != \"karpenter.sh/termination\"))",
+        "Name=tag:fleetwright.dev/cluster,Values=CLUSTER",
+    ] {
+        assert!(before.contains(part), "{part}");
+    }
+    assert!(!text.contains("\"finalizers\":null"));
+}
+
+/// Returns the settings that a guide shows, with `group` for the name that it leaves open.
+fn settings(name: &str, group: &str) -> String {
+    let text = guide(name);
+    let (_, rest) = text.split_once("```yaml\n").expect("settings");
+    let (yaml, _) = rest.split_once("```").expect("an end");
+    let lines: Vec<&str> =
+        yaml.lines().map(|line| line.strip_prefix("   ").unwrap_or(line)).collect();
+    lines.join("\n").replace("GROUP", group)
+}
+
+#[test]
+fn a_group_is_resized_once_cluster_autoscaler_its_tags_and_the_default_are_gone() {
+    let place = Place::example("nodegroups");
+    let managed = place.read("fleetwright.yaml");
+    let unmanaged = managed.replace("  groups:\n    web: { manage: true }\n", "");
+    assert_ne!(managed, unmanaged);
+    let tags = ["k8s.io/cluster-autoscaler/enabled", "k8s.io/cluster-autoscaler/workshop"];
+    let of_web = |world: &mut Json, change: &dyn Fn(&mut serde_json::Map<String, Json>)| {
+        let mut groups = world["groups"].as_object_mut().expect("groups").values_mut();
+        let is_web = |group: &&mut Json| group["tags"]["alpha.eksctl.io/nodegroup-name"] == "web";
+        let web = groups.find(is_web).expect("the group");
+        change(web["tags"].as_object_mut().expect("tags"));
+    };
+    place.write("fleetwright.yaml", &unmanaged);
+    change(&place, |world| {
+        of_web(world, &|held| held.extend(tags.map(|tag| (tag.to_owned(), json!("true")))));
+        let running = json!({ "namespace": "kube-system", "name": "cluster-autoscaler",
+            "kind": "Deployment", "replicas": 1 });
+        world["workloads"].as_array_mut().expect("workloads").push(running);
+    });
+    let is_held = |why: &str| {
+        let plan = place.run(&["plan"]);
+        assert!(plan.out.contains("group web is only observed"), "{why}: {}", plan.out);
+        assert!(plan.out.contains(why), "{why}: {}", plan.out);
+    };
+    is_held("`spec.groups.web: { manage: true }`");
+    // In the order of the guide, but for what it does first: each is needed.
+    place.write(
+        "fleetwright.yaml",
+        &format!("{unmanaged}{}", settings("cluster-autoscaler.md", "web").replace("spec:\n", "")),
+    );
+    for tag in tags {
+        is_held(&format!("its tag {tag} hands it to Cluster Autoscaler"));
+        change(&place, |world| of_web(world, &|held| drop(held.remove(tag))));
+    }
+    is_held("kube-system/cluster-autoscaler");
+    change(&place, |world| world["workloads"].as_array_mut().expect("workloads").clear());
+    let plan = place.run(&["plan"]);
+    assert!(!plan.out.contains("group web is only observed"), "{}", plan.out);
+    assert!(plan.out.contains("Plan: 4 to add, 1 to change, 0 to destroy."), "{}", plan.out);
+}
+
 /// Returns the commands of a guide that are this program's.
-fn commands(guide: &str) -> Vec<Vec<String>> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("deploy/migrate").join(guide);
-    let text = fs::read_to_string(path).expect("a guide");
+fn commands(name: &str) -> Vec<Vec<String>> {
+    let text = guide(name);
     let lines = text.lines().filter_map(|line| line.trim().strip_prefix("fleetwright "));
     // The cluster is an embedded one here.
     let words = |line: &str| line.replace("--world live", "--world sim:world");
