@@ -165,6 +165,7 @@ fn what_is_not_built_is_not_listed() {
         Typed::command().get_subcommands().map(|c| c.get_name().to_owned()).collect();
     names.sort();
     let built = [
+        "adopt",
         "apply",
         "approve",
         "catalog",
