@@ -98,7 +98,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
         "face",
         &["apply", "catalog", "fleet", "ids", "manifest", "plan", "reconcile", "render", "units"],
     ),
-    ("adopt", &["fleet", "ids", "manifest", "plan", "requirement"]),
+    ("adopt", &["fleet", "ids", "manifest", "plan", "pod", "requirement"]),
     ("register", &["face", "port", "reconcile"]),
     ("door", &["ids", "port", "reconcile"]),
     ("web", &[]),
