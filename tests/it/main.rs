@@ -7,6 +7,7 @@
 
 mod adopt;
 mod binary;
+mod browser;
 mod conformance;
 mod delivery;
 mod deploy;

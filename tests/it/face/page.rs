@@ -1,16 +1,16 @@
 //! The page of the loop, read as text and opened by a browser where there is one.
 
-use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use fleetwright::door::{Answered, Asked, Wanted};
 use fleetwright::face::page::{Page, PageKind, page};
 use fleetwright::listen::{Listening, Serves, Site, listen};
 use fleetwright::reconcile::{Board, Status};
+
+use crate::browser::{Look, open};
 
 use super::statuses::{HOSTILE, begun, busy, empty, failing};
 
@@ -232,68 +232,38 @@ fn whoever_waits_for_news_hears_of_each_step_and_readers_are_bounded() {
     assert!(head.starts_with("http/1.1 503"), "{head}");
 }
 
-/// Where Debian, and others after it, put the browser.
-const BROWSERS: [&str; 2] = ["/usr/bin/chromium", "/usr/bin/chromium-browser"];
-
-/// Opens a page and returns what a browser makes of it and what it complains of; `None`, with the
-/// reason on stderr, where there is none.
-fn open(url: &str, more: &[&str]) -> Option<(String, Vec<String>)> {
-    let Some(browser) = BROWSERS.iter().find(|path| Path::new(path).exists()) else {
-        // Nobody may be listening.
-        let _ = writeln!(std::io::stderr(), "not run: there is none of {}", BROWSERS.join(", "));
-        return None;
-    };
-    let profile = tempfile::tempdir().expect("a folder");
-    let opened = Command::new(browser)
-        .args(["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"])
-        .args(["--enable-logging=stderr", "--hide-scrollbars", "--window-size=1280,3200"])
-        .arg(format!("--user-data-dir={}", profile.path().display()))
-        .args(more)
-        .arg(url)
-        .output()
-        .expect("the browser runs");
-    let log = String::from_utf8_lossy(&opened.stderr).into_owned();
-    let complaints = log.lines().filter(|line| line.contains("CONSOLE")).map(str::to_owned);
-    Some((String::from_utf8_lossy(&opened.stdout).into_owned(), complaints.collect()))
-}
-
 #[test]
-fn a_browser_shows_an_empty_a_busy_and_a_failing_cluster_without_a_complaint() {
+fn a_browser_shows_an_empty_a_busy_and_a_failing_cluster_without_a_complaint() -> anyhow::Result<()>
+{
     for (name, status) in [("empty", empty()), ("busy", busy()), ("failing", failing())] {
         let (_board, listening) = serve(status);
         let url = format!("http://{}/", listening.address());
-        let Some((dom, complaints)) = open(&url, &["--dump-dom"]) else { return };
-        assert!(complaints.is_empty(), "{name}: {complaints:#?}");
-        // The scripts ran: what needs them is shown.
-        assert!(!dom.contains("data-script=\"\" hidden"), "{name}: the search is not shown");
-        assert!(dom.contains("prod-eu1"), "{name}");
-        // Pictures for whoever asks for them.
-        let Some(folder) = std::env::var_os("FLEETWRIGHT_PICTURES").map(PathBuf::from) else {
-            continue;
-        };
-        fs::create_dir_all(&folder).expect("a folder");
-        for (theme, more) in [("light", &[][..]), ("dark", &["--force-dark-mode"][..])] {
-            let file = folder.join(format!("{name}-{theme}.png"));
-            let picture = format!("--screenshot={}", file.display());
-            open(&url, &[&[picture.as_str()][..], more].concat());
-            assert!(file.exists(), "{}", file.display());
+        for (theme, dark) in [("light", false), ("dark", true)] {
+            let Some(shown) = open(&url, Look { dark, ..Look::DESK }) else { return Ok(()) };
+            // The scripts ran: what needs them is shown.
+            assert_eq!(
+                shown.ask("document.querySelectorAll('[data-script][hidden]').length")?,
+                "0"
+            );
+            assert!(shown.document()?.contains("prod-eu1"), "{name}");
+            assert!(shown.complaints().is_empty(), "{name}: {:#?}", shown.complaints());
+            // Pictures for whoever asks for them.
+            if let Some(folder) = std::env::var_os("FLEETWRIGHT_PICTURES").map(PathBuf::from) {
+                shown.picture(&folder.join(format!("{name}-{theme}.png")))?;
+            }
         }
     }
+    Ok(())
 }
 
 #[test]
-fn a_page_that_is_open_follows_the_loop() {
+fn a_page_that_is_open_follows_the_loop() -> anyhow::Result<()> {
     let (board, listening) = serve(empty());
     let url = format!("http://{}/", listening.address());
-    let later = std::thread::spawn(move || {
-        std::thread::sleep(Duration::from_secs(1));
-        board.publish(busy());
-        board
-    });
-    let opened = open(&url, &["--dump-dom", "--timeout=10000"]);
-    // Whoever reads must find it still there.
-    drop(later.join().expect("it publishes"));
-    let Some((dom, complaints)) = opened else { return };
-    assert!(complaints.is_empty(), "{complaints:#?}");
-    assert!(dom.contains("179 of 180"), "the news was put in place");
+    let Some(shown) = open(&url, Look::DESK) else { return Ok(()) };
+    assert!(!shown.document()?.contains("179 of 180"));
+    board.publish(busy());
+    shown.wait_for("179 of 180")?;
+    assert!(shown.complaints().is_empty(), "{:#?}", shown.complaints());
+    Ok(())
 }
