@@ -10,6 +10,7 @@
 
 pub mod allow;
 mod away;
+mod commit;
 mod drive;
 mod event;
 mod face;

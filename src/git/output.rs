@@ -1,4 +1,4 @@
-//! Tells files that this program wrote (plans, worlds, approvals, receipts) from files that it is
+//! Tells files that this program wrote (plans, worlds, approvals, receipts, records) from files that it is
 //! to read.
 //!
 //! `plan --world sim:world --out p.json` inside the repository is what everybody types first. Were
@@ -23,9 +23,10 @@ struct Keys {
     taken_at: Option<IgnoredAny>,
     sources: Option<IgnoredAny>,
     kind: Option<IgnoredAny>,
+    kept: Option<IgnoredAny>,
 }
 
-/// Returns whether the file is a plan, a world, approvals or a receipt; `path` is its name.
+/// Returns whether the file is a plan, a world, approvals, a receipt or the record of a loop; `path` is its name.
 pub(super) fn is_output(path: &[u8], content: &[u8]) -> bool {
     // The mark is looked for first, as most JSON of a repository need not be parsed then.
     let has = |mark: &&[u8]| content.windows(mark.len()).any(|window| window == *mark);
@@ -44,12 +45,14 @@ pub(super) fn is_output(path: &[u8], content: &[u8]) -> bool {
         taken_at,
         sources,
         kind,
+        kept,
     } = keys;
     let is_versioned = format_version.is_some();
     let is_plan = is_versioned && resource_changes.is_some() && capacity.is_some();
     let is_world = is_versioned && taken_at.is_some() && sources.is_some();
     let is_receipt = plan_id.is_some() && outcomes.is_some() && verdict.is_some();
-    kind.is_none() && (is_plan || is_world || is_receipt || approvals.is_some())
+    let is_record = is_versioned && kept.is_some();
+    kind.is_none() && (is_plan || is_world || is_receipt || is_record || approvals.is_some())
 }
 
 #[cfg(test)]
@@ -64,6 +67,7 @@ mod tests {
         let approvals = br#"{"approvals":[{"plan_id":"x"}]}"#;
         let receipt = br#"{"plan_id":"x","outcomes":[],"verdict":"applied"}"#;
         assert!(is_output(b"a.json", approvals) && is_output(b"r.json", receipt));
+        assert!(is_output(b"world/controller.json", br#"{"format_version":"1.0","kept":{}}"#));
         assert!(!is_output(b"p.yaml", plan), "what is no JSON is never written");
         for input in [
             &br#"{"kind":"List","items":[]}"#[..],

@@ -14,7 +14,7 @@ use std::task::Poll;
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::event::{Effect, Event, Limits, Ticket};
+use super::event::{Effect, Event, Head, Limits, Ticket};
 use super::ports::{Desk, Planner, Signals, Source};
 use super::state::{Start, State, step};
 use super::view::take_away;
@@ -103,6 +103,26 @@ type Running<'a> = Pin<Box<dyn Future<Output = Event> + 'a>>;
 /// Planners by commit, the newest last.
 type Planners<P> = Rc<RefCell<Vec<(String, Rc<P>)>>>;
 
+/// Where planners are kept.
+struct Stock<P> {
+    planners: Planners<P>,
+    served: Rc<RefCell<String>>,
+}
+
+impl<P> Stock<P> {
+    /// Keeps the planner of a commit, and as few others as are needed.
+    fn keep(&self, (head, planner): (Head, P)) -> Arc<Head> {
+        let mut planners = self.planners.borrow_mut();
+        planners.retain(|(commit, _)| *commit != head.commit);
+        planners.push((head.commit.clone(), Rc::new(planner)));
+        let spare = planners.iter().position(|(of, _)| *of != *self.served.borrow());
+        if let Some(spare) = spare.filter(|_| planners.len() > PLANNERS_MAX) {
+            drop(planners.remove(spare));
+        }
+        Arc::new(head)
+    }
+}
+
 struct Hands<'a, C, K, T, S: Source, G, D> {
     outside: Outside<'a, C, K, T, S, G, D>,
     cluster: ClusterIdentity,
@@ -174,6 +194,7 @@ where
             }
             Effect::Save(kept) => Box::pin(async move { Event::Saved(desk.save(&kept).await) }),
             Effect::ReadHead => self.read_head(),
+            Effect::ReadCommit { commit } => self.read_commit(commit),
             Effect::Observe => {
                 let identity = self.cluster.clone();
                 Box::pin(async move {
@@ -217,20 +238,25 @@ where
     }
 
     fn read_head(&self) -> Running<'a> {
-        let (source, planners) = (self.outside.source, Rc::clone(&self.planners));
-        let served = Rc::clone(&self.served);
+        let (source, stock) = (self.outside.source, self.stock());
+        Box::pin(async move { Event::Head(source.head().await.map(|read| stock.keep(read))) })
+    }
+
+    fn read_commit(&self, commit: String) -> Running<'a> {
+        let (source, stock) = (self.outside.source, self.stock());
         Box::pin(async move {
-            Event::Head(source.head().await.map(|(head, planner)| {
-                let mut planners = planners.borrow_mut();
-                planners.retain(|(commit, _)| *commit != head.commit);
-                planners.push((head.commit.clone(), Rc::new(planner)));
-                let spare = planners.iter().position(|(of, _)| *of != *served.borrow());
-                if let Some(spare) = spare.filter(|_| planners.len() > PLANNERS_MAX) {
-                    drop(planners.remove(spare));
+            let read = source.commit(&commit).await.and_then(|(head, planner)| {
+                if head.commit == commit {
+                    return Ok(stock.keep((head, planner)));
                 }
-                Arc::new(head)
-            }))
+                Err(format!("`{}` was read in its place", head.commit))
+            });
+            Event::Commit { commit, read }
         })
+    }
+
+    fn stock(&self) -> Stock<S::Planner> {
+        Stock { planners: Rc::clone(&self.planners), served: Rc::clone(&self.served) }
     }
 
     fn planner(&self, commit: &str) -> Option<Rc<S::Planner>> {

@@ -60,6 +60,13 @@ pub enum Event {
     Saved(Result<(), PortError>),
     /// The repository was read.
     Head(Result<Arc<Head>, String>),
+    /// A commit was read by its name.
+    Commit {
+        /// Its name.
+        commit: String,
+        /// What was read of it, or why nothing was.
+        read: Result<Arc<Head>, String>,
+    },
     /// The world was looked at, well or not: its sources say.
     World(Arc<Observed>),
     /// A plan was not made, because its commit is no longer at hand.
@@ -164,6 +171,11 @@ pub enum Effect {
     Save(Box<Kept>),
     /// Read the repository.
     ReadHead,
+    /// Read a commit that was served before.
+    ReadCommit {
+        /// Its name.
+        commit: String,
+    },
     /// Look at the world.
     Observe,
     /// Make a plan.

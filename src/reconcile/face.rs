@@ -59,7 +59,13 @@ impl State {
 
     fn repository(&self) -> RepositoryNow {
         let waiting = self.newer.as_ref().map(|(newer, until)| {
-            let why = format!("until CI has applied it, or {until:.0}");
+            let former = match &self.former {
+                Some((former, Some(why))) => {
+                    format!("; commit {former}, which is served until then, cannot be read: {why}")
+                }
+                Some((_, None)) | None => String::new(),
+            };
+            let why = format!("until CI has applied it, or {until:.0}{former}");
             (newer.commit.clone(), why)
         });
         RepositoryNow {

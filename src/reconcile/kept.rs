@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::status::{Breaker, Suspension};
 use crate::fleet::{Exclusion, Instance, Observed, tag};
 use crate::ids::{Digest, InstanceId, PoolName};
+use crate::manifest::Rate;
 
 /// Most launches and most removals that are remembered; the newest are.
 pub(super) const MOVES_MAX: usize = 400;
@@ -19,8 +20,8 @@ pub(super) const MOVES_MAX: usize = 400;
 const APPROVALS_MAX: usize = 20;
 /// Most offerings that are remembered as sold out.
 const SOLD_OUT_MAX: usize = 100;
-/// How long launches and removals are remembered: longer than any budget looks back.
-const MOVES_KEPT: SignedDuration = SignedDuration::from_hours(24);
+/// How long launches and removals are remembered: as long as any budget looks back.
+const MOVES_KEPT: SignedDuration = Rate::WITHIN_MAX;
 /// How long an approval counts.
 const APPROVAL_KEPT: SignedDuration = SignedDuration::from_hours(24);
 
@@ -50,6 +51,8 @@ const FUTILE_LATCH: usize = 10;
 pub struct Kept {
     /// The commit that plans are made from, where the loop waits for CI.
     pub served: Option<String>,
+    /// Until when a newer commit waits for CI.
+    pub waits_until: Option<Timestamp>,
     /// The last commit that an apply of CI was done with.
     pub applied: Option<Applied>,
     /// Machines that were launched, the oldest first.

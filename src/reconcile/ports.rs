@@ -31,6 +31,12 @@ pub trait Source {
     /// # Errors
     /// When it cannot be read, with the reason in words; what was read before stays as it was.
     fn head(&self) -> impl Future<Output = Result<(Head, Self::Planner), String>>;
+    /// Reads one commit by the name that a head had, wherever the branch is by now.
+    ///
+    /// # Errors
+    /// When it cannot be read any more, with the reason in words; outside of Git always, but where the
+    /// files are still what they were.
+    fn commit(&self, commit: &str) -> impl Future<Output = Result<(Head, Self::Planner), String>>;
 }
 
 /// Whatever comes from outside unasked, and the lease.

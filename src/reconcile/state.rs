@@ -8,14 +8,14 @@ use jiff::{SignedDuration, Timestamp};
 use super::away::{Away, Unwell};
 use super::event::{Effect, Event, Head, Limits, Signal, Ticket};
 use super::face;
-use super::kept::{Applied, Approved, Kept, later};
+use super::kept::{Approved, Kept, later};
 use super::request::Request;
 use super::status::{HeldBy, Past, SourceState, Suspension, WorldNow};
 use super::steer::Steering;
 use super::view::Unseen;
 use crate::fleet::{ClusterIdentity, Observed};
 use crate::ids::{Address, InstanceId};
-use crate::manifest::{MergedBy, Mode};
+use crate::manifest::Mode;
 use crate::plan::Plan;
 use crate::port::PortError;
 
@@ -83,6 +83,11 @@ pub struct State {
     pub(super) exited: bool,
 
     pub(super) head: Option<Arc<Head>>,
+    /// A commit that was served before and is needed, and cannot be had from the branch; and why the
+    /// last read of it failed.
+    pub(super) former: Option<(String, Option<String>)>,
+    pub(super) former_due: Retry,
+    pub(super) reading_former: bool,
     /// A newer commit, for which CI has until that moment.
     pub(super) newer: Option<(Arc<Head>, Timestamp)>,
     pub(super) git: SourceState,
@@ -160,7 +165,7 @@ impl Retry {
 }
 
 /// Returns how long to wait after so many failures in a row.
-fn backoff(failures: u32) -> SignedDuration {
+pub(super) fn backoff(failures: u32) -> SignedDuration {
     let factor = 1_i32.checked_shl(failures.saturating_sub(1).min(16)).unwrap_or(i32::MAX);
     RETRY_FIRST.checked_mul(factor).map_or(RETRY_MOST, |wait| wait.min(RETRY_MOST))
 }
@@ -174,6 +179,7 @@ pub fn step(mut state: State, event: Event, now: Timestamp) -> (State, Vec<Effec
     if now < state.now {
         (state.git_due, state.world_due, state.replan_at) = (now, now, now);
         (state.removes.at, state.launches.at, state.desk.at) = (now, now, now);
+        state.former_due.at = now;
         state.batch = state.batch.map(|_| (now, now));
     }
     state.now = now;
@@ -195,6 +201,9 @@ impl State {
             stopping: false,
             exited: false,
             head: None,
+            former: None,
+            former_due: Retry::new(now),
+            reading_former: false,
             newer: None,
             git: SourceState::default(),
             git_due: now,
@@ -264,6 +273,7 @@ impl State {
             Event::Recalled(end) => self.recalled(end),
             Event::Saved(end) => self.was_saved(&end),
             Event::Head(read) => self.head_was_read(read),
+            Event::Commit { commit, read } => self.commit_was_read(&commit, read),
             Event::World(observed) => self.world_was_seen(observed),
             Event::Planned { ticket, plan, took } => {
                 self.was_planned((ticket, plan), took, &mut effects);
@@ -304,59 +314,6 @@ impl State {
             self.count("errors.record", 1);
             self.desk.failed(self.now);
         }
-    }
-
-    fn head_was_read(&mut self, read: Result<Arc<Head>, String>) {
-        self.reading = false;
-        let now = self.now;
-        match read {
-            Ok(head) => {
-                self.count("reads.git.done", 1);
-                self.git = SourceState { read_at: Some(now), error: None, failures: 0 };
-                self.git_due = later(now, head.controller.poll);
-                self.serve(head);
-            }
-            Err(why) => {
-                self.count("reads.git.failed", 1);
-                self.count("errors.git", 1);
-                failed(&mut self.git, why, now);
-                self.git_due = later(now, backoff(self.git.failures));
-            }
-        }
-    }
-
-    /// Serves a commit that was read, or has it wait for CI.
-    fn serve(&mut self, head: Arc<Head>) {
-        let known = self.head.as_ref().is_some_and(|served| served.commit == head.commit);
-        if known {
-            self.newer = None;
-            self.head = Some(head);
-            return;
-        }
-        let waits = head.controller.merged_by == MergedBy::Ci && !self.is_applied(&head.commit);
-        // A loop that begins serves what it served before, as soon as it reads it, and anything else
-        // only once CI is done; where nothing was served before, there is nothing to hold back.
-        let begins = self.head.is_none() && self.kept.as_ref().is_none_or(|k| k.served.is_none());
-        let same = self.kept.as_ref().and_then(|kept| kept.served.as_ref()) == Some(&head.commit);
-        if waits && !begins && !same {
-            let until = match &self.newer {
-                // Merges that come faster than CI applies them must not wait for ever.
-                Some((_, until)) => *until,
-                None => later(self.now, head.controller.ci_patience),
-            };
-            self.newer = Some((head, until));
-            return;
-        }
-        self.newer = None;
-        if let Some(kept) = &mut self.kept {
-            kept.served = Some(head.commit.clone());
-        }
-        self.head = Some(head);
-    }
-
-    fn is_applied(&self, commit: &str) -> bool {
-        let applied = self.kept.as_ref().and_then(|kept| kept.applied.as_ref());
-        applied.is_some_and(|Applied { commit: of, whole, .. }| of == commit && *whole)
     }
 
     fn world_was_seen(&mut self, observed: Arc<Observed>) {
@@ -478,7 +435,7 @@ impl State {
 }
 
 /// Notes a read that failed.
-fn failed(source: &mut SourceState, why: String, now: Timestamp) {
+pub(super) fn failed(source: &mut SourceState, why: String, now: Timestamp) {
     source.failures = source.failures.saturating_add(1);
     let since = source.error.as_ref().map_or(now, |(_, since)| *since);
     source.error = Some((why, since));

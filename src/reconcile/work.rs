@@ -65,7 +65,7 @@ impl State {
     pub(super) fn was_not_planned(&mut self, ticket: Ticket) {
         if self.planning.as_ref().is_some_and(|planning| planning.ticket == ticket) {
             self.planning = None;
-            self.git_due = self.now;
+            self.lacks_planner();
             self.replan_at = later(self.now, BUSY_REFRESH);
         }
     }
@@ -84,6 +84,7 @@ impl State {
             self.reading = true;
             effects.push(Effect::ReadHead);
         }
+        self.read_former(effects);
         let burst = self.batch_due().is_some_and(|due| now >= due);
         // What was seen before the last write ended, or failed to be seen, does not count.
         let lacks = self.world_no < self.need && self.world_reads.failures == 0;
@@ -103,20 +104,6 @@ impl State {
         let head = self.head.as_ref()?;
         let (idle, most) = (head.controller.batch_idle, head.controller.batch_most);
         Some(later(last, idle).min(later(first, most)))
-    }
-
-    /// Serves a newer commit once CI is done with it, or has not been for too long.
-    fn adopt_newer(&mut self) {
-        let Some((newer, until)) = &self.newer else { return };
-        let applied = self.kept.as_ref().and_then(|kept| kept.applied.as_ref());
-        let done = applied.is_some_and(|applied| applied.commit == newer.commit && applied.whole);
-        if done || self.now >= *until {
-            if let Some(kept) = &mut self.kept {
-                kept.served = Some(newer.commit.clone());
-            }
-            self.head = Some(Arc::clone(newer));
-            self.newer = None;
-        }
     }
 
     /// Has a plan made where there is reason to.
@@ -419,6 +406,9 @@ impl State {
         }
         if let Some((_, until)) = &self.newer {
             next = next.min(*until);
+        }
+        if self.former.is_some() && !self.reading_former {
+            next = next.min(self.former_due.at);
         }
         if !self.away.is_empty() {
             next = next.min(later(self.now, BUSY_REFRESH));

@@ -58,6 +58,7 @@ pub(crate) const ALL: &[(&str, Story)] = &[
     ("mass removal: a plan that empties the fleet waits for a person", mass_removal),
     ("budgets: a fleet that shrinks goes one machine after another, to the end", shrinks),
     ("atlantis-5955: with spec.apply.by ci a merge waits for its receipt", ci_applies),
+    ("atlantis-5955: a restart while a merge waits for CI serves what was served", ci_restarts),
     ("suspended: nothing is begun until it ends by itself", suspended),
     ("an order to end leaves nothing half done", ends_in_order),
 ];
@@ -419,6 +420,45 @@ fn ci_applies(catalog: &Rc<Catalog>) -> End {
     });
     run.well()?;
     is(replaced, || "what was taken back is not replaced".to_owned())?;
+    run.comes_to_rest(minutes(60))
+}
+
+fn ci_restarts(catalog: &Rc<Catalog>) -> End {
+    let commit = Commit {
+        apply: "by: ci".to_owned(),
+        controller: "ciPatience: 30m, removals: { most: 100% }, massRemoval: 100%".to_owned(),
+        ..Commit::default().with("api", 12)
+    };
+    let mut run = settled(catalog, 26, commit)?;
+    let before = run.machines().len();
+    let served = run.status().and_then(|status| status.repository.commit);
+    run.commit(|commit| Commit { image: "al2023@v20261001".to_owned(), ..commit });
+    run.pass(minutes(2));
+    // Restarts that come faster than the patience ends must not make it begin anew.
+    for _ in 0..4 {
+        run.kill(0);
+        run.start(0);
+        let taken = run.machines().first().map(|machine| machine.id.clone()).ok_or("no machine")?;
+        run.shared.world.reclaim(&taken);
+        let replaced = run.until(minutes(4), |run| {
+            let observed = run.observed();
+            run.machines().len() == before
+                && observed.pods.iter().all(|pod| !pod.is_active() || pod.node.is_some())
+        });
+        run.well()?;
+        is(replaced, || "what was taken back after a restart is not replaced".to_owned())?;
+        let now = run.status().and_then(|status| status.repository.commit);
+        is(now == served, || format!("{now:?} is served"))?;
+        is(run.checks.borrow().removals() == 0, || "machines went".to_owned())?;
+        run.pass(minutes(3));
+    }
+    let begun = run.now();
+    let adopted = run.until(minutes(30), |run| {
+        run.status().is_some_and(|status| status.repository.commit != served)
+    });
+    run.well()?;
+    let waited = run.now().duration_since(begun).as_mins();
+    is(adopted && waited <= 20, || format!("the patience lasted {waited} minutes more"))?;
     run.comes_to_rest(minutes(60))
 }
 

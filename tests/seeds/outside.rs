@@ -96,6 +96,8 @@ pub(crate) struct Shared {
     pub(crate) time: Rc<Time>,
     /// The repository.
     pub(crate) files: RefCell<Rc<Files>>,
+    /// Every commit that there ever was.
+    pub(crate) commits: RefCell<Vec<Rc<Files>>>,
     /// What goes wrong.
     pub(crate) faults: Cell<Faults>,
     /// Chance.
@@ -125,6 +127,7 @@ impl Shared {
             world: Rc::clone(world),
             time: Time::of(world),
             files: RefCell::new(Rc::clone(files)),
+            commits: RefCell::new(vec![Rc::clone(files)]),
             faults: Cell::default(),
             random: RefCell::new(Random::new(seed)),
             asked: RefCell::default(),
@@ -336,6 +339,17 @@ impl Source for Replica {
         }
         let files = Rc::clone(&self.shared.files.borrow());
         Ok((files.head(), Plans { files }))
+    }
+
+    async fn commit(&self, commit: &str) -> Result<(Head, Plans), String> {
+        self.shared.time.sleep(self.shared.delay()).await;
+        if self.shared.faults.get().git {
+            return Err("could not resolve host: git.example.com".to_owned());
+        }
+        let past = self.shared.commits.borrow();
+        let files = past.iter().find(|files| files.name == commit);
+        let files = files.ok_or_else(|| format!("there is no commit {commit}"))?;
+        Ok((files.head(), Plans { files: Rc::clone(files) }))
     }
 }
 

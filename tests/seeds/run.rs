@@ -215,6 +215,7 @@ impl Run {
         self.commits += 1;
         let files = Files::read(&self.commit, self.commits, &self.catalog);
         self.shared.world.deliver(&files.delivery()).expect("kept in memory");
+        self.shared.commits.borrow_mut().push(Rc::clone(&files));
         *self.shared.files.borrow_mut() = files;
     }
 

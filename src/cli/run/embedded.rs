@@ -12,6 +12,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use jiff::{SignedDuration, Timestamp};
+use serde::{Deserialize, Serialize};
 
 use super::plans::Plans;
 use super::tell::Teller;
@@ -90,6 +91,17 @@ pub(super) fn also_on_term(flag: &Arc<AtomicBool>) -> Result<(), CliError> {
         .map_err(|error| CliError::new(error).context("cannot listen for SIGTERM".to_owned()))
 }
 
+/// What is written of a loop. By its two keys it is known as output, so that a record which is kept inside
+/// of the tree is no part of it.
+#[derive(Serialize, Deserialize)]
+struct Record {
+    format_version: String,
+    kept: Kept,
+}
+
+/// The version of a record.
+const RECORD_VERSION: &str = "1.0";
+
 /// Repository, signals and record of a loop on this machine.
 struct Here {
     source: SourceSettings,
@@ -131,6 +143,14 @@ impl Source for Here {
         };
         read().map_err(|error: CliError| error.to_string())
     }
+
+    async fn commit(&self, commit: &str) -> Result<(Head, Plans), String> {
+        // Files that are not committed are there only as long as they are what they were.
+        let revision = (!commit.starts_with("sha256:")).then(|| commit.to_owned());
+        let source = SourceSettings { revision, ..self.source.clone() };
+        let plans = Plans::read(&source, &self.choice).map_err(|error| error.to_string())?;
+        Ok((plans.head(), plans))
+    }
 }
 
 impl Signals for Here {
@@ -170,16 +190,19 @@ impl Desk for Here {
         let failed =
             |reason: String| PortError { verb: "read record".to_owned(), reason, transient: true };
         match std::fs::read(&self.kept) {
-            Ok(bytes) => serde_json::from_slice(&bytes).map_err(|error| {
-                failed(format!("`{}` cannot be read: {error}", self.kept.display()))
-            }),
+            Ok(bytes) => {
+                serde_json::from_slice(&bytes).map(|Record { kept, .. }| kept).map_err(|error| {
+                    failed(format!("`{}` cannot be read: {error}", self.kept.display()))
+                })
+            }
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Kept::default()),
             Err(error) => Err(failed(error.to_string())),
         }
     }
 
     async fn save(&self, kept: &Kept) -> Result<(), PortError> {
-        let text = crate::plan::canonical::pretty(kept);
+        let record = Record { format_version: RECORD_VERSION.to_owned(), kept: kept.clone() };
+        let text = crate::plan::canonical::pretty(&record);
         let written = text
             .map_err(CliError::new)
             .and_then(|text| crate::cli::files::write(&self.kept, &text));

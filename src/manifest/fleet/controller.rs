@@ -80,6 +80,9 @@ pub enum Most {
 }
 
 impl Rate {
+    /// The longest time that a budget looks back: the loop remembers launches and removals for as long.
+    pub const WITHIN_MAX: SignedDuration = SignedDuration::from_hours(24);
+
     /// Returns how many machines that is in a fleet of `nodes`.
     #[must_use]
     pub fn of(&self, nodes: u32) -> u32 {
@@ -180,7 +183,7 @@ pub(super) fn read_controller(map: &Map<'_>, to: &mut ControllerSettings) {
         let Some(given) = map.get(key) else { continue };
         let Some(given) = given.map() else { continue };
         set(&mut rate.most, given.get("most").and_then(|f| most(&f)));
-        set(&mut rate.within, given.get("within").and_then(|f| some_time(&f)));
+        set(&mut rate.within, given.get("within").and_then(|f| span(&f)));
         given.finish(Severity::Error);
     }
     set(&mut to.mass_removal, map.get("massRemoval").and_then(|f| most(&f)));
@@ -207,6 +210,20 @@ fn some_time(field: &Field<'_>) -> Option<SignedDuration> {
     let time = field.duration()?;
     if time.is_zero() {
         field.error("is no time at all", "write at least 1ms".to_owned());
+        return None;
+    }
+    Some(time)
+}
+
+/// Reads the time of a budget: as far back as moves are remembered at most.
+fn span(field: &Field<'_>) -> Option<SignedDuration> {
+    let time = some_time(field)?;
+    if time > Rate::WITHIN_MAX {
+        let hours = Rate::WITHIN_MAX.as_hours();
+        field.error(
+            format_args!("is more than {hours} hours, as far back as moves are remembered"),
+            format!("write at most {hours}h, and fewer machines"),
+        );
         return None;
     }
     Some(time)

@@ -106,6 +106,11 @@ fn what_is_wrong_is_named_with_its_line() {
             5,
             "the zone us-east-1a again",
         ),
+        (
+            with_spec("  controller: {launches: {within: 86401s}}\n"),
+            5,
+            "is more than 24 hours, as far back as moves are remembered",
+        ),
         ("a: 'x".to_owned(), 1, "is not YAML"),
         (String::new(), 0, "is empty"),
         (with_spec("  world: empty\n---\na: 1\n"), 7, "holds a second document"),
@@ -161,7 +166,7 @@ const VALID: &[&str] = &[
     "  karpenter:\n",
     "  apply: {by: ci, windows: [{from: '08:00', to: '17:30', zone: Europe/Berlin}]}\n",
     "  controller: {mode: full, approval: policy, ciPatience: 2h, poll: 30s, refresh: 10s, settle: 2m,\n    \
-     batch: {idle: 50ms, most: 2s}, launches: {most: 50, within: 5m}, removals: {most: 5%, within: 10m},\n    \
+     batch: {idle: 50ms, most: 2s}, launches: {most: 50, within: 5m}, removals: {most: 5%, within: 24h},\n    \
      massRemoval: 30%, repairAfter: Never, confirm: [gpu], steer: true}\n",
     "  controller: {}\n",
     "  failureDomains: {a: {workload: {zone: 34%}}, b: {pods: {node: 100%}}}\n",
