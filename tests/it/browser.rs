@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 use anyhow::Context as _;
 use headless_chrome::protocol::cdp::types::Event;
 use headless_chrome::protocol::cdp::{Emulation, Page};
-use headless_chrome::types::Bounds;
 use headless_chrome::{Browser, LaunchOptions, Tab};
 
 /// Where Debian, and others after it, put the browser.
@@ -20,6 +19,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 pub(crate) struct Shown {
     tab: Arc<Tab>,
     complaints: Arc<Mutex<Vec<String>>>,
+    look: Look,
     // The browser ends with it.
     _browser: Browser,
 }
@@ -54,7 +54,6 @@ impl Shown {
             .path(Some(path))
             // Containers run tests as root.
             .sandbox(false)
-            .window_size(Some((look.width, 900)))
             // Of a page that is waited for there may be nothing to hear for long.
             .idle_browser_timeout(PATIENCE * 4)
             .build()?;
@@ -77,8 +76,9 @@ impl Shown {
                 value: theme.into(),
             }]),
         })?;
+        tab.call_method(window(look.width, 900))?;
         tab.navigate_to(url)?.wait_until_navigated()?;
-        Ok(Self { tab, complaints, _browser: browser })
+        Ok(Self { tab, complaints, look, _browser: browser })
     }
 
     /// Returns what the console of the page shows, and scripts that failed.
@@ -124,18 +124,33 @@ impl Shown {
     /// Saves a picture of the whole page as PNG.
     pub(crate) fn picture(&self, file: &Path) -> anyhow::Result<()> {
         let whole = self.tab.call_method(Page::GetLayoutMetrics(None))?.css_content_size;
+        let height: u32 = self.ask("document.documentElement.scrollHeight")?.parse()?;
+        self.tab.call_method(window(self.look.width, height))?;
         let whole =
             Page::Viewport { x: 0.0, y: 0.0, width: whole.width, height: whole.height, scale: 1.0 };
-        // The window becomes as high as the page, or the browser pictures what fits into it.
-        self.tab.set_bounds(Bounds::Normal {
-            left: None,
-            top: None,
-            width: Some(whole.width),
-            height: Some(whole.height),
-        })?;
         let png = Page::CaptureScreenshotFormatOption::Png;
         let picture = self.tab.capture_screenshot(png, None, Some(whole), true)?;
         std::fs::write(file, picture).with_context(|| file.display().to_string())
+    }
+}
+
+/// Returns the call that gives the window a size; a real window is never narrower than 500 pixels.
+fn window(width: u32, height: u32) -> Emulation::SetDeviceMetricsOverride {
+    Emulation::SetDeviceMetricsOverride {
+        width,
+        height,
+        device_scale_factor: 1.0,
+        mobile: false,
+        scale: None,
+        screen_width: None,
+        screen_height: None,
+        position_x: None,
+        position_y: None,
+        dont_set_visible_size: None,
+        screen_orientation: None,
+        viewport: None,
+        display_feature: None,
+        device_posture: None,
     }
 }
 

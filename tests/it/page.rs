@@ -45,6 +45,9 @@ fn a_page_fits_two_widths_in_light_and_dark() -> anyhow::Result<()> {
         // What is wider than the window scrolls in a frame of its own.
         let wide = "document.documentElement.scrollWidth - document.documentElement.clientWidth";
         assert_eq!(shown.ask(wide)?, "0", "{} pixels", look.width);
+        let cut = "[...document.querySelectorAll('.tile, .tile b, .panel, .zone')]\
+                   .filter(one => one.scrollWidth > one.clientWidth).map(one => one.outerHTML).join()";
+        assert_eq!(shown.ask(cut)?, "", "{} pixels", look.width);
         grounds.insert(shown.ask("getComputedStyle(document.body).backgroundColor")?);
         assert!(shown.complaints().is_empty(), "{:#?}", shown.complaints());
         // Pictures for whoever asks for them.

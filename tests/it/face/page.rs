@@ -246,6 +246,9 @@ fn a_browser_shows_an_empty_a_busy_and_a_failing_cluster_without_a_complaint() -
                 "0"
             );
             assert!(shown.document()?.contains("prod-eu1"), "{name}");
+            let cut = "[...document.querySelectorAll('.tile, .tile b, .panel')]\
+                       .filter(one => one.scrollWidth > one.clientWidth).map(one => one.outerHTML).join()";
+            assert_eq!(shown.ask(cut)?, "", "{name}");
             assert!(shown.complaints().is_empty(), "{name}: {:#?}", shown.complaints());
             // Pictures for whoever asks for them.
             if let Some(folder) = std::env::var_os("FLEETWRIGHT_PICTURES").map(PathBuf::from) {
