@@ -7,6 +7,7 @@
 mod capacity;
 mod difference;
 mod file;
+mod gone;
 mod group;
 mod scaling;
 

@@ -251,7 +251,7 @@ pub(crate) fn node_class() -> NodeClass {
         user_data_digest: None,
         tags: BTreeMap::new(),
         machine: crate::manifest::Machine::default(),
-        spec_digest: "x".into(),
+        spec_digests: std::sync::Arc::new([("userData".to_owned(), "x".into())].into()),
         unreadable: None,
     }
 }

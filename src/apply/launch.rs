@@ -10,7 +10,7 @@ use super::stand_in::{Offering, stand_in};
 use super::work::LaunchWork;
 use super::{Run, Waits, later};
 use crate::fleet::{Instance, KEY_LABEL, Node, Observed, Pod, tag};
-use crate::ids::{InstanceId, WorkloadKind};
+use crate::ids::InstanceId;
 use crate::plan::client_token;
 use crate::plan::wire::{NodeState, WaveStep};
 use crate::port::{Clock, Cloud, Cluster, LaunchOutcome, LaunchRequest, PortError};
@@ -271,12 +271,9 @@ fn is_used(observed: &Observed, instance: &InstanceId) -> bool {
     observed.pods.iter().any(|pod| is_movable(pod, node))
 }
 
-/// Returns whether the pod is on the node, and has to leave it before it goes: finished pods,
-/// mirror pods and daemons need not.
+/// Returns whether the pod is on the node, and has to leave it before it goes.
 pub(super) fn is_movable(pod: &Pod, node: &Node) -> bool {
-    let daemon = pod.owner.as_ref().is_some_and(|owner| owner.kind == WorkloadKind::DaemonSet);
-    let unfinished = pod.terminating || pod.is_active();
-    pod.node.as_ref() == Some(&node.name) && unfinished && !daemon && !pod.mirror
+    pod.node.as_ref() == Some(&node.name) && pod.has_to_leave()
 }
 
 /// Judges a booting instance. A node counts as Ready once it has lost its startup taints, because

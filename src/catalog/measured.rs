@@ -235,8 +235,8 @@ mod tests {
         let of = |name, settings| catalog.allocation(kind(name), &settings).allocatable.cpu.0;
         assert_eq!(of("m5.large", NodeSettings::default()), 1);
         assert_eq!(of("m5.xlarge", NodeSettings::default()), 3920);
-        let class_digest = "another".into();
-        assert_eq!(of("m5.large", NodeSettings { class_digest, ..NodeSettings::default() }), 1930);
+        let class_digests = BTreeMap::from([("userData".to_owned(), "another".into())]).into();
+        assert_eq!(of("m5.large", NodeSettings { class_digests, ..NodeSettings::default() }), 1930);
     }
 
     #[test]

@@ -164,9 +164,9 @@ pub struct NodeSettings {
     pub instance_store_raid0: bool,
     /// Whether pods get addresses from prefixes of 16.
     pub prefix_delegation: bool,
-    /// Digest of the class' specification: nodes of another image, or with other user data, tell
+    /// Digests of the class' specification: nodes of another image, or with other user data, tell
     /// nothing about these.
-    pub class_digest: Arc<str>,
+    pub class_digests: Arc<BTreeMap<String, Arc<str>>>,
 }
 
 impl NodeSettings {
@@ -179,7 +179,7 @@ impl NodeSettings {
             ephemeral_storage: class.ephemeral_storage,
             instance_store_raid0: class.instance_store_raid0,
             prefix_delegation: class.prefix_delegation,
-            class_digest: class.spec_digest.clone(),
+            class_digests: class.spec_digests.clone(),
         }
     }
 }
@@ -192,7 +192,7 @@ impl Default for NodeSettings {
             ephemeral_storage: None,
             instance_store_raid0: false,
             prefix_delegation: false,
-            class_digest: "".into(),
+            class_digests: Arc::default(),
         }
     }
 }

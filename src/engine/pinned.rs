@@ -9,9 +9,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Inputs, as_measured, frozen, in_scope, input, size};
-use crate::fleet::{
-    Group, Instance, InstanceState, KEY_LABEL, Membership, Node, Observed, Pod, tag,
-};
+use crate::fleet::{Group, Instance, InstanceState, KEY_LABEL, Membership, Node, Observed, tag};
 use crate::ids::{Address, GroupName, InstanceId, NodeName};
 use crate::manifest::{Scaler, ScalerRule};
 use crate::plan::wire::{Action, LaunchReason, NodeState, Plan, ResourceChange, ResourceKind};
@@ -46,7 +44,7 @@ fn pinned_with(inputs: &Inputs, approved: &Plan) -> Pinned {
     if pinned.now.capacity.digest == approved.capacity.digest {
         return pinned;
     }
-    let carried = Carried { inputs, approved };
+    let carried = Carried::new(inputs, approved);
     let within_limits = carried.without(&BTreeSet::new());
     let is_enough = within_limits.launches.is_empty();
     let is_limited = !inputs.desired.failure_domains.is_empty();
@@ -104,9 +102,37 @@ struct Left {
 struct Carried<'a> {
     inputs: &'a Inputs<'a>,
     approved: &'a Plan,
+    /// What each row costs when it is done, an hour.
+    prices: BTreeMap<&'a Address, MicroUsd>,
+    /// The changes that have an instance which runs or is about to.
+    begun: BTreeSet<&'a str>,
+    /// Groups by the pool that they are, of the rows that change them.
+    groups: BTreeMap<&'a str, &'a GroupName>,
+    /// Members that the plan does not know, by group.
+    new_members: BTreeMap<&'a GroupName, usize>,
 }
 
 impl<'a> Carried<'a> {
+    fn new(inputs: &'a Inputs<'a>, approved: &'a Plan) -> Self {
+        let explained = approved.capacity.explain.iter();
+        let prices = explained.filter_map(|row| Some((&row.address, row.hourly_after?))).collect();
+        let rows = &approved.resource_changes;
+        let of_groups = rows.iter().filter(|row| row.kind == ResourceKind::AutoscalingGroup);
+        let groups = of_groups.filter_map(|row| {
+            Some((row.name.as_str(), row.change.before.as_ref()?.group.as_ref()?.name.as_ref()?))
+        });
+        let known = rows.iter().filter_map(|row| row.change.before.as_ref()?.instance_id.as_ref());
+        let known: BTreeSet<&InstanceId> = known.collect();
+        let (mut begun, mut new_members) = (BTreeSet::new(), BTreeMap::new());
+        for instance in inputs.observed.instances.values().filter(|one| one.is_active()) {
+            begun.extend(instance.tags.get(tag::CHANGE).map(String::as_str));
+            if let Some(of) = instance.group.as_ref().filter(|_| !known.contains(&instance.id)) {
+                *new_members.entry(&of.name).or_default() += 1;
+            }
+        }
+        Self { inputs, approved, prices, begun, groups: groups.collect(), new_members }
+    }
+
     /// Returns what is left to do once all of the plan is carried out but the launches of `dropped`.
     fn without(&self, dropped: &BTreeSet<&Address>) -> Left {
         let observed = self.world(dropped);
@@ -125,7 +151,7 @@ impl<'a> Carried<'a> {
         let mut desired = self.inputs.desired.clone();
         desired.failure_domains.clear();
         let inputs = Inputs { desired: &desired, ..self.inputs.clone() };
-        Carried { inputs: &inputs, approved: self.approved }.without(&BTreeSet::new())
+        Carried::new(&inputs, self.approved).without(&BTreeSet::new())
     }
 
     /// Returns whether something that is there still would be removed.
@@ -155,15 +181,19 @@ impl<'a> Carried<'a> {
     /// Returns whether the plan of now has fewer or cheaper launches than are left of the approved:
     /// else there is no reason to look for one too many.
     fn may_have_fewer(&self, now: &Plan) -> bool {
-        let sum = |rows: &[&ResourceChange], plan: &Plan| {
-            let explained = plan.capacity.explain.iter();
-            let of = explained.filter(|row| rows.iter().any(|r| r.address == row.address));
-            of.filter_map(|row| row.hourly_after).fold(MicroUsd::ZERO, |sum, price| sum + price)
-        };
-        let theirs: Vec<&ResourceChange> = launches(now).collect();
-        let ours: Vec<&ResourceChange> =
-            launches(self.approved).filter(|row| !self.is_there(row)).collect();
-        theirs.len() < ours.len() || sum(&theirs, now) < sum(&ours, self.approved)
+        let wanted: BTreeSet<&Address> = launches(now).map(|row| &row.address).collect();
+        let priced = now.capacity.explain.iter().filter(|row| wanted.contains(&row.address));
+        let theirs = priced.filter_map(|row| row.hourly_after).fold(MicroUsd::ZERO, |a, b| a + b);
+        let (mut left, mut ours) = (0, MicroUsd::ZERO);
+        for row in launches(self.approved).filter(|row| !self.is_there(row)) {
+            left += 1;
+            ours = ours + self.price(&row.address);
+        }
+        wanted.len() < left || theirs < ours
+    }
+
+    fn price(&self, address: &Address) -> MicroUsd {
+        self.prices.get(address).copied().unwrap_or(MicroUsd::ZERO)
     }
 
     /// Returns the launches that may be left out: of each kind as many as can be, dearest kind first.
@@ -194,20 +224,17 @@ impl<'a> Carried<'a> {
     /// Returns the launches that nothing is replaced by and that are not there yet, by what they
     /// are; the dearest first.
     fn kinds(&self) -> Vec<(MicroUsd, Vec<&'a Address>)> {
-        let explained = self.approved.capacity.explain.iter();
-        let prices: BTreeMap<&Address, MicroUsd> =
-            explained.filter_map(|row| Some((&row.address, row.hourly_after?))).collect();
         let mut kinds: BTreeMap<_, (MicroUsd, Vec<&Address>)> = BTreeMap::new();
         for row in launches(self.approved) {
             let Some(after) = row.change.after.as_ref() else { continue };
-            let begun = self.group_of(after).is_some_and(|(_, group)| self.has_grown(group));
-            if row.change.actions != [Action::Create] || self.is_there(row) || begun {
+            let has_grown =
+                self.group_of(after).is_some_and(|group| self.new_members.contains_key(group));
+            if row.change.actions != [Action::Create] || self.is_there(row) || has_grown {
                 continue;
             }
             let NodeState { pool, instance_type, zone, capacity_type, .. } = after;
-            let price = prices.get(&row.address).copied().unwrap_or(MicroUsd::ZERO);
             let kind = kinds.entry((pool, instance_type, zone, capacity_type));
-            kind.or_insert((price, Vec::new())).1.push(&row.address);
+            kind.or_insert((self.price(&row.address), Vec::new())).1.push(&row.address);
         }
         let mut kinds: Vec<_> = kinds.into_values().collect();
         kinds.sort_by_key(|(price, rows)| (std::cmp::Reverse(*price), rows.first().copied()));
@@ -219,20 +246,17 @@ impl<'a> Carried<'a> {
         let mut world = self.inputs.observed.clone();
         let rows = &self.approved.resource_changes;
         let gone = rows.iter().filter(|row| row.change.actions.contains(&Action::Delete));
-        let gone: BTreeSet<&InstanceId> =
-            gone.filter_map(|row| row.change.before.as_ref()?.instance_id.as_ref()).collect();
-        take_away(&mut world, &gone);
+        let gone = gone.filter_map(|row| row.change.before.as_ref()?.instance_id.clone());
+        world.take_away(&gone.collect());
         // Members that their group has made already stand for the first of its rows.
-        let mut made: BTreeMap<&GroupName, usize> = BTreeMap::new();
+        let mut made = self.new_members.clone();
         for row in launches(self.approved).filter(|row| !dropped.contains(&row.address)) {
             let Some(after) = row.change.after.as_ref() else { continue };
-            let group = self.group_of(after).map(|(_, group)| group);
-            if let Some(group) = group {
-                let made = made.entry(group).or_insert_with(|| self.new_members(group));
-                if let Some(rest) = made.checked_sub(1) {
-                    *made = rest;
-                    continue;
-                }
+            let group = self.group_of(after);
+            let stands = group.and_then(|group| made.get_mut(group)).filter(|made| **made > 0);
+            if let Some(made) = stands {
+                *made -= 1;
+                continue;
             }
             if !self.is_there(row) {
                 add(&mut world, row, after, group);
@@ -245,33 +269,12 @@ impl<'a> Carried<'a> {
     /// Returns whether the change of a row has an instance that runs or is about to.
     fn is_there(&self, row: &ResourceChange) -> bool {
         let change = change_id(&self.approved.capacity.plan_id, &row.address);
-        let mut instances = self.inputs.observed.instances.values();
-        instances.any(|instance| {
-            instance.is_active()
-                && instance.tags.get(tag::CHANGE).is_some_and(|held| held == change.as_str())
-        })
+        self.begun.contains(change.as_str())
     }
 
-    /// Returns the row and the name of the group that makes a node, where one does.
-    fn group_of(&self, node: &NodeState) -> Option<(&'a ResourceChange, &'a GroupName)> {
-        let pool = node.pool.as_ref()?;
-        let rows = self.approved.resource_changes.iter();
-        let mut rows = rows.filter(|row| row.kind == ResourceKind::AutoscalingGroup);
-        let row = rows.find(|row| row.name == pool.as_str())?;
-        Some((row, row.change.before.as_ref()?.group.as_ref()?.name.as_ref()?))
-    }
-
-    fn has_grown(&self, group: &GroupName) -> bool {
-        self.new_members(group) > 0
-    }
-
-    /// Returns how many members a group has that the plan does not know.
-    fn new_members(&self, group: &GroupName) -> usize {
-        let rows = self.approved.resource_changes.iter();
-        let known: BTreeSet<&InstanceId> =
-            rows.filter_map(|row| row.change.before.as_ref()?.instance_id.as_ref()).collect();
-        let members = self.inputs.observed.members(group);
-        members.filter(|instance| !known.contains(&instance.id)).count()
+    /// Returns the name of the group that makes a node, where one does.
+    fn group_of(&self, node: &NodeState) -> Option<&'a GroupName> {
+        self.groups.get(node.pool.as_ref()?.as_str()).copied()
     }
 }
 
@@ -281,26 +284,6 @@ fn launches(plan: &Plan) -> impl Iterator<Item = &ResourceChange> {
         row.kind == ResourceKind::Ec2Instance && row.change.actions.contains(&Action::Create)
     };
     plan.resource_changes.iter().filter(creates)
-}
-
-/// Takes instances and their nodes away; their pods look for another place.
-fn take_away(world: &mut Observed, gone: &BTreeSet<&InstanceId>) {
-    world.instances.retain(|id, _| !gone.contains(id));
-    let left: BTreeSet<NodeName> = world
-        .nodes
-        .values()
-        .filter(|node| node.instance.as_ref().is_some_and(|id| gone.contains(id)))
-        .map(|node| node.name.clone())
-        .collect();
-    world.nodes.retain(|name, _| !left.contains(name));
-    let is_left = |pod: &Pod| pod.node.as_ref().is_some_and(|node| left.contains(node));
-    // What runs on a node because it is that node goes with it.
-    world.pods.retain(|pod| !(is_left(pod) && pod.mirror));
-    for pod in &mut world.pods {
-        if is_left(pod) {
-            pod.node = None;
-        }
-    }
 }
 
 /// Adds what a row launches, Ready.

@@ -229,8 +229,9 @@ pub struct NodeClass {
     pub tags: BTreeMap<String, String>,
     /// What a launch needs beside that.
     pub machine: Machine,
-    /// SHA-256 over the canonical specification without user data; tells whether a class changed.
-    pub spec_digest: Arc<str>,
+    /// SHA-256 of each field of the specification in canonical form, in hex: tell in what a class
+    /// changed.
+    pub spec_digests: Arc<BTreeMap<String, Arc<str>>>,
     /// The first field found wrong, as with [`Pool::unreadable`].
     pub unreadable: Option<String>,
 }

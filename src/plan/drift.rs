@@ -1,7 +1,8 @@
 //! What moved outside Git, apart from what is only behind it.
 //!
-//! Drift is a node with a label that its pool does not make and that no machine brings about:
-//! somebody changed it. Behind is what an earlier commit explains as well: a pool or a node class
+//! Drift is what somebody changed: a node with a label that its pool does not make and that no
+//! machine brings about, with a taint more or less than it was launched with, a tag of another value,
+//! a group with other bounds than are declared. Behind is what an earlier commit explains as well: a pool or a node class
 //! that changed since the node was launched, a pool that is gone, a workload that does not run as
 //! many pods as are declared yet. That is told, and is no drift: each rollout passes through it.
 //!
@@ -72,9 +73,11 @@ fn reasons(row: &ExplainRow) -> impl Iterator<Item = &RetireReason> {
 /// Returns whether no commit explains the difference.
 fn is_moved(reason: &RetireReason) -> bool {
     match reason {
-        RetireReason::Drifted { field, .. } => {
-            field.strip_prefix("label ").is_some_and(|key| !is_of_machine(key))
-        }
+        RetireReason::Drifted { field, .. } => match field.split_once(' ') {
+            Some(("label", key)) => !is_of_machine(key),
+            Some(("taint" | "tag" | "bounds", _)) => true,
+            _ => false,
+        },
         RetireReason::PoolRemoved
         | RetireReason::Empty { .. }
         | RetireReason::Underutilized { .. }
@@ -182,7 +185,12 @@ mod tests {
             declared: "b".into(),
         };
         for (because, moved) in [
-            (drifted("pool template or node class"), false),
+            (drifted("userData of node class default"), false),
+            (drifted("labels, taints"), false),
+            (drifted("taints"), false),
+            (drifted("taint team"), true),
+            (drifted("tag team"), true),
+            (drifted("bounds of the group"), true),
             (drifted("label karpenter.k8s.aws/instance-family"), false),
             (drifted("label topology.kubernetes.io/zone"), false),
             (RetireReason::PoolRemoved, false),

@@ -207,7 +207,7 @@ fn desired() -> Desired {
         user_data_digest: None,
         tags: BTreeMap::new(),
         machine: crate::manifest::Machine::default(),
-        spec_digest: "c1a55".into(),
+        spec_digests: std::sync::Arc::new([("userData".to_owned(), "c1a55".into())].into()),
         unreadable: None,
     };
     Desired {

@@ -17,7 +17,6 @@ use jiff::{SignedDuration, Timestamp};
 use super::event::{Effect, Event, Head, Limits, Ticket};
 use super::ports::{Desk, Planner, Signals, Source};
 use super::state::{Start, State, step};
-use super::view::take_away;
 use crate::apply::{self, ApplySettings, Bounds, Fenced, Replan, Waits, apply};
 use crate::fleet::{ClusterIdentity, Observed, Pod};
 use crate::ids::InstanceId;
@@ -358,7 +357,7 @@ impl<P: Planner> Replan for Pinning<'_, P> {
             return self.planner.pinned(plan, observed);
         }
         let mut world = observed.clone();
-        take_away(&mut world, &self.without.iter().cloned().collect());
+        world.take_away(&self.without.iter().cloned().collect());
         self.planner.pinned(plan, &world)
     }
 }

@@ -336,12 +336,12 @@ fn quarantine_of(times: u32) -> SignedDuration {
     QUARANTINE_FIRST.checked_mul(doubled).map_or(QUARANTINE_MOST, |d| d.min(QUARANTINE_MOST))
 }
 
-/// Returns the instances on whose nodes a pod is that is no daemon.
+/// Returns the instances on whose nodes a pod is that does not belong to the node.
 fn busy(observed: &Observed) -> BTreeSet<InstanceId> {
     let nodes: BTreeSet<_> = observed
         .pods
         .iter()
-        .filter(|pod| pod.is_active() && !super::view::is_daemon(pod))
+        .filter(|pod| pod.is_active() && !pod.belongs_to_node())
         .filter_map(|pod| pod.node.as_ref())
         .collect();
     let nodes = observed.nodes.values().filter(|node| nodes.contains(&node.name));

@@ -6,8 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::{SignedDuration, Timestamp};
 
 use super::kept::later;
-use crate::fleet::{Instance, InstanceState, Observed, Pod, PodPhase};
-use crate::ids::{InstanceId, NodeName, WorkloadKind};
+use crate::fleet::{Instance, InstanceState, Observed, Pod};
+use crate::ids::{InstanceId, NodeName};
 
 /// How long EC2 may take to show what it was told. Describe calls lag by seconds; what is not shown
 /// by then is taken for gone.
@@ -62,36 +62,8 @@ pub(super) fn planned_over(
             instance.state = InstanceState::ShuttingDown;
         }
     }
-    take_away(&mut world, going);
+    world.take_away(going);
     world
-}
-
-/// Takes machines and their nodes away; what ran on them waits for another place.
-pub(super) fn take_away(world: &mut Observed, gone: &BTreeSet<InstanceId>) {
-    if gone.is_empty() {
-        return;
-    }
-    world.instances.retain(|id, _| !gone.contains(id));
-    let left: BTreeSet<NodeName> = world
-        .nodes
-        .values()
-        .filter(|node| node.instance.as_ref().is_some_and(|id| gone.contains(id)))
-        .map(|node| node.name.clone())
-        .collect();
-    world.nodes.retain(|name, _| !left.contains(name));
-    let is_left = |pod: &Pod| pod.node.as_ref().is_some_and(|node| left.contains(node));
-    world.pods.retain(|pod| !(is_left(pod) && (pod.mirror || is_daemon(pod))));
-    for pod in &mut world.pods {
-        if is_left(pod) {
-            pod.node = None;
-            pod.phase = PodPhase::Pending;
-        }
-    }
-}
-
-/// Returns whether a pod is of a `DaemonSet`, so that it belongs to its node.
-pub(super) fn is_daemon(pod: &Pod) -> bool {
-    pod.owner.as_ref().is_some_and(|owner| owner.kind == WorkloadKind::DaemonSet)
 }
 
 /// Returns the pods that have to leave a node before it goes.
@@ -99,12 +71,7 @@ pub(super) fn movable<'o>(
     observed: &'o Observed,
     node: &'o NodeName,
 ) -> impl Iterator<Item = &'o Pod> {
-    observed.pods.iter().filter(move |pod| {
-        pod.node.as_ref() == Some(node)
-            && (pod.terminating || pod.is_active())
-            && !is_daemon(pod)
-            && !pod.mirror
-    })
+    observed.pods.iter().filter(move |pod| pod.node.as_ref() == Some(node) && pod.has_to_leave())
 }
 
 /// Returns whether a pod waits for a node.

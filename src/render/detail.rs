@@ -19,6 +19,7 @@ pub(super) const WORKLOADS_MAX: usize = 8;
 const ADDRESSES_MAX: usize = 4;
 const OFFERINGS_MAX: usize = 3;
 const OVERLAYS_MAX: usize = 4;
+const DIGEST_CHARS: usize = 16;
 
 /// Writes a block for each change; launches that are alike share one.
 pub(super) fn write(page: &mut Page, plan: &Plan, rows: &[Row<'_>]) {
@@ -212,7 +213,7 @@ fn fields(state: &NodeState) -> Fields {
     add("taints", joined(taints));
     add("startup_taints", joined(startup_taints));
     add("reservation", text(reservation.as_ref()));
-    add("spec_digest", text(spec_digest.as_ref()));
+    add("spec_digest", spec_digest.as_deref().map(begun));
     add("instance_id", text(instance_id.as_ref()));
     add("node", text(node.as_ref()));
     add("node_uid", text(node_uid.as_ref()));
@@ -223,6 +224,14 @@ fn fields(state: &NodeState) -> Fields {
 
 fn text<T: ToString>(value: Option<&T>) -> Option<String> {
     value.map(ToString::to_string)
+}
+
+/// Returns how a digest begins; all of it is in the JSON.
+fn begun(digest: &str) -> String {
+    match digest.char_indices().nth(DIGEST_CHARS) {
+        Some((end, _)) => format!("{}…", &digest[..end]),
+        None => digest.to_owned(),
+    }
 }
 
 fn with_pods(of: &Amount) -> String {

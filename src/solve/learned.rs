@@ -130,7 +130,7 @@ mod tests {
         }
         let changed = |story: &mut Story| {
             let class = story.desired.node_classes.values_mut().next().expect("one class");
-            class.spec_digest = "changed".into();
+            class.spec_digests = BTreeMap::from([("userData".to_owned(), "changed".into())]).into();
         };
         assert_eq!(learned(changed), 6903, "another image, other user data");
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::drift;
+use super::drift::{self, Moved};
 use super::groups::Groups;
 use super::learned::is_ephemeral;
 use super::leave;
@@ -244,8 +244,14 @@ impl Survey<'_> {
     fn drift(&self, node: &Node, ours: &Instance, pool: Option<&PoolName>) -> Option<RetireReason> {
         let declared = pool.and_then(|name| self.circumstances.desired.pools.get(name));
         let Some(pool) = declared else { return Some(RetireReason::PoolRemoved) };
-        self.must_leave(node, ours, pool)
-            .filter(|reason| matches!(reason, RetireReason::Drifted { .. }))
+        let reason = self.must_leave(node, ours, pool);
+        let reason = reason.filter(|reason| matches!(reason, RetireReason::Drifted { .. }));
+        let class = pool.node_class.as_ref();
+        let class = class.and_then(|name| self.circumstances.desired.node_classes.get(name));
+        reason.or_else(|| {
+            let Moved { field, is, declared } = drift::moved(node, ours, pool, class?)?;
+            Some(RetireReason::Drifted { field, is, declared })
+        })
     }
 
     /// Returns the pool of an instance of ours, or of a member of a declared group.
@@ -400,11 +406,11 @@ impl Survey<'_> {
         }
         let class = pool.node_class.as_ref();
         let class = class.and_then(|name| self.circumstances.desired.node_classes.get(name))?;
-        let (is, declared) = (instance.tags.get(tag::SPEC)?, drift::spec_digest(pool, class));
-        drift::changed(is, &declared).then(|| RetireReason::Drifted {
-            field: "pool template or node class".to_owned(),
-            is: is.clone(),
-            declared,
+        let field = drift::changed(instance.tags.get(tag::SPEC)?, pool, class)?;
+        Some(RetireReason::Drifted {
+            field,
+            is: "as it was launched".to_owned(),
+            declared: "another".to_owned(),
         })
     }
 }

@@ -160,7 +160,7 @@ fn running(types: &[&str], replicas: u32, template: PodTemplate) -> Story {
 /// Makes every instance one of another declaration than the repository's.
 fn drift(story: &mut Story) {
     for instance in story.observed.instances.values_mut() {
-        instance.tags.insert(tag::SPEC.into(), "v1:dead".into());
+        instance.tags.insert(tag::SPEC.into(), format!("v2:{}", "0".repeat(176)));
     }
 }
 

@@ -124,7 +124,7 @@ fn add(group: NodeGroup, pool: Pool, class: NodeClass, field: &Field<'_>, into: 
     let same = |a: &Pool, b: &Pool| Pool { origin: b.origin.clone(), ..a.clone() } == *b;
     into.insert(named("NodePool"), |all| &mut all.desired.pools, (group.name.clone(), pool), same);
     let key = class.name.clone();
-    let same = |a: &NodeClass, b: &NodeClass| a.spec_digest == b.spec_digest;
+    let same = |a: &NodeClass, b: &NodeClass| a.spec_digests == b.spec_digests;
     into.insert(named("node group"), |all| &mut all.desired.node_classes, (key, class), same);
     into.desired.node_groups.entry(group.name.clone()).or_insert(group);
 }
@@ -308,7 +308,13 @@ fn node_class(group: &NodeGroup, map: &Map<'_>) -> NodeClass {
     settings.max_pods = stated_pods.or(settings.max_pods);
     let ephemeral_storage = Some(gib.saturating_mul(1 << 30));
     // What is written decides, not how this program keeps it.
-    let spec_digest = sha256(&format!("{image}\n{gib}\n{pods}\n{own}"));
+    let spec_digests = [
+        ("amiFamily", image.to_string()),
+        ("kubeletExtraConfig", own),
+        ("maxPodsPerNode", pods),
+        ("volumeSize", gib.to_string()),
+    ];
+    let spec_digests = spec_digests.map(|(field, text)| (field.to_owned(), sha256(&text)));
     NodeClass {
         name: group.name.as_str().into(),
         origin: group.origin.clone(),
@@ -323,7 +329,7 @@ fn node_class(group: &NodeGroup, map: &Map<'_>) -> NodeClass {
         user_data_digest: None,
         tags: BTreeMap::new(),
         machine: Machine::default(),
-        spec_digest,
+        spec_digests: BTreeMap::from(spec_digests).into(),
         unreadable: map.field.scope.first_failed(),
     }
 }

@@ -1,5 +1,6 @@
 //! One text for each meaning: what a digest of a specification is taken over.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use sha2::{Digest as _, Sha256};
@@ -20,6 +21,19 @@ pub(in super::super) fn canonical(node: &Node<'_>, vars: &Vars, skip: &[&str]) -
     let mut out = String::new();
     write_node(node, vars, skip, &mut out);
     out
+}
+
+/// Returns the SHA-256 of each entry of a map in its canonical form, but of those that `skip` names;
+/// what is null is as though it were not there.
+pub(in super::super) fn digests(
+    node: &Node<'_>,
+    vars: &Vars,
+    skip: &[&str],
+) -> BTreeMap<String, Arc<str>> {
+    let Value::Map(entries) = &node.value else { return BTreeMap::new() };
+    let stated = entries.iter().filter(|entry| !skip.contains(&&*entry.key));
+    let stated = stated.filter(|entry| !entry.value.is_null());
+    stated.map(|e| (e.key.to_string(), sha256(&canonical(&e.value, vars, &[])))).collect()
 }
 
 fn write_node(node: &Node<'_>, vars: &Vars, skip: &[&str], out: &mut String) {

@@ -6,7 +6,7 @@ use super::super::machine::Machine;
 use super::super::meta::Meta;
 use super::super::model::Severity;
 use super::super::pool::{AmiFamily, Generation, KubeletSettings, NodeClass, ReservationTerm};
-use super::canonical::{canonical, sha256};
+use super::canonical::{canonical, digests, sha256};
 use super::finish_root;
 use super::kubelet::kubelet;
 use super::machine::machine;
@@ -126,8 +126,7 @@ fn settings(spec: &Map<'_>, generation: Generation, meta: Meta, family: AmiFamil
     let user_data = spec.get("userData").and_then(|field| Some(sha256(field.node.text()?)));
     let vars = spec.field.scope.vars;
     // What selects reservations may change without any machine being set up otherwise.
-    let shape = canonical(spec.field.node, vars, &["userData", "capacityReservationSelectorTerms"]);
-    let digested = format!("{shape}\n{}", user_data.as_deref().unwrap_or_default());
+    let spec_digests = digests(spec.field.node, vars, &["capacityReservationSelectorTerms"]);
     let prefix_delegation = prefix_delegation(spec, &meta);
     NodeClass {
         name: meta.name.into(),
@@ -148,7 +147,7 @@ fn settings(spec: &Map<'_>, generation: Generation, meta: Meta, family: AmiFamil
         user_data_digest: user_data,
         tags: spec.get("tags").map(|field| texts(&field)).unwrap_or_default(),
         machine: Machine::default(),
-        spec_digest: sha256(&digested),
+        spec_digests: spec_digests.into(),
         unreadable: None,
     }
 }

@@ -324,7 +324,7 @@ fn terms_select_reservations_by_id_tags_owner_or_criteria() {
     assert_eq!(by_id.id.as_deref(), Some("cr-1"));
     assert_eq!((by_tags.tags["team"].as_str(), by_tags.targeted), ("*", Some(true)));
     assert_eq!(by_tags.owner.as_deref(), Some("1"));
-    assert_eq!(read.spec_digest, class(&terms("{id: cr-2}")).spec_digest, "no node drifts");
+    assert_eq!(read.spec_digests, class(&terms("{id: cr-2}")).spec_digests, "no node drifts");
     for (text, expected) in [
         ("{id: cr-1, ownerID: '1'}", "has an `id` beside other conditions"),
         ("{}", "selects every reservation"),
@@ -386,7 +386,7 @@ fn a_node_class_keeps_what_decides_capacity() {
 
 #[test]
 fn the_digest_of_a_class_changes_with_its_meaning_alone() {
-    let digest = |spec: &str| class(&node_class(spec)).spec_digest;
+    let digest = |spec: &str| class(&node_class(spec)).spec_digests;
     let first = digest(&format!("{ALIAS}  tags: {{a: b, c: 'd'}}\n"));
     assert_eq!(first, digest(&format!("  tags: {{c: d, a: \"b\"}}\n{ALIAS}")));
     assert_ne!(first, digest(&format!("{ALIAS}  tags: {{a: b, c: e}}\n")));

@@ -11,7 +11,7 @@ use crate::plan::wire::{
     Action, Amount, Change, Condition, ExplainRow, GroupSize, NodeState, Precondition, Reason,
     ResourceChange, ResourceKind,
 };
-use crate::solve::{BlockReason, KeepReason, live_group, observed_only};
+use crate::solve::{BlockReason, KeepReason, RetireReason, live_group, observed_only};
 
 /// What becomes of the members of one group.
 #[derive(Default)]
@@ -45,7 +45,9 @@ pub(super) fn add(rows: &mut Rows, parts: &Parts) {
     for group in parts.desired.node_groups.values() {
         let live = live_group(group, parts.observed);
         known.extend(live.map(|live| &live.name));
-        added.push(declared(group, live, &Members::of(&group.name, rows), parts));
+        let mut row = declared(group, live, &Members::of(&group.name, rows), parts);
+        row.1.drift = live.and_then(|live| moved(group, live));
+        added.push(row);
     }
     for live in parts.observed.groups.values().filter(|live| !known.contains(&live.name)) {
         let why = "the repository does not declare it".to_owned();
@@ -59,6 +61,15 @@ pub(super) fn add(rows: &mut Rows, parts: &Parts) {
         rows.explain.push(explain);
     }
     rows.sort();
+}
+
+/// Returns in what a group is not as declared. How many members it is to have moves between its
+/// bounds by design; the bounds are moved by somebody.
+fn moved(group: &NodeGroup, live: &Group) -> Option<RetireReason> {
+    let bounds = |min: u32, max: u32| format!("{min} to {max} nodes");
+    let (is, declared) = (bounds(live.min, live.max), bounds(group.min, group.max));
+    let field = "bounds of the group".to_owned();
+    (is != declared).then_some(RetireReason::Drifted { field, is, declared })
 }
 
 type Added = (ResourceChange, ExplainRow, Option<Condition>);

@@ -32,7 +32,8 @@ pub struct ExplainRow {
     /// Why the rest of a replacement goes; present on rows that both create and delete.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retire_reason: Option<RetireReason>,
-    /// In what a node that stays is no longer what its pool declares: it is to go once it may.
+    /// In what a node that stays is not what its pool declares: as it was launched, so that it
+    /// is to go once it may, or as somebody changed it since, which a report of drift tells.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub drift: Option<RetireReason>,
     /// Price per hour before; absent where nothing was, or where it is not known.
