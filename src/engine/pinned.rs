@@ -187,7 +187,7 @@ impl<'a> Carried<'a> {
         let (mut left, mut ours) = (0, MicroUsd::ZERO);
         for row in launches(self.approved).filter(|row| !self.is_there(row)) {
             left += 1;
-            ours = ours + self.price(&row.address);
+            ours += self.price(&row.address);
         }
         wanted.len() < left || theirs < ours
     }

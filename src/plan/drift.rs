@@ -108,7 +108,7 @@ fn nodes_behind(plan: &Plan) -> Vec<Diagnostic> {
         }
         let message = reasons(row).find_map(|reason| match reason {
             RetireReason::Drifted { field, is, declared } => {
-                Some(format!("its {field} is {is}, and its pool declares {declared}"))
+                Some(format!("{field}: {is}, declared: {declared}"))
             }
             RetireReason::PoolRemoved => Some("its pool is no longer declared".to_owned()),
             RetireReason::Empty { .. }
@@ -187,6 +187,7 @@ mod tests {
         for (because, moved) in [
             (drifted("userData of node class default"), false),
             (drifted("labels, taints"), false),
+            (drifted("template label team"), false),
             (drifted("taints"), false),
             (drifted("taint team"), true),
             (drifted("tag team"), true),

@@ -87,7 +87,7 @@ pub(super) fn retire(reason: &RetireReason) -> String {
         }
         RetireReason::PoolRemoved => "its pool is no longer declared".to_owned(),
         RetireReason::Drifted { field, is, declared } => {
-            format!("drifted: {field} is {is}, declared is {declared}")
+            format!("drifted: {field}: {is}, declared: {declared}")
         }
         RetireReason::Expired { age_hours, limit_hours } => {
             format!("{age_hours} h old, its pool allows {limit_hours} h")

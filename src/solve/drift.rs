@@ -104,6 +104,14 @@ pub(super) fn changed(running: &str, pool: &Pool, class: &NodeClass) -> Option<S
     (!said.is_empty()).then(|| said.join(", "))
 }
 
+/// Returns whether a node was launched when its pool had other labels.
+#[must_use]
+pub(super) fn has_other_labels(running: &str, pool: &Pool, class: &NodeClass) -> bool {
+    let declared = spec_digest(pool, class);
+    let labels = |text: &str| digests(text).and_then(|mut all| all.next().map(str::to_owned));
+    labels(running).is_some_and(|running| Some(running) != labels(&declared))
+}
+
 /// Returns the digests that a text of this version holds.
 fn digests(text: &str) -> Option<impl Iterator<Item = &str>> {
     let (version, digits) = text.split_once(':')?;
@@ -204,6 +212,9 @@ mod tests {
         ] {
             assert_eq!(changed(&running, pool, class), expected);
         }
+        assert!(has_other_labels(&running, &labelled, &class));
+        assert!(!has_other_labels(&running, &tainted, &class));
+        assert!(!has_other_labels("v1:00", &labelled, &class), "nothing is known of it");
         for unreadable in ["v1:00", "v2:", "v2:zz", "", &running[1..], &running.replace("v2", "v3")]
         {
             assert_eq!(changed(unreadable, &tainted, &class), None, "{unreadable}");

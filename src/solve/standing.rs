@@ -395,22 +395,25 @@ impl Survey<'_> {
             return None;
         }
         let requirements = super::offer::pool_requirements(pool);
+        let class = pool.node_class.as_ref();
+        let class = class.and_then(|name| self.circumstances.desired.node_classes.get(name));
+        let launched = instance.tags.get(tag::SPEC);
         if let Some(key) = requirements.unmatched(&node.labels) {
+            let of_commit = pool.labels.contains_key(key)
+                && launched.zip(class).is_some_and(|(l, c)| drift::has_other_labels(l, pool, c));
             let state = node.labels.get(key).map_or("absent".to_owned(), ToString::to_string);
             let declared = requirements.get(key.as_str()).map(ToString::to_string);
             return Some(RetireReason::Drifted {
-                field: format!("label {key}"),
+                field: format!("{}{key}", if of_commit { "template label " } else { "label " }),
                 is: state,
                 declared: declared.unwrap_or_default(),
             });
         }
-        let class = pool.node_class.as_ref();
-        let class = class.and_then(|name| self.circumstances.desired.node_classes.get(name))?;
-        let field = drift::changed(instance.tags.get(tag::SPEC)?, pool, class)?;
+        let field = drift::changed(launched?, pool, class?)?;
         Some(RetireReason::Drifted {
             field,
-            is: "as it was launched".to_owned(),
-            declared: "another".to_owned(),
+            is: "as launched".to_owned(),
+            declared: "changed since".to_owned(),
         })
     }
 }
