@@ -5,15 +5,21 @@
 //! that the cluster did not allow by name; a token is shown to the cluster alone, kept nowhere and
 //! never logged; where the cluster does not answer, the answer is no.
 
+use std::time::Duration;
+
 use jiff::{SignedDuration, Timestamp};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Mutex, mpsc, oneshot};
 
 use crate::ids::{Address, Digest};
 use crate::port::Gate;
 use crate::reconcile::Request;
+use crate::reconcile::allow::MASS_REMOVAL;
 
 /// Questions that wait before further ones are refused.
 pub const ASKED_MAX: usize = 16;
+
+/// Longest that the cluster may take to say who asks, and whether they may.
+const REVIEW_MAX: Duration = Duration::from_secs(10);
 
 /// Longest suspension that may be asked for: a pause that nobody ends is forgotten.
 const SUSPENSION_MAX: SignedDuration = SignedDuration::from_hours(24 * 7);
@@ -54,6 +60,8 @@ impl Wanted {
         match self {
             Self::Approve { .. } | Self::Confirm { .. } => "approve",
             Self::Suspend { .. } | Self::Resume => "suspend",
+            // What is removed once this breaker is opened is what nobody approved before.
+            Self::Reset { breaker } if breaker == MASS_REMOVAL => "approve",
             Self::Reset { .. } => "reset",
         }
     }
@@ -125,16 +133,41 @@ pub enum Answered {
     },
 }
 
-/// Answers questions until nobody can ask any more.
+/// Answers questions until nobody can ask any more, several at a time: who shows a token that the
+/// cluster is slow about holds up nobody else.
 pub async fn answer(
     gate: &impl Gate,
-    mut asked: mpsc::Receiver<Asked>,
+    asked: mpsc::Receiver<Asked>,
     requests: mpsc::Sender<Request>,
 ) {
-    while let Some(Asked { token: Token(token), wanted, at, answer }) = asked.recv().await {
-        let answered = decide(gate, &token, wanted, at, &requests).await;
+    answer_within(REVIEW_MAX, gate, asked, requests).await;
+}
+
+async fn answer_within(
+    most: Duration,
+    gate: &impl Gate,
+    asked: mpsc::Receiver<Asked>,
+    requests: mpsc::Sender<Request>,
+) {
+    let asked = Mutex::new(asked);
+    let desk = || answer_in_turn(most, gate, &asked, &requests);
+    tokio::join!(desk(), desk(), desk(), desk());
+}
+
+async fn answer_in_turn(
+    most: Duration,
+    gate: &impl Gate,
+    asked: &Mutex<mpsc::Receiver<Asked>>,
+    requests: &mpsc::Sender<Request>,
+) {
+    loop {
+        let next = asked.lock().await.recv().await;
+        let Some(Asked { token: Token(token), wanted, at, answer }) = next else { return };
+        let decided = decide(gate, &token, wanted, at, requests);
+        let answered = tokio::time::timeout(most, decided).await;
+        let late = || Answered::Unanswered { why: "the cluster does not answer".to_owned() };
         // Whoever asked may have gone.
-        let _ = answer.send(answered);
+        let _ = answer.send(answered.unwrap_or_else(|_| late()));
     }
 }
 
@@ -179,6 +212,7 @@ mod tests {
                 "alice" | "bob" => {
                     Ok(Some(Caller { name: format!("{token}@example.com"), ..Caller::default() }))
                 }
+                "slow" => std::future::pending().await,
                 "broken" => Err(PortError {
                     verb: "review token".to_owned(),
                     reason: "no answer".to_owned(),
@@ -208,6 +242,7 @@ mod tests {
                 ("bob", approve()),
                 ("alice", Wanted::Resume),
                 ("alice", Wanted::Reset { breaker: "b".to_owned() }),
+                ("bob", Wanted::Reset { breaker: MASS_REMOVAL.to_owned() }),
             ] {
                 let answered = decide(&Door, token, wanted.clone(), at, &requests).await;
                 assert!(no(&answered), "{token} {wanted:?}: {answered:?}");
@@ -221,6 +256,43 @@ mod tests {
             let by = "alice@example.com".to_owned();
             let request = Request::Approve { digest: "sha256:1".into(), by };
             assert_eq!(passed.recv().await, Some(request));
+        });
+    }
+
+    #[test]
+    fn to_open_the_breaker_of_mass_removals_is_to_approve_them() {
+        let reset = |breaker: &str| Wanted::Reset { breaker: breaker.to_owned() }.verb();
+        assert_eq!((reset(MASS_REMOVAL), reset("launches-not-ready")), ("approve", "reset"));
+    }
+
+    #[test]
+    fn who_shows_a_token_that_the_cluster_is_slow_about_holds_up_nobody() {
+        let mut runtime = tokio::runtime::Builder::new_current_thread();
+        let runtime = runtime.enable_time().build().expect("a runtime");
+        runtime.block_on(async {
+            let (questions, asked) = mpsc::channel(ASKED_MAX);
+            let (requests, mut passed) = mpsc::channel(1);
+            let ask = |token: &str| {
+                let (answer, answered) = oneshot::channel();
+                let (token, at) = (token.to_owned().into(), Timestamp::UNIX_EPOCH);
+                let wanted = Wanted::Approve { digest: "sha256:1".into() };
+                questions.try_send(Asked { token, wanted, at, answer }).expect("there is room");
+                answered
+            };
+            let mut slow: Vec<_> = (0..3).map(|_| ask("slow")).collect();
+            let alice = ask("alice");
+            let asks = async move {
+                assert!(matches!(alice.await, Ok(Answered::Passed { .. })));
+                let asked = slow.iter_mut().all(|answered| answered.try_recv().is_err());
+                assert!(asked, "the cluster is still asked who they are");
+                for answered in slow {
+                    assert!(matches!(answered.await, Ok(Answered::Unanswered { .. })));
+                }
+                drop(questions);
+            };
+            let most = Duration::from_millis(300);
+            tokio::join!(asks, answer_within(most, &Door, asked, requests));
+            assert!(passed.recv().await.is_some());
         });
     }
 

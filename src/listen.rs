@@ -46,6 +46,8 @@ pub struct Site {
     pub forecast: watch::Receiver<Option<Arc<Forecast>>>,
     /// Whether it is the page of a loop, or a preview.
     pub serves: Serves,
+    /// Further names by which it is reached, such as that of an ingress.
+    pub names: Vec<String>,
 }
 
 /// What is served, and what may be asked of it.
@@ -72,7 +74,7 @@ impl Site {
     pub fn of(reader: Reader, serves: Serves) -> Self {
         // A reader outlives its writer, and shows what that wrote last.
         let (_, forecast) = watch::channel(None);
-        Self { reader, forecast, serves }
+        Self { reader, forecast, serves, names: Vec::new() }
     }
 }
 

@@ -23,7 +23,7 @@ pub struct Written {
 /// were written or removed.
 ///
 /// # Errors
-/// With the first failure; what was written before it is remembered, and the rest is tried again.
+/// With the first failure; what was written is remembered, and the rest is tried again.
 pub async fn keep(
     register: &impl Register,
     status: &Status,
@@ -33,20 +33,28 @@ pub async fn keep(
         return Ok(0);
     }
     let wanted = objects(status);
-    let mut writes = 0;
+    let (mut writes, mut failure) = (0, None);
     for object in &wanted {
         let key = (object.kind, object.name.clone());
         if written.objects.get(&key) == Some(object) {
             continue;
         }
-        register.put(&record(object)).await?;
-        written.objects.insert(key, object.clone());
-        writes += 1;
+        match register.put(&record(object)).await {
+            Ok(()) => {
+                written.objects.insert(key, object.clone());
+                writes += 1;
+            }
+            // One that the API server refuses must not keep the others from being written.
+            Err(error) => failure = failure.or(Some(error)),
+        }
     }
     for kind in ObjectKind::ALL {
-        writes += sweep(register, kind, &wanted, written).await?;
+        match sweep(register, kind, &wanted, written).await {
+            Ok(removed) => writes += removed,
+            Err(error) => failure = failure.or(Some(error)),
+        }
     }
-    Ok(writes)
+    failure.map_or(Ok(writes), Err)
 }
 
 /// Removes the objects of a kind that are not wanted.
@@ -56,9 +64,10 @@ async fn sweep(
     wanted: &[Object],
     written: &mut Written,
 ) -> Result<u32, PortError> {
-    let mine: Vec<&Object> = wanted.iter().filter(|object| object.kind == kind).collect();
-    let Some(like) = mine.first().map(|object| record(object)) else { return Ok(0) };
-    let names: BTreeSet<String> = mine.iter().map(|object| object.name.clone()).collect();
+    let mine = wanted.iter().filter(|object| object.kind == kind);
+    let names: BTreeSet<String> = mine.map(|object| object.name.clone()).collect();
+    // The last of a kind goes as well.
+    let like = blank(kind);
     // Looked at only when something came or went: asking costs a list.
     if written.swept.get(&kind) == Some(&names) {
         return Ok(0);
@@ -76,13 +85,19 @@ async fn sweep(
 }
 
 fn record(object: &Object) -> Record {
+    let Object { kind, name, spec, status } = object.clone();
+    Record { name, spec, status, ..blank(kind) }
+}
+
+/// Returns a record of a kind that says nothing.
+fn blank(kind: ObjectKind) -> Record {
     Record {
         api_version: format!("{GROUP}/{VERSION}"),
-        kind: object.kind.as_str().to_owned(),
-        plural: object.kind.plural().to_owned(),
-        name: object.name.clone(),
-        spec: object.spec.clone(),
-        status: object.status.clone(),
+        kind: kind.as_str().to_owned(),
+        plural: kind.plural().to_owned(),
+        name: String::new(),
+        spec: None,
+        status: serde_json::Value::Null,
     }
 }
 
@@ -99,7 +114,7 @@ mod tests {
     /// Keeps names, and refuses while `broken`.
     #[derive(Default)]
     struct Shelf {
-        names: RefCell<BTreeSet<String>>,
+        names: RefCell<BTreeSet<(String, String)>>,
         puts: RefCell<u32>,
         broken: RefCell<bool>,
     }
@@ -111,16 +126,18 @@ mod tests {
                 return Err(PortError { verb, reason, transient: true });
             }
             *self.puts.borrow_mut() += 1;
-            self.names.borrow_mut().insert(record.name.clone());
+            self.names.borrow_mut().insert((record.kind.clone(), record.name.clone()));
             Ok(())
         }
 
-        async fn names(&self, _: &Record) -> Result<Vec<String>, PortError> {
-            Ok(self.names.borrow().iter().cloned().collect())
+        async fn names(&self, like: &Record) -> Result<Vec<String>, PortError> {
+            let names = self.names.borrow();
+            let of_kind = names.iter().filter(|(kind, _)| *kind == like.kind);
+            Ok(of_kind.map(|(_, name)| name.clone()).collect())
         }
 
-        async fn remove(&self, _: &Record, name: &str) -> Result<(), PortError> {
-            self.names.borrow_mut().remove(name);
+        async fn remove(&self, like: &Record, name: &str) -> Result<(), PortError> {
+            self.names.borrow_mut().remove(&(like.kind.clone(), name.to_owned()));
             Ok(())
         }
     }
@@ -141,13 +158,15 @@ mod tests {
     #[test]
     fn what_did_not_change_is_not_written_again_and_what_is_over_goes() {
         let (shelf, mut written) = (Shelf::default(), Written::default());
-        shelf.names.borrow_mut().insert("plan-of-before".to_owned());
+        for kind in ObjectKind::ALL {
+            shelf.names.borrow_mut().insert((kind.as_str().to_owned(), "of-before".to_owned()));
+        }
         let mut keep = |status: &Status| run(super::keep(&shelf, status, &mut written));
-        assert_eq!(keep(&status("aa11")), Ok(2), "one comes, and that of before goes");
+        assert_eq!(keep(&status("aa11")), Ok(3), "one comes, and those of before go");
         assert_eq!(keep(&status("aa11")), Ok(0));
         assert_eq!(keep(&status("bb22")), Ok(2));
-        let names: Vec<String> = shelf.names.borrow().iter().cloned().collect();
-        assert_eq!(json!(names), json!(["plan-bb22"]));
+        let names: Vec<_> = shelf.names.borrow().iter().cloned().collect();
+        assert_eq!(json!(names), json!([["CapacityPlan", "plan-bb22"]]), "the last pool went too");
     }
 
     #[test]
@@ -156,7 +175,9 @@ mod tests {
         let mut keep = |status: &Status| run(super::keep(&shelf, status, &mut written));
         assert_eq!(keep(&Status { leader: false, ..status("aa11") }), Ok(0));
         *shelf.broken.borrow_mut() = true;
+        shelf.names.borrow_mut().insert(("CapacityPlan".to_owned(), "of-before".to_owned()));
         assert!(keep(&status("aa11")).is_err());
+        assert!(shelf.names.borrow().is_empty(), "what can be done is done all the same");
         *shelf.broken.borrow_mut() = false;
         assert_eq!(keep(&status("aa11")), Ok(1));
         assert_eq!(*shelf.puts.borrow(), 1);

@@ -9,6 +9,7 @@ use std::future::Future;
 use std::io;
 use std::pin::Pin;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -19,7 +20,11 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use jiff::Timestamp;
 use tokio::net::TcpListener;
-use tokio::sync::mpsc;
+use tokio::sync::{Semaphore, mpsc};
+
+/// Connections that are open at a time; a client that sends no head of a request within hyper's own
+/// bound, 30 seconds, loses its place.
+const CONNECTIONS_MAX: usize = 512;
 
 /// Answers every connection, for as long as it is polled; it must be within a `LocalSet`.
 pub(crate) async fn serve<A, F>(listener: TcpListener, answer: A)
@@ -28,7 +33,10 @@ where
     F: Future<Output = hyper::Response<Chunks>> + 'static,
 {
     let answer = Rc::new(answer);
+    let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     loop {
+        // Whoever comes when all are taken waits until a connection ends.
+        let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
         // What fails is the connection of one client, or too many of them: others go on.
         let Ok((stream, _)) = listener.accept().await else {
             tokio::time::sleep(Duration::from_millis(50)).await;
@@ -46,6 +54,7 @@ where
             if let Err(error) = connection.await {
                 tracing::debug!(%error, "a connection ended early");
             }
+            drop(place);
         });
     }
 }

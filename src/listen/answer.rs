@@ -1,5 +1,6 @@
 //! Which path answers what, and with which headers.
 
+use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -35,19 +36,25 @@ pub(super) async fn answer(hall: Rc<Hall>, request: Request<Incoming>) -> Respon
 
 async fn route(hall: &Hall, request: Request<Incoming>) -> Response<Chunks> {
     // A page elsewhere that points a name of its own at this machine must learn nothing.
-    if hall.is_local && !is_this_machine(&header(request.headers(), &HOST)) {
-        return text(421, "this server answers to localhost alone\n");
+    let host = header(request.headers(), &HOST);
+    if !is_own(&host, hall.is_local, &hall.site.names) {
+        return text(421, "this server does not answer to that name; --listen-name gives it one\n");
     }
+    let status: Arc<Status> = Arc::clone(&hall.site.reader.borrow());
     if let (&Method::POST, "/requests", Serves::Loop(Some(questions))) =
         (request.method(), request.uri().path(), &hall.site.serves)
     {
+        // What a replica is told that does not lead would be forgotten.
+        if !status.leader {
+            let leader = status.led_by.as_deref().unwrap_or("another replica");
+            return text(503, &format!("{leader} leads; ask there\n"));
+        }
         let (code, says) = asked::ask(questions, request).await;
         return text(code, &says);
     }
     if !matches!(*request.method(), Method::GET | Method::HEAD) {
         return text(405, "only GET is answered\n");
     }
-    let status: Arc<Status> = Arc::clone(&hall.site.reader.borrow());
     match request.uri().path() {
         "/healthz" => {
             let since = jiff::SignedDuration::try_from(hall.seen.get().elapsed());
@@ -76,10 +83,19 @@ fn shown(hall: &Hall, status: &Status) -> Response<Chunks> {
     answer
 }
 
-fn is_this_machine(host: &str) -> bool {
+/// Returns whether a name is one of this server. A page elsewhere can give any name of its own to an
+/// address, but neither an address itself nor a name that only a cluster resolves.
+fn is_own(host: &str, is_local: bool, names: &[String]) -> bool {
     let name = host.rsplit_once(':').filter(|(_, port)| port.parse::<u16>().is_ok());
     let name = name.map_or(host, |(name, _)| name);
+    let of_cluster = || {
+        let address = name.trim_start_matches('[').trim_end_matches(']');
+        let is_service = [".svc", ".svc.cluster.local"].iter().any(|end| name.ends_with(end));
+        address.parse::<IpAddr>().is_ok() || is_service || !name.is_empty() && !name.contains('.')
+    };
     ["localhost", "127.0.0.1", "[::1]"].contains(&name)
+        || names.iter().any(|own| own == name)
+        || !is_local && of_cluster()
 }
 
 fn health(health: &Health) -> Response<Chunks> {
@@ -95,18 +111,27 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_names_of_this_machine_are_its_own() {
-        for (host, is) in [
-            ("localhost", true),
-            ("localhost:8080", true),
-            ("127.0.0.1:1", true),
-            ("[::1]:8080", true),
-            ("[::1]", true),
-            ("evil.example:8080", false),
-            ("localhost.evil.example", false),
-            ("", false),
+    fn only_names_of_this_machine_or_of_its_cluster_are_its_own() {
+        let names = ["fleet.example.com".to_owned()];
+        for (host, here, in_cluster) in [
+            ("localhost", true, true),
+            ("localhost:8080", true, true),
+            ("127.0.0.1:1", true, true),
+            ("[::1]:8080", true, true),
+            ("[::1]", true, true),
+            ("10.0.3.17:8080", false, true),
+            ("[fd00::17]:8080", false, true),
+            ("fleetwright:8080", false, true),
+            ("fleetwright.fleetwright.svc:8080", false, true),
+            ("fleetwright.fleetwright.svc.cluster.local", false, true),
+            ("fleet.example.com", true, true),
+            ("evil.example:8080", false, false),
+            ("localhost.evil.example", false, false),
+            ("fleetwright.svc.evil.example", false, false),
+            ("", false, false),
         ] {
-            assert_eq!(is_this_machine(host), is, "{host}");
+            assert_eq!(is_own(host, true, &names), here, "{host}");
+            assert_eq!(is_own(host, false, &names), in_cluster, "{host}");
         }
     }
 }

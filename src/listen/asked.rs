@@ -1,6 +1,7 @@
 //! What a form asks of the loop.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use http_body_util::{BodyExt as _, Limited};
 use hyper::Request;
@@ -15,6 +16,9 @@ use crate::web::{form, header};
 /// Largest form; a token is a few thousand bytes.
 const FORM_MAX: usize = 64 << 10;
 
+/// Longest that a form may take to come.
+const FORM_WITHIN: Duration = Duration::from_secs(10);
+
 /// Most characters of a reason.
 const REASON_MAX: usize = 400;
 
@@ -25,8 +29,11 @@ pub(super) async fn ask(
 ) -> (u16, String) {
     let (head, body) = request.into_parts();
     let bearer = header(&head.headers, &AUTHORIZATION);
-    let Ok(body) = Limited::new(body, FORM_MAX).collect().await else {
-        return (413, format!("a form has at most {FORM_MAX} bytes\n"));
+    let body = Limited::new(body, FORM_MAX).collect();
+    let body = match tokio::time::timeout(FORM_WITHIN, body).await {
+        Ok(Ok(body)) => body,
+        Ok(Err(_)) => return (413, format!("a form has at most {FORM_MAX} bytes\n")),
+        Err(_) => return (408, "the form did not come in time\n".to_owned()),
     };
     let fields = form(&String::from_utf8_lossy(&body.to_bytes()));
     let wanted = match wanted(&fields) {
