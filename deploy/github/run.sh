@@ -8,6 +8,7 @@ set -euo pipefail
 results=${FLEETWRIGHT_RESULTS:-${RUNNER_TEMP:?}/fleetwright}
 mkdir -p "$results"
 plan=$results/plan.json
+text=$results/plan.txt
 receipt=$results/receipt.json
 labels=$results/labels.json
 path=${FLEETWRIGHT_PATH:-.}
@@ -21,6 +22,11 @@ each() {
   while IFS= read -r line; do
     [ -z "$line" ] || options+=("$option" "$line")
   done <<<"$2"
+}
+
+# Writes an output of the step.
+output() {
+  [ -z "${GITHUB_OUTPUT:-}" ] || echo "$1=$2" >>"$GITHUB_OUTPUT"
 }
 
 # Says why an apply ended as it did, by its exit code.
@@ -43,7 +49,7 @@ reason() {
 
 case "${FLEETWRIGHT_COMMAND:?plan, apply, comment, failed or drift}" in
 plan)
-  rm -f "$plan" "$receipt" "$labels"
+  rm -f "$plan" "$text" "$receipt" "$labels"
   # Policies read the labels of the pull request under data.fleetwright.labels.
   if [ -n "${FLEETWRIGHT_LABELS:-}" ]; then
     printf '{"fleetwright": {"labels": %s}}\n' "$FLEETWRIGHT_LABELS" >"$labels"
@@ -55,7 +61,13 @@ plan)
   ended=0
   fleetwright plan "$path" "${planning[@]}" "${options[@]}" --out "$plan" --format github || ended=$?
   # The summary and the outputs are written whether or not a policy denies; no token is needed.
-  [ ! -s "$plan" ] || GITHUB_TOKEN='' fleetwright comment --plan "$plan"
+  if [ -s "$plan" ]; then
+    GITHUB_TOKEN='' fleetwright comment --plan "$plan"
+    fleetwright show "$plan" >"$text"
+    output json_plan_path "$plan"
+    output text_plan_path "$text"
+  fi
+  output exitcode "$ended"
   exit "$ended"
   ;;
 apply)
@@ -69,7 +81,9 @@ apply)
   ended=0
   fleetwright apply "$plan" "${options[@]}" --approved-digest "$FLEETWRIGHT_APPROVED_DIGEST" \
     --receipt "$receipt" || ended=$?
-  [ -z "${GITHUB_OUTPUT:-}" ] || echo "failure_reason=$(reason "$ended")" >>"$GITHUB_OUTPUT"
+  output failure_reason "$(reason "$ended")"
+  [ ! -s "$receipt" ] || output receipt_path "$receipt"
+  output exitcode "$ended"
   exit "$ended"
   ;;
 comment | failed)

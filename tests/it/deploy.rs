@@ -44,7 +44,12 @@ fn the_steps_of_the_workflows_plan_apply_and_find_no_drift() {
     let said = String::from_utf8_lossy(&planned.stdout).into_owned();
     assert!(planned.status.success(), "{said}{}", String::from_utf8_lossy(&planned.stderr));
     assert!(said.contains("::notice file=inflate.yaml,line="), "{said}");
-    assert_eq!(output(&place, "changes"), "true");
+    assert_eq!(
+        (output(&place, "changes"), output(&place, "exitcode")),
+        ("true".into(), "0".into())
+    );
+    let text = std::fs::read_to_string(output(&place, "text_plan_path")).expect("it is there");
+    assert!(text.contains("Plan: "), "{text}");
     assert!(place.read("summary.md").starts_with("### Fleetwright plan for `eks-workshop`"));
 
     let refused = step(
@@ -55,11 +60,23 @@ fn the_steps_of_the_workflows_plan_apply_and_find_no_drift() {
         ],
     );
     assert_eq!(refused.status.code(), Some(3));
+    assert_eq!(output(&place, "exitcode"), "3");
+    assert!(output(&place, "failure_reason").contains("not what was approved"));
     let digest = output(&place, "digest");
     let applied =
         step(&place, &[("FLEETWRIGHT_COMMAND", "apply"), ("FLEETWRIGHT_APPROVED_DIGEST", &digest)]);
     assert!(applied.status.success(), "{}", String::from_utf8_lossy(&applied.stderr));
     assert!(place.read("temp/fleetwright/receipt.json").contains("\"verdict\": \"applied\""));
+    // What the action offers as outputs is what its script writes.
+    let offered = std::fs::read_to_string(deploy().join("action.yml")).expect("the action");
+    let keys = offered.split("steps.run.outputs.").skip(1);
+    let keys: Vec<&str> = keys.filter_map(|rest| rest.split_whitespace().next()).collect();
+    assert!(keys.len() > 10, "{keys:?}");
+    let written = place.read("outputs");
+    for key in keys {
+        let line = format!("{key}=");
+        assert!(written.lines().any(|written| written.starts_with(&line)), "{key}");
+    }
 
     let told = step(&place, &[("FLEETWRIGHT_COMMAND", "comment")]);
     assert!(told.status.success(), "{}", String::from_utf8_lossy(&told.stderr));
