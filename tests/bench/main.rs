@@ -12,6 +12,9 @@
 
 #![expect(clippy::print_stdout, reason = "a benchmark prints its table")]
 
+#[expect(dead_code, reason = "the tests do more in a browser than open a page")]
+#[path = "../it/browser.rs"]
+mod browser;
 mod bytes;
 mod diverse;
 mod large;

@@ -3,8 +3,10 @@
 
 use std::time::Instant;
 
+use fleetwright::plan::Plan;
 use fleetwright::render;
 
+use crate::browser::{Look, open};
 use crate::large::large;
 
 /// Prints how long each view takes, and how large it is.
@@ -31,5 +33,25 @@ pub(crate) fn rows() -> anyhow::Result<()> {
         let (characters, time) = times[times.len() / 2];
         println!("{name:<10} {:>10} {characters:>12}", time.as_millis());
     }
+    opened(&plan)
+}
+
+/// Prints how long a browser takes from asking for the page until all of it is laid out.
+#[expect(clippy::print_stdout, reason = "a benchmark prints its table")]
+fn opened(plan: &Plan) -> anyhow::Result<()> {
+    let folder = tempfile::tempdir()?;
+    let file = folder.path().join("plan.html");
+    std::fs::write(&file, render::html(plan))?;
+    let mut times = Vec::new();
+    for _ in 0..super::RUNS {
+        let Some(shown) = open(&format!("file://{}", file.display()), Look::DESK) else {
+            return Ok(());
+        };
+        shown.ask("document.body.getBoundingClientRect().height")?;
+        let loaded = "Math.round(performance.getEntriesByType('navigation')[0].loadEventEnd)";
+        times.push(shown.ask(loaded)?.parse::<u32>()?);
+    }
+    times.sort_unstable();
+    println!("{:<10} {:>10}", "opened", times[times.len() / 2]);
     Ok(())
 }
