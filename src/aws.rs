@@ -21,6 +21,7 @@ mod machine;
 mod market;
 mod network;
 mod preflight;
+mod queue;
 mod reserved;
 mod template;
 
@@ -29,3 +30,4 @@ pub use client::{Aws, AwsError};
 pub use joining::Joining;
 pub use machine::Machines;
 pub use preflight::{NodeRole, Preflight};
+pub use queue::{MESSAGES_MAX, Received};

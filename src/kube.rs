@@ -11,6 +11,10 @@
 #[doc = include_str!("adr/0010-no-capacity.md")]
 pub mod adr_0010 {}
 
+#[cfg(doc)]
+#[doc = include_str!("adr/0013-in-the-cluster.md")]
+pub mod adr_0013 {}
+
 mod client;
 mod gate;
 mod lease;
@@ -19,17 +23,20 @@ mod memory;
 mod node;
 mod note;
 mod objects;
+mod piece;
 mod pod;
 mod preflight;
 mod register;
 mod scaling;
+mod watch;
 mod workload;
 mod write;
 
 pub use client::{ConnectError, Kubernetes};
 pub use lease::{Held, Lease, LeaseError, RENEW_EVERY};
 pub use memory::Memory;
-pub use note::Note;
+pub use note::{About, Note};
+pub use watch::{News, Watched};
 
 use ::kube::Error;
 

@@ -1,6 +1,7 @@
 //! The clients, and who this account is.
 
-use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use aws_config::timeout::TimeoutConfig;
@@ -28,6 +29,7 @@ pub struct Aws {
     pub(super) ssm: aws_sdk_ssm::Client,
     pub(super) eks: aws_sdk_eks::Client,
     pub(super) iam: aws_sdk_iam::Client,
+    pub(super) sqs: aws_sdk_sqs::Client,
     sts: aws_sdk_sts::Client,
     pub(super) limiter: Limiter,
     /// Name of the cluster whose instances these are.
@@ -35,9 +37,9 @@ pub struct Aws {
     /// The tag that everything of the cluster carries, whoever made it.
     pub(super) owned_tag: String,
     /// How machines are set up; none may be launched without.
-    pub(super) machines: Option<Machines>,
+    machines: Mutex<Option<Arc<Machines>>>,
     /// Whether capacity reservations count; else they are not read.
-    pub(super) reserving: bool,
+    reserving: AtomicBool,
     /// Fargate profiles, and when they were read.
     pub(super) profiles: Mutex<Option<(Instant, Vec<Profile>)>>,
 }
@@ -78,12 +80,13 @@ impl Aws {
             ssm: aws_sdk_ssm::Client::new(config),
             eks: aws_sdk_eks::Client::new(config),
             iam: aws_sdk_iam::Client::new(config),
+            sqs: aws_sdk_sqs::Client::new(config),
             sts: aws_sdk_sts::Client::new(config),
             limiter: Limiter::default(),
             cluster: cluster.to_owned(),
             owned_tag: format!("kubernetes.io/cluster/{cluster}"),
-            machines: None,
-            reserving: false,
+            machines: Mutex::default(),
+            reserving: AtomicBool::new(false),
             profiles: Mutex::default(),
         }
     }
@@ -91,14 +94,35 @@ impl Aws {
     /// Returns the same with what launches need.
     #[must_use]
     pub fn launching(self, machines: Machines) -> Self {
-        Self { machines: Some(machines), ..self }
+        self.set_up(Arc::new(machines));
+        self
+    }
+
+    /// Has launches need `machines` from now on.
+    pub fn set_up(&self, machines: Arc<Machines>) {
+        *self.machines.lock().unwrap_or_else(PoisonError::into_inner) = Some(machines);
+    }
+
+    /// Returns what launches need.
+    pub(super) fn machines(&self) -> Option<Arc<Machines>> {
+        self.machines.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Returns the same, which reads capacity reservations if `reserving`: whoever selects none need
     /// not be permitted to see them.
     #[must_use]
     pub fn reserving(self, reserving: bool) -> Self {
-        Self { reserving, ..self }
+        self.reserve(reserving);
+        self
+    }
+
+    /// Has capacity reservations read from now on, or no more.
+    pub fn reserve(&self, reserving: bool) {
+        self.reserving.store(reserving, Ordering::Relaxed);
+    }
+
+    pub(super) fn is_reserving(&self) -> bool {
+        self.reserving.load(Ordering::Relaxed)
     }
 
     /// Returns the number of the account.

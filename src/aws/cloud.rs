@@ -32,7 +32,7 @@ impl Cloud for Aws {
         let Groups { groups, members } = self.list_groups().await?;
         holdings.groups = groups;
         self.list_instances(&members, &mut holdings).await?;
-        if self.reserving {
+        if self.is_reserving() {
             self.list_reservations(&mut holdings).await?;
         }
         holdings.fargate_profiles = self.fargate_profiles().await?;
@@ -41,11 +41,11 @@ impl Cloud for Aws {
 
     async fn launch(&self, request: &LaunchRequest) -> Result<LaunchOutcome, PortError> {
         const VERB: &str = "launch instance";
-        let Some(machines) = &self.machines else {
+        let Some(machines) = self.machines() else {
             let reason = "nothing says how its machines are set up".to_owned();
             return Err(refused(VERB, reason));
         };
-        match self.launch_one(machines, request).await {
+        match self.launch_one(&machines, request).await {
             Ok(outcome) => Ok(outcome),
             Err(AwsError::Port(error)) => Err(error),
             Err(AwsError::Missing(reason)) => Err(refused(VERB, reason)),

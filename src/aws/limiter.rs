@@ -19,6 +19,8 @@ pub(super) enum Api {
     Scaling,
     /// Launch templates, which EC2 limits more than others.
     Template,
+    /// The queue of interruptions.
+    Queue,
     /// Everything else.
     Other,
 }
@@ -35,6 +37,8 @@ impl Api {
             Self::Launch => (5, 2),
             Self::Terminate => (10, 2),
             Self::Template => (5, 1),
+            // SQS has no limit that a cluster could reach; this one keeps a fault of ours from being dear.
+            Self::Queue => (200, 200),
             Self::Scaling | Self::Other => (10, 3),
         }
     }

@@ -27,6 +27,8 @@ const FREE_MIN: i32 = 16;
 
 const IDENTITY: &str = "set credentials and region as the AWS command line takes them; \
                         `aws sts get-caller-identity` tries them";
+const QUEUE: &str =
+    "check spec.controller.queue, and attach deploy/aws/controller.json to whoever runs the loop";
 const POLICY: &str = "attach deploy/aws/apply.json to whoever applies";
 
 /// What was found about an account.
@@ -57,7 +59,8 @@ struct Found {
 
 impl Aws {
     /// Looks at everything that plans and applies of `desired` need of the account.
-    pub async fn preflight(&self, desired: &Desired) -> Preflight {
+    /// `queue` is the queue of interruptions, where one is named.
+    pub async fn preflight(&self, desired: &Desired, queue: Option<&str>) -> Preflight {
         let mut found = Preflight::default();
         let account = self.account().await.map(|account| format!("account {account}"));
         let is_known = account.is_ok();
@@ -77,6 +80,9 @@ impl Aws {
         found.add("read instances", instances.map(|ids| format!("{} of ours", ids.len())), POLICY);
         let profiles = self.fargate_profiles().await.map(|all| format!("{} there", all.len()));
         found.add("read Fargate profiles", profiles, POLICY);
+        if let Some(name) = queue {
+            found.add("read the queue", self.look_at_queue(name).await, QUEUE);
+        }
         if let Some(id) = some {
             found.add("may terminate", self.may_terminate(&id).await, POLICY);
         }

@@ -6,7 +6,7 @@ use super::progress::Form;
 use super::settings::{ApplySettings, Subject, View};
 use super::world::WorldChoice;
 use super::{Console, Exit, approval, embedded, files, plan, planning, progress};
-use crate::manifest::GuardSettings;
+use crate::manifest::{GuardSettings, MergedBy};
 use crate::plan::{Plan, is_whole, verify_approvals};
 use crate::render::{Verbosity, is_errored_by_rules};
 
@@ -48,7 +48,7 @@ pub(super) fn carry_out(
         plan::show(plan, view, console)?;
         return Err(refusal);
     }
-    let (plan, guard) = &guarded(plan, settings)?;
+    let (plan, guard, merged_by) = &guarded(plan, settings)?;
     plan::show(plan, view, console)?;
     refuse_unapplyable(plan)?;
     if planning::has_changes(plan) {
@@ -57,6 +57,7 @@ pub(super) fn carry_out(
     } else if !matches!(world, WorldChoice::Sim(_)) {
         // An embedded world also plays the tools that deliver workloads, which may have to do
         // something where nodes have not.
+        told_nothing_to_do(plan, *merged_by, console)?;
         return Ok(Exit::Done);
     }
     match world {
@@ -70,12 +71,35 @@ pub(super) fn carry_out(
 }
 
 /// Judges a saved plan again, by the policies that guard now: what a file says of its own checks is
-/// not part of what was approved. Returns the settings that guard it, too.
-fn guarded(plan: &Plan, settings: &ApplySettings) -> Result<(Plan, GuardSettings), CliError> {
+/// not part of what was approved. Returns the settings that guard it, and who applies what is merged, too.
+fn guarded(
+    plan: &Plan,
+    settings: &ApplySettings,
+) -> Result<(Plan, GuardSettings, MergedBy), CliError> {
     let judge = Judge::of_apply(plan, &settings.guard)?;
     let mut judged = plan.clone();
     judge.judge(&mut judged);
-    Ok((judged, judge.fleet.guard))
+    let merged_by = judge.fleet.controller.merged_by;
+    Ok((judged, judge.fleet.guard, merged_by))
+}
+
+/// Tells a loop that waits for CI that there was nothing to apply.
+#[cfg(feature = "cluster")]
+fn told_nothing_to_do(
+    plan: &Plan,
+    merged_by: MergedBy,
+    console: &mut Console,
+) -> Result<(), CliError> {
+    match merged_by {
+        MergedBy::Ci if plan.applyable => super::live::nothing_to_apply(plan, console),
+        MergedBy::Ci | MergedBy::Controller => Ok(()),
+    }
+}
+
+#[cfg(not(feature = "cluster"))]
+#[expect(clippy::unnecessary_wraps, reason = "the other one may fail")]
+fn told_nothing_to_do(_: &Plan, _: MergedBy, _: &mut Console) -> Result<(), CliError> {
+    Ok(())
 }
 
 /// Refuses to begin outside the windows in which changes are allowed.

@@ -417,7 +417,9 @@ end it in order: drains are undone, and nothing new begins.
 Examples:
   fleetwright run . --world sim:world                        plan for ever, and change nothing
   fleetwright run . --world sim:world --mode full --once     do what there is to do, and end
-  fleetwright run . --world sim:world --mode full --speed 10 go on, ten times as fast as the clock")]
+  fleetwright run . --world sim:world --mode full --speed 10 go on, ten times as fast as the clock
+  fleetwright run https://example.com/fleet.git --ref main --world live --listen 0.0.0.0:8080
+                                                             in a cluster, as the chart runs it")]
 pub(super) struct RunArgs {
     /// Directory, Git work tree or URL with the workloads and pools
     #[arg(default_value = ".", value_hint = ValueHint::DirPath)]
@@ -425,7 +427,7 @@ pub(super) struct RunArgs {
     #[command(flatten)]
     pub(super) source: SourceArgs,
     /// What is kept together with the repository [default: spec.world of fleetwright.yaml]
-    #[arg(long, value_name = "sim:DIR")]
+    #[arg(long, value_name = "live|sim:DIR")]
     pub(super) world: Option<String>,
     /// What it may do: only plan, launch, or launch and remove [default: spec.controller.mode of
     /// fleetwright.yaml, else observe]

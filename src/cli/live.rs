@@ -2,8 +2,10 @@
 
 mod market;
 mod notes;
+mod record;
 
-pub(super) use market::market;
+pub(super) use market::{market, market_of};
+pub(super) use record::read_kept;
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;
@@ -21,7 +23,9 @@ use super::replan::Again;
 use super::repository::Repository;
 use super::{Console, Exit, embedded, files, planning, settings};
 use crate::adopt::{Adoption, rivals_among};
-use crate::apply::{ApplySettings, Bounds, Event, Fenced, Ports, Receipt, Waits, apply, verify};
+use crate::apply::{
+    ApplySettings, Bounds, Event, Fenced, Ports, Receipt, Verdict, Waits, apply, verify,
+};
 use crate::aws::{Aws, AwsError, Machines, NodeRole, Preflight};
 use crate::fleet::{ClusterIdentity, Observed};
 use crate::kube::{ConnectError, Held, Kubernetes, Lease, LeaseError, RENEW_EVERY};
@@ -29,18 +33,24 @@ use crate::plan::Plan;
 use crate::port::{Clock, Cluster as _, Requirement};
 
 /// Where the lock of applies is kept.
-const LEASE_NAMESPACE: &str = "kube-system";
-const LEASE_NAME: &str = "fleetwright-apply";
+pub(super) const LEASE_NAMESPACE: &str = "kube-system";
+pub(super) const LEASE_NAME: &str = "fleetwright-apply";
+
+/// How the names of loops begin, by which an apply knows that it may ask one for the lock.
+pub(super) const LOOP: &str = "run/";
 
 /// Instances that are tagged between two renewals of the lock.
 const TAGGED_AT_ONCE: usize = 20;
 
 /// Between two looks at a lock that somebody else holds.
-const LOCK_POLL: Duration = Duration::from_secs(2);
+pub(super) const LOCK_POLL: Duration = Duration::from_secs(2);
+
+/// How long a loop has to give the lock back: as long as it takes to undo drains.
+const HANDOVER_MAX: Duration = Duration::from_mins(2);
 
 /// The clock on the wall.
 #[derive(Debug)]
-struct Wall;
+pub(super) struct Wall;
 
 impl Clock for Wall {
     fn now(&self) -> Timestamp {
@@ -57,20 +67,19 @@ impl Clock for Wall {
 }
 
 /// A cluster and its account, reached.
-struct Live {
-    kubernetes: Kubernetes,
-    aws: Aws,
-    identity: ClusterIdentity,
+pub(super) struct Live {
+    pub(super) kubernetes: Kubernetes,
+    pub(super) aws: Aws,
+    pub(super) identity: ClusterIdentity,
 }
 
 impl Live {
-    async fn connect(repository: &Repository) -> Result<Self, CliError> {
+    pub(super) async fn connect(repository: &Repository) -> Result<Self, CliError> {
         let kubernetes = Kubernetes::connect().await.map_err(no_cluster)?;
         let uid = kubernetes.uid().await.map_err(no_cluster)?;
         let fleet = &repository.fleet;
         let aws = Aws::connect(&fleet.cluster, fleet.region.as_str()).await;
-        let mut classes = repository.desired.node_classes.values();
-        let aws = aws.reserving(classes.any(|class| !class.reservations.is_empty()));
+        let aws = aws.reserving(reserves(repository));
         let account = aws.account().await.map_err(no_account)?;
         let identity = ClusterIdentity { account, uid: uid.to_string(), ..fleet.identity() };
         Ok(Self { kubernetes, aws, identity })
@@ -88,6 +97,12 @@ impl Live {
         observed.canonicalize();
         observed
     }
+}
+
+/// Returns whether a repository launches into capacity reservations.
+pub(super) fn reserves(repository: &Repository) -> bool {
+    let mut classes = repository.desired.node_classes.values();
+    classes.any(|class| !class.reservations.is_empty())
 }
 
 /// Returns what really runs.
@@ -124,7 +139,9 @@ pub(super) fn preflight(repository: &Repository) -> Result<Vec<Requirement>, Cli
     let fleet = &repository.fleet;
     block_on(async {
         let aws = Aws::connect(&fleet.cluster, fleet.region.as_str()).await;
-        let Preflight { mut requirements, node_roles } = aws.preflight(&repository.desired).await;
+        let queue = fleet.controller.queue.as_deref();
+        let found = aws.preflight(&repository.desired, queue).await;
+        let Preflight { mut requirements, node_roles } = found;
         let kubernetes = match Kubernetes::connect().await {
             Ok(kubernetes) => kubernetes,
             Err(error) => {
@@ -253,6 +270,10 @@ async fn under_lease(
     for sold_out in notes.sold_out() {
         last.memory.note(sold_out, Wall.now());
     }
+    if let Ok(receipt) = &receipt {
+        let whole = receipt.verdict == Verdict::Applied && plan.complete;
+        last.record = Some(record::applied(last.record.as_deref(), plan, (Wall.now(), whole)));
+    }
     // What is not given back runs out by itself.
     if let Err(error) = lease.release(&last, Wall.now()).await {
         tracing::warn!(%error, "the lock was not given back");
@@ -312,7 +333,8 @@ async fn acquire(
     patience: Duration,
     console: &mut Console,
 ) -> Result<Held, CliError> {
-    let until = tokio::time::Instant::now() + patience;
+    let begun = tokio::time::Instant::now();
+    let mut until = begun + patience;
     let mut said = false;
     loop {
         let error = match lease.acquire(Wall.now()).await {
@@ -322,6 +344,15 @@ async fn acquire(
         let taken = matches!(error, LeaseError::Taken { .. } | LeaseError::Lost { .. });
         if !taken {
             return Err(CliError::new(error).hint("the apply needs to read and write leases"));
+        }
+        if let LeaseError::Taken { holder, .. } = &error
+            && holder.starts_with(LOOP)
+        {
+            // No other apply, and not to be waited for but asked.
+            until = until.max(begun + HANDOVER_MAX);
+            if let Err(error) = lease.ask().await {
+                tracing::warn!(%error, "the loop was not asked for the lock");
+            }
         }
         if tokio::time::Instant::now() >= until {
             return Err(CliError::new(error)
@@ -342,7 +373,20 @@ fn holder(plan: &Plan) -> String {
     format!("{id}/{}/{}", std::process::id(), Timestamp::now().as_nanosecond())
 }
 
-fn block_on<T>(work: impl Future<Output = Result<T, CliError>>) -> Result<T, CliError> {
+/// Notes that a plan that changes nothing was applied, for a loop that waits for that.
+pub(super) fn nothing_to_apply(plan: &Plan, console: &mut Console) -> Result<(), CliError> {
+    let repository = embedded::same_tree(plan)?;
+    block_on(async {
+        let Live { kubernetes, .. } = Live::connect(&repository).await?;
+        let lease = Lease::new(&kubernetes, LEASE_NAMESPACE, LEASE_NAME, holder(plan));
+        let mut held = acquire(&lease, Duration::ZERO, console).await?;
+        let end = (Wall.now(), plan.complete);
+        held.record = Some(record::applied(held.record.as_deref(), plan, end));
+        lease.release(&held, Wall.now()).await.map_err(CliError::new)
+    })
+}
+
+pub(super) fn block_on<T>(work: impl Future<Output = Result<T, CliError>>) -> Result<T, CliError> {
     tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -350,7 +394,7 @@ fn block_on<T>(work: impl Future<Output = Result<T, CliError>>) -> Result<T, Cli
         .block_on(work)
 }
 
-fn no_cluster(error: ConnectError) -> CliError {
+pub(super) fn no_cluster(error: ConnectError) -> CliError {
     let hint = match error {
         ConnectError::NoConfig(_) => "run `aws eks update-kubeconfig --name CLUSTER`",
         ConnectError::Client(_) | ConnectError::Refused(_) => {
@@ -360,7 +404,7 @@ fn no_cluster(error: ConnectError) -> CliError {
     CliError::new(error).context("cannot use the cluster".to_owned()).hint(hint)
 }
 
-fn no_account(error: AwsError) -> CliError {
+pub(super) fn no_account(error: AwsError) -> CliError {
     CliError::new(error)
         .context("cannot use the AWS account".to_owned())
         .hint("try `aws sts get-caller-identity` with the same environment")

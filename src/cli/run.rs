@@ -1,6 +1,8 @@
 //! `run`: the loop, for as long as it lives, or until nothing is left to do.
 
 mod embedded;
+#[cfg(feature = "cluster")]
+mod live;
 mod plans;
 mod tell;
 
@@ -30,7 +32,11 @@ pub(super) fn run(settings: &RunSettings, console: &mut Console) -> Result<Exit,
     let world = planning::choice(settings.world.as_ref(), &settings.source, &repository)?;
     match &world {
         WorldChoice::Sim(directory) => embedded::run(settings, &repository, directory, console),
-        WorldChoice::Live | WorldChoice::Empty | WorldChoice::File(_) => Err(not_a_world(&world)),
+        #[cfg(feature = "cluster")]
+        WorldChoice::Live => live::run(settings, &repository, console),
+        #[cfg(not(feature = "cluster"))]
+        WorldChoice::Live => Err(not_a_world(&world)),
+        WorldChoice::Empty | WorldChoice::File(_) => Err(not_a_world(&world)),
     }
 }
 
@@ -46,9 +52,18 @@ impl Face {
         begun: &Start,
         console: &mut Console,
     ) -> Result<Self, CliError> {
+        Self::asked(settings, begun, Serves::Loop(None), console)
+    }
+
+    fn asked(
+        settings: &RunSettings,
+        begun: &Start,
+        serves: Serves,
+        console: &mut Console,
+    ) -> Result<Self, CliError> {
         let Some(address) = settings.listen else { return Ok(Self(None)) };
         let (board, reader) = Board::new(State::new(begun.clone()).status());
-        let listening = listen(address, Site::of(reader, Serves::Loop(None))).map_err(|error| {
+        let listening = listen(address, Site::of(reader, serves)).map_err(|error| {
             CliError::text(error.to_string())
                 .context(format!("cannot listen on {address}"))
                 .hint("pass --listen with an address that is free")
@@ -81,14 +96,15 @@ impl Face {
 
 fn not_a_world(world: &WorldChoice) -> CliError {
     let why = match world {
-        WorldChoice::Live => "the loop in a real cluster is not built yet".to_owned(),
+        WorldChoice::Live => "this program was built without the live world".to_owned(),
         WorldChoice::Empty | WorldChoice::File(_) | WorldChoice::Sim(_) => {
             format!("nothing can be kept together with world `{world}`, which cannot change")
         }
     };
-    CliError::text(why)
-        .kind(Exit::NotApproved)
-        .hint("run against an embedded world: --world sim:DIRECTORY")
+    CliError::text(why).kind(Exit::NotApproved).hint(
+        "run against an embedded world: --world sim:DIRECTORY; for a real one, build with the \
+               feature `cluster`",
+    )
 }
 
 fn start(settings: &RunSettings, at: Timestamp, cluster: crate::fleet::ClusterIdentity) -> Start {

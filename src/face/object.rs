@@ -14,7 +14,7 @@ mod pool;
 
 pub use condition::Condition;
 pub use definition::definitions;
-pub use plan::{PlanSpec, PlanStatus};
+pub use plan::{PlanSpec, PlanStatus, plan_name};
 pub use pool::{PoolSpec, PoolStatus};
 
 use serde::Serialize;

@@ -2,17 +2,22 @@
 
 use std::collections::BTreeSet;
 
-use super::{Observed, Pod, PodPhase};
+use super::{InstanceState, Observed, Pod, PodPhase};
 use crate::ids::{InstanceId, NodeName, WorkloadKind};
 
 impl Observed {
-    /// Takes machines and their nodes away. What belonged to a node goes with it; every other pod
+    /// Takes machines out of the fleet, and their nodes away. A machine stands as stopping: it gives no
+    /// room, and its key is not free before it is gone. What belonged to a node goes with it; every other pod
     /// that ran there waits for another place, and one that has ended stays so.
     pub fn take_away(&mut self, gone: &BTreeSet<InstanceId>) {
         if gone.is_empty() {
             return;
         }
-        self.instances.retain(|id, _| !gone.contains(id));
+        for instance in
+            self.instances.values_mut().filter(|i| gone.contains(&i.id) && i.is_active())
+        {
+            instance.state = InstanceState::Stopping;
+        }
         let left: BTreeSet<NodeName> = self
             .nodes
             .values()
@@ -88,6 +93,6 @@ mod tests {
             ]
         );
         assert!(!story.observed.nodes.contains_key(&gone));
-        assert!(!story.observed.instances.contains_key(&machine));
+        assert_eq!(story.observed.instances[&machine].state, InstanceState::Stopping);
     }
 }

@@ -6,7 +6,12 @@
 //! only after it was seen unchanged for its whole duration, whatever times stand in it, since clocks
 //! of machines differ. Both rules are those of client-go's leader election, but that it goes on
 //! writing.
+//!
+//! Applies and the loop want the same lease. The loop holds it for as long as it lives, so that an apply
+//! *asks* for it, by an annotation; the loop gives it back, and for a while nobody but who asked takes it.
+//! What is kept with the lease is passed on by whoever holds it, whether or not they know what it is.
 
+use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -31,6 +36,18 @@ const DURATION: Duration = Duration::from_mins(1);
 /// clocks that run at different rates.
 const MARGIN: Duration = Duration::from_secs(20);
 
+/// How often a write is tried again because somebody asked for the lease meanwhile.
+const WRITES_MAX: u32 = 3;
+
+/// How long a lease that was given back is left to whoever asked for it.
+const LEFT_FOR: Duration = Duration::from_secs(20);
+
+/// Annotation that holds what the loop keeps.
+const RECORD: &str = "fleetwright.dev/controller";
+
+/// Annotation that holds who asks for the lease.
+const ASKED: &str = "fleetwright.dev/asked-for-by";
+
 /// How often a lease is renewed.
 pub const RENEW_EVERY: Duration = Duration::from_secs(10);
 
@@ -51,7 +68,11 @@ pub struct Held {
     pub epoch: i32,
     /// What EC2 had no capacity for lately; it is kept when the lease is given back.
     pub memory: Memory,
-    version: String,
+    /// What the loop keeps, as it wrote it.
+    pub record: Option<String>,
+    /// Everything else that is kept with it.
+    others: BTreeMap<String, String>,
+    version: Option<String>,
     asked: Instant,
     /// Whether somebody else was seen to hold it.
     lost: bool,
@@ -68,6 +89,21 @@ impl Held {
     #[must_use]
     pub fn lost(self) -> Self {
         Self { lost: true, ..self }
+    }
+
+    /// Returns who asks for the lease, if anybody does.
+    #[must_use]
+    pub fn asked_for_by(&self) -> Option<&str> {
+        self.others.get(ASKED).map(String::as_str)
+    }
+
+    fn annotations(&self) -> BTreeMap<String, String> {
+        let mut all = self.others.clone();
+        if self.memory != Memory::default() {
+            all.insert(ANNOTATION.to_owned(), self.memory.text());
+        }
+        all.extend(self.record.iter().map(|text| (RECORD.to_owned(), text.clone())));
+        all
     }
 }
 
@@ -103,38 +139,52 @@ impl Lease {
         Self { api, name: name.to_owned(), holder, seen: Mutex::new(None) }
     }
 
-    /// Takes the lease if nobody has it, or who has it has not renewed it for its whole duration.
+    /// Takes the lease if nobody has it, or who has it has not renewed it for its whole duration. One
+    /// that was given back for somebody who asked is left to them for a while.
     ///
     /// # Errors
     /// [`LeaseError::Taken`] where somebody has it; asking again later may help.
     pub async fn acquire(&self, now: Timestamp) -> Result<Held, LeaseError> {
         let asked = Instant::now();
-        let found = self.api.get_opt(&self.name).await;
-        let found = found.map_err(|error| port_error("read lease", &error))?;
-        let memory = found.as_ref().map(memory_of).unwrap_or_default();
-        let (spec, version) = match found {
-            None => (None, None),
-            Some(lease) => (lease.spec, lease.metadata.resource_version),
-        };
-        let spec = spec.unwrap_or_default();
+        let found = self.look().await?.unwrap_or_default();
+        let mut held = held(&found, asked);
+        let spec = found.spec.unwrap_or_default();
         let holder = spec.holder_identity.clone().unwrap_or_default();
         let others = !holder.is_empty() && holder != self.holder;
-        if others && !self.is_abandoned(version.as_deref(), &spec) {
-            return Err(self.taken(holder));
+        if others {
+            let seconds = spec.lease_duration_seconds.and_then(|s| u64::try_from(s).ok());
+            let lasts = seconds.map_or(DURATION, Duration::from_secs);
+            if !self.is_unchanged_for(held.version.as_deref(), lasts) {
+                return Err(self.taken(holder));
+            }
         }
-        let changed = i32::from(holder != self.holder);
-        let epoch = spec.lease_transitions.unwrap_or(0).saturating_add(changed);
-        self.write((epoch, memory), version, asked, now).await
+        let asker = held.others.remove(ASKED).filter(|asker| *asker != self.holder);
+        if let Some(asker) = asker.filter(|_| holder.is_empty())
+            && !self.is_unchanged_for(held.version.as_deref(), LEFT_FOR)
+        {
+            return Err(self.taken(asker));
+        }
+        held.epoch = held.epoch.saturating_add(i32::from(holder != self.holder));
+        if held.version.is_some() {
+            return self.replace(held, Some((&self.holder, DURATION)), now).await;
+        }
+        let lease = self.lease(&held, Some((&self.holder, DURATION)), now);
+        match self.api.create(&params(), &lease).await {
+            Ok(lease) => Ok(Held { version: lease.metadata.resource_version, ..held }),
+            // Somebody was quicker: who holds it now is for the next look to tell.
+            Err(Error::Api(status)) if status.code == 409 => Err(self.who_won().await),
+            Err(error) => Err(port_error("write lease", &error).into()),
+        }
     }
 
-    /// Renews a lease that is held.
+    /// Renews a lease that is held, and writes what is kept with it.
     ///
     /// # Errors
     /// [`LeaseError::Lost`] where it changed hands; any other error leaves it held for as long as it
     /// [is certain](Held::is_certain).
     pub async fn renew(&self, held: &Held, now: Timestamp) -> Result<Held, LeaseError> {
-        let kept = (held.epoch, held.memory.clone());
-        self.write(kept, Some(held.version.clone()), Instant::now(), now).await
+        let next = Held { asked: Instant::now(), ..held.clone() };
+        self.replace(next, Some((&self.holder, DURATION)), now).await
     }
 
     /// Gives the lease back, so that the next one need not wait.
@@ -142,22 +192,35 @@ impl Lease {
     /// # Errors
     /// When it cannot be written; then it runs out by itself.
     pub async fn release(&self, held: &Held, now: Timestamp) -> Result<(), LeaseError> {
-        let mut lease = self.lease((held.epoch, &held.memory), Some(held.version.clone()), now);
-        if let Some(spec) = &mut lease.spec {
-            spec.holder_identity = Some(String::new());
-            spec.lease_duration_seconds = Some(1);
-        }
-        self.api
-            .replace(&self.name, &params(), &lease)
-            .await
-            .map(|_| ())
-            .map_err(|error| port_error("release lease", &error).into())
+        self.replace(held.clone(), None, now).await.map(|_| ())
     }
 
-    /// Returns whether the lease of somebody else was seen unchanged for its whole duration.
-    fn is_abandoned(&self, version: Option<&str>, spec: &LeaseSpec) -> bool {
-        let seconds = spec.lease_duration_seconds.and_then(|s| u64::try_from(s).ok());
-        let lasts = seconds.map_or(DURATION, Duration::from_secs);
+    /// Asks whoever holds the lease for it, unless somebody else asks already.
+    ///
+    /// # Errors
+    /// When it cannot be written; asking again later may help.
+    pub async fn ask(&self) -> Result<(), LeaseError> {
+        let Some(mut found) = self.look().await? else { return Ok(()) };
+        let annotations = found.metadata.annotations.get_or_insert_default();
+        // Once is enough: each write makes the lease look alive to those who wait for its end.
+        if annotations.contains_key(ASKED) {
+            return Ok(());
+        }
+        annotations.insert(ASKED.to_owned(), self.holder.clone());
+        match self.api.replace(&self.name, &params(), &found).await {
+            Ok(_) => Ok(()),
+            Err(Error::Api(status)) if status.code == 409 => Ok(()),
+            Err(error) => Err(port_error("ask for lease", &error).into()),
+        }
+    }
+
+    async fn look(&self) -> Result<Option<ApiLease>, PortError> {
+        let found = self.api.get_opt(&self.name).await;
+        found.map_err(|error| port_error("read lease", &error))
+    }
+
+    /// Returns whether the lease was seen in this version for as long as `lasts`.
+    fn is_unchanged_for(&self, version: Option<&str>, lasts: Duration) -> bool {
         let version = version.unwrap_or_default();
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         match &*seen {
@@ -169,34 +232,41 @@ impl Lease {
         }
     }
 
-    async fn write(
+    /// Writes the lease in place of the version that is held. One that is in the same hands, and in
+    /// which only somebody's question is new, is written again.
+    async fn replace(
         &self,
-        (epoch, memory): (i32, Memory),
-        version: Option<String>,
-        asked: Instant,
+        mut held: Held,
+        holder: Option<(&str, Duration)>,
         now: Timestamp,
     ) -> Result<Held, LeaseError> {
-        let lease = self.lease((epoch, &memory), version.clone(), now);
-        let written = match version {
-            None => self.api.create(&params(), &lease).await,
-            Some(_) => self.api.replace(&self.name, &params(), &lease).await,
-        };
-        match written {
-            Ok(lease) => Ok(Held {
-                epoch,
-                memory,
-                version: lease.metadata.resource_version.unwrap_or_default(),
-                asked,
-                lost: false,
-            }),
-            // Somebody wrote in between: who holds it now is for the next look to tell.
-            Err(Error::Api(status)) if status.code == 409 => Err(self.who_won().await),
-            Err(error) => Err(port_error("write lease", &error).into()),
+        for _ in 0..WRITES_MAX {
+            let lease = self.lease(&held, holder, now);
+            match self.api.replace(&self.name, &params(), &lease).await {
+                Ok(lease) => {
+                    held.version = lease.metadata.resource_version;
+                    return Ok(held);
+                }
+                Err(Error::Api(status)) if status.code == 409 => {}
+                Err(error) => return Err(port_error("write lease", &error).into()),
+            }
+            let found = self.look().await?.unwrap_or_default();
+            let spec = found.spec.as_ref();
+            let mine = spec.is_some_and(|spec| {
+                spec.holder_identity.as_deref() == Some(&self.holder)
+                    && spec.lease_transitions == Some(held.epoch)
+            });
+            if !mine {
+                break;
+            }
+            let self::Held { others, version, .. } = self::held(&found, held.asked);
+            (held.others, held.version) = (others, version);
         }
+        Err(self.who_won().await)
     }
 
     async fn who_won(&self) -> LeaseError {
-        let found = self.api.get_opt(&self.name).await.ok().flatten();
+        let found = self.look().await.ok().flatten();
         let holder = found.and_then(|lease| lease.spec?.holder_identity);
         let holder = holder.unwrap_or_else(|| "somebody else".to_owned());
         LeaseError::Lost { lease: self.name.clone(), holder }
@@ -206,26 +276,22 @@ impl Lease {
         LeaseError::Taken { lease: self.name.clone(), holder }
     }
 
-    fn lease(
-        &self,
-        (epoch, memory): (i32, &Memory),
-        version: Option<String>,
-        now: Timestamp,
-    ) -> ApiLease {
+    /// Returns the lease in the hands of `holder`, for as long as it says; without one, in nobody's.
+    fn lease(&self, held: &Held, holder: Option<(&str, Duration)>, now: Timestamp) -> ApiLease {
+        let (holder, lasts) = holder.unwrap_or(("", Duration::from_secs(1)));
         let now = MicroTime(now);
         let spec = LeaseSpec {
-            acquire_time: version.is_none().then(|| now.clone()),
+            acquire_time: held.version.is_none().then(|| now.clone()),
             renew_time: Some(now),
-            holder_identity: Some(self.holder.clone()),
-            lease_duration_seconds: i32::try_from(DURATION.as_secs()).ok(),
-            lease_transitions: Some(epoch),
+            holder_identity: Some(holder.to_owned()),
+            lease_duration_seconds: i32::try_from(lasts.as_secs()).ok(),
+            lease_transitions: Some(held.epoch),
             ..LeaseSpec::default()
         };
         let metadata = ObjectMeta {
             name: Some(self.name.clone()),
-            resource_version: version,
-            annotations: (*memory != Memory::default())
-                .then(|| [(ANNOTATION.to_owned(), memory.text())].into()),
+            resource_version: held.version.clone(),
+            annotations: Some(held.annotations()).filter(|all| !all.is_empty()),
             ..ObjectMeta::default()
         };
         ApiLease { metadata, spec: Some(spec) }
@@ -238,16 +304,40 @@ impl Kubernetes {
     /// # Errors
     /// When it cannot be read; where there is no lease, nothing is remembered.
     pub async fn memory(&self, namespace: &str, name: &str) -> Result<Memory, PortError> {
+        self.record(namespace, name).await.map(|(memory, _)| memory)
+    }
+
+    /// Returns what is kept with the lease `namespace/name`: what EC2 had no capacity for, and what the
+    /// loop wrote.
+    ///
+    /// # Errors
+    /// When it cannot be read; where there is no lease, nothing is kept.
+    pub async fn record(
+        &self,
+        namespace: &str,
+        name: &str,
+    ) -> Result<(Memory, Option<String>), PortError> {
         let leases: Api<ApiLease> = Api::namespaced(self.client.clone(), namespace);
         let found = leases.get_opt(name).await;
         let found = found.map_err(|error| port_error("read lease", &error))?;
-        Ok(found.as_ref().map(memory_of).unwrap_or_default())
+        let held = held(&found.unwrap_or_default(), Instant::now());
+        Ok((held.memory, held.record))
     }
 }
 
-fn memory_of(lease: &ApiLease) -> Memory {
-    let kept = lease.metadata.annotations.as_ref().and_then(|all| all.get(ANNOTATION));
-    kept.map(|text| Memory::read(text)).unwrap_or_default()
+/// Returns a lease that was found, as whoever takes it holds it.
+fn held(found: &ApiLease, asked: Instant) -> Held {
+    let mut others = found.metadata.annotations.clone().unwrap_or_default();
+    let memory = others.remove(ANNOTATION).map(|text| Memory::read(&text)).unwrap_or_default();
+    Held {
+        epoch: found.spec.as_ref().and_then(|spec| spec.lease_transitions).unwrap_or(0),
+        memory,
+        record: others.remove(RECORD),
+        others,
+        version: found.metadata.resource_version.clone(),
+        asked,
+        lost: false,
+    }
 }
 
 fn params() -> PostParams {

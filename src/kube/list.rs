@@ -23,6 +23,16 @@ pub(super) struct Sort {
     pub(super) path: &'static str,
 }
 
+impl Sort {
+    /// Says of an object what it is: items of a list do not say it themselves.
+    pub(super) fn name(&self, object: &mut Json) {
+        if let Json::Object(fields) = object {
+            fields.insert("apiVersion".to_owned(), self.api_version.into());
+            fields.insert("kind".to_owned(), self.kind.into());
+        }
+    }
+}
+
 /// A page of a list; items carry neither `apiVersion` nor `kind`.
 #[derive(Debug, Deserialize)]
 struct Page {
@@ -37,10 +47,12 @@ struct Page {
 struct PageMeta {
     #[serde(rename = "continue")]
     next: String,
+    resource_version: String,
 }
 
 impl Kubernetes {
-    /// Hands every object of a sort to `take`, a page at a time.
+    /// Hands every object of a sort to `take`, a page at a time, or those that a selector of `fields`
+    /// lets through; returns the version of the collection, from which on it can be watched.
     ///
     /// No resource version is asked for, so that the first page is a consistent read of the store and
     /// the others are of the same moment. A list whose continuation expires is begun anew, from
@@ -51,11 +63,13 @@ impl Kubernetes {
     pub(super) async fn each(
         &self,
         sort: Sort,
-        take: &mut dyn FnMut(Option<Vec<Json>>),
-    ) -> Result<(), Error> {
+        fields: Option<&str>,
+        take: &mut (dyn FnMut(Option<Vec<Json>>) + Send),
+    ) -> Result<String, Error> {
         let request = Request::new(sort.path);
         let mut starts = 1;
         let mut params = ListParams::default().limit(PAGE);
+        params.field_selector = fields.map(str::to_owned);
         loop {
             let asked = request.list(&params).map_err(Error::BuildRequest)?;
             // The text is taken and read here: the client would log one that it cannot read.
@@ -70,42 +84,12 @@ impl Kubernetes {
                 Err(error) => return Err(error),
             };
             let mut items = page.items;
-            for item in &mut items {
-                if let Json::Object(fields) = item {
-                    fields.insert("apiVersion".to_owned(), sort.api_version.into());
-                    fields.insert("kind".to_owned(), sort.kind.into());
-                }
-            }
+            items.iter_mut().for_each(|item| sort.name(item));
             take(Some(items));
             if page.metadata.next.is_empty() {
-                return Ok(());
+                return Ok(page.metadata.resource_version);
             }
             params.continue_token = Some(page.metadata.next);
-        }
-    }
-
-    /// Returns every object of a sort.
-    ///
-    /// # Errors
-    /// When any page cannot be read.
-    pub(super) async fn all(&self, sort: Sort) -> Result<Vec<Json>, Error> {
-        let mut all = Vec::new();
-        let mut take = |page: Option<Vec<Json>>| match page {
-            Some(page) => all.extend(page),
-            None => all.clear(),
-        };
-        self.each(sort, &mut take).await?;
-        Ok(all)
-    }
-
-    /// Returns every object of a sort that a cluster may not serve; none where it does not.
-    ///
-    /// # Errors
-    /// When the sort is served and any page cannot be read.
-    pub(super) async fn all_if_served(&self, sort: Sort) -> Result<Vec<Json>, Error> {
-        match self.all(sort).await {
-            Err(Error::Api(status)) if status.code == 404 => Ok(Vec::new()),
-            result => result,
         }
     }
 }

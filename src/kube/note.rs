@@ -1,4 +1,5 @@
-//! Events of Kubernetes: what was done to a node and why, where `kubectl describe node` shows it.
+//! Events of Kubernetes: what was done to a node or with a plan, and why, where `kubectl describe` shows
+//! it.
 
 use ::kube::Error;
 use ::kube::api::{Api, ObjectMeta, PostParams};
@@ -18,11 +19,29 @@ const NAMESPACE: &str = "default";
 /// Longest message that the API server takes. Source: `pkg/apis/core/validation/events.go`.
 const MESSAGE_MAX: usize = 1024;
 
-/// Something that was done to a node.
+/// What an event is about.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum About {
+    /// A node.
+    Node(NodeName),
+    /// A plan of the loop, by the name of its object.
+    Plan(String),
+}
+
+impl std::fmt::Display for About {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Node(name) => name.fmt(f),
+            Self::Plan(name) => name.fmt(f),
+        }
+    }
+}
+
+/// Something that was done.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Note {
-    /// The node.
-    pub node: NodeName,
+    /// To what.
+    pub about: About,
     /// What, as one word, such as `Cordoned`.
     pub reason: &'static str,
     /// The same in a sentence, and why.
@@ -34,7 +53,7 @@ pub struct Note {
 }
 
 impl Kubernetes {
-    /// Records an event about a node.
+    /// Records an event.
     ///
     /// # Errors
     /// When it cannot be written; nothing depends on it.
@@ -47,22 +66,15 @@ impl Kubernetes {
 }
 
 fn event(note: &Note) -> Event {
-    let Note { node, reason, message, is_warning, at } = note;
+    let Note { about, reason, message, is_warning, at } = note;
     let message: String = message.chars().take(MESSAGE_MAX).collect();
     Event {
         metadata: ObjectMeta {
-            generate_name: Some(format!("{node}.")),
+            generate_name: Some(format!("{about}.")),
             namespace: Some(NAMESPACE.to_owned()),
             ..ObjectMeta::default()
         },
-        involved_object: ObjectReference {
-            api_version: Some("v1".to_owned()),
-            kind: Some("Node".to_owned()),
-            name: Some(node.to_string()),
-            // Kubelets name a node by its name here, and `kubectl describe` looks for that.
-            uid: Some(node.to_string()),
-            ..ObjectReference::default()
-        },
+        involved_object: object(about),
         reason: Some((*reason).to_owned()),
         message: Some(message),
         type_: Some(if *is_warning { "Warning" } else { "Normal" }.to_owned()),
@@ -74,6 +86,21 @@ fn event(note: &Note) -> Event {
     }
 }
 
+fn object(about: &About) -> ObjectReference {
+    let (api_version, kind) = match about {
+        About::Node(_) => ("v1", "Node"),
+        About::Plan(_) => ("fleetwright.dev/v1alpha1", "CapacityPlan"),
+    };
+    ObjectReference {
+        api_version: Some(api_version.to_owned()),
+        kind: Some(kind.to_owned()),
+        name: Some(about.to_string()),
+        // Kubelets name a node by its name here, and `kubectl describe` looks for that.
+        uid: matches!(about, About::Node(_)).then(|| about.to_string()),
+        ..ObjectReference::default()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -81,7 +108,7 @@ mod tests {
     #[test]
     fn an_event_is_found_by_the_node_that_it_is_about_and_is_never_too_long() {
         let note = Note {
-            node: "n1".into(),
+            about: About::Node("n1".into()),
             reason: "Cordoned",
             message: "x".repeat(2000),
             is_warning: false,

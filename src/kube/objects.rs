@@ -3,6 +3,7 @@
 //! Pods are read first, then what owns them, then nodes: whatever a pod names was there when the pod
 //! was, so that it is found unless it is gone by now.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use ::kube::Error;
@@ -11,12 +12,12 @@ use serde_json::Value as Json;
 use super::client::Kubernetes;
 use super::list::Sort;
 use super::node;
-use super::pod::{names_its_node, pod};
+use super::piece::{Piece, Seen};
 use super::scaling;
-use super::workload::{Owners, meta_of, owner_of};
-use crate::fleet::{LiveWorkload, Pod, template_key};
-use crate::ids::{WorkloadId, WorkloadKind};
-use crate::manifest::{Desired, Scale, read_live};
+use super::workload::meta_of;
+use crate::fleet::Pod;
+use crate::ids::WorkloadId;
+use crate::manifest::read_live;
 use crate::pod::PodTemplate;
 use crate::port::ClusterObjects;
 use crate::storage::{ClaimPhase, Storage};
@@ -25,17 +26,8 @@ const fn sort(api_version: &'static str, kind: &'static str, path: &'static str)
     Sort { api_version, kind, path }
 }
 
-const PODS: Sort = sort("v1", "Pod", "/api/v1/pods");
+pub(super) const PODS: Sort = sort("v1", "Pod", "/api/v1/pods");
 const NODES: Sort = sort("v1", "Node", "/api/v1/nodes");
-const REPLICA_SETS: Sort = sort("apps/v1", "ReplicaSet", "/apis/apps/v1/replicasets");
-const JOBS: Sort = sort("batch/v1", "Job", "/apis/batch/v1/jobs");
-const WORKLOADS: [Sort; 5] = [
-    sort("apps/v1", "Deployment", "/apis/apps/v1/deployments"),
-    sort("apps/v1", "StatefulSet", "/apis/apps/v1/statefulsets"),
-    sort("apps/v1", "DaemonSet", "/apis/apps/v1/daemonsets"),
-    sort("v1", "ReplicationController", "/api/v1/replicationcontrollers"),
-    sort("batch/v1", "CronJob", "/apis/batch/v1/cronjobs"),
-];
 const STORAGE_CLASSES: Sort =
     sort("storage.k8s.io/v1", "StorageClass", "/apis/storage.k8s.io/v1/storageclasses");
 const VOLUMES: Sort = sort("v1", "PersistentVolume", "/api/v1/persistentvolumes");
@@ -55,8 +47,42 @@ const VERTICAL: Sort = sort(
     "/apis/autoscaling.k8s.io/v1/verticalpodautoscalers",
 );
 
+/// Every sort, in the order in which they are listed.
+pub(super) const SORTS: [Sort; 16] = [
+    PODS,
+    sort("apps/v1", "ReplicaSet", "/apis/apps/v1/replicasets"),
+    sort("batch/v1", "Job", "/apis/batch/v1/jobs"),
+    sort("apps/v1", "Deployment", "/apis/apps/v1/deployments"),
+    sort("apps/v1", "StatefulSet", "/apis/apps/v1/statefulsets"),
+    sort("apps/v1", "DaemonSet", "/apis/apps/v1/daemonsets"),
+    sort("v1", "ReplicationController", "/api/v1/replicationcontrollers"),
+    sort("batch/v1", "CronJob", "/apis/batch/v1/cronjobs"),
+    STORAGE_CLASSES,
+    VOLUMES,
+    CLAIMS,
+    HORIZONTAL,
+    VERTICAL,
+    ATTACHMENTS,
+    CSI_NODES,
+    NODES,
+];
+
 /// Annotation of a claim that is bound on both sides.
 const BIND_COMPLETED: &str = "pv.kubernetes.io/bind-completed";
+
+/// Objects of one sort, by namespace and name.
+pub(super) type Shelf = BTreeMap<String, Seen>;
+
+/// Returns the place of an object on its shelf.
+pub(super) fn place(object: &Json) -> String {
+    let text = |pointer: &str| object.pointer(pointer).and_then(Json::as_str).unwrap_or_default();
+    format!("{}/{}", text("/metadata/namespace"), text("/metadata/name"))
+}
+
+/// Returns whether a cluster may not serve a sort at all.
+pub(super) fn may_be_absent(sort: Sort) -> bool {
+    sort.path == VERTICAL.path
+}
 
 impl Kubernetes {
     /// Reads nodes, pods, workloads and storage.
@@ -65,147 +91,121 @@ impl Kubernetes {
     /// When any list cannot be read to its end. An object that cannot be understood is named in
     /// [`ClusterObjects::unread`].
     pub(super) async fn read_objects(&self) -> Result<ClusterObjects, Error> {
-        let mut read = Read::default();
-        self.each(PODS, &mut |page| read.pods(page)).await?;
-        for (kind, sort) in [(WorkloadKind::ReplicaSet, REPLICA_SETS), (WorkloadKind::Job, JOBS)] {
-            let objects = self.all(sort).await?;
-            for object in &objects {
-                read.owners.note(kind, object);
-            }
-            read.workloads(&objects);
+        let mut shelves = Vec::new();
+        for sort in SORTS {
+            shelves.push(self.shelf(sort).await?.0);
         }
-        for sort in WORKLOADS {
-            read.workloads(&self.all(sort).await?);
-        }
-        let mut storage = Vec::new();
-        for sort in [STORAGE_CLASSES, VOLUMES, CLAIMS] {
-            storage.extend(self.all(sort).await?);
-        }
-        read.storage(&storage);
-        for object in &self.all(HORIZONTAL).await? {
-            match scaling::horizontal(object) {
-                Ok(found) => read.into.scaling.horizontal.extend(found),
-                Err(why) => read.into.unread.push(why),
-            }
-        }
-        for object in &self.all_if_served(VERTICAL).await? {
-            match scaling::vertical(object) {
-                Ok(found) => read.into.scaling.vertical.extend(found),
-                Err(why) => read.into.unread.push(why),
-            }
-        }
-        for object in &self.all(ATTACHMENTS).await? {
-            // One whose volume is written into it is none of a claim.
-            if let Some((node, volume)) = node::attachment(object) {
-                read.into.storage.attached.entry(node).or_default().insert(volume);
-            }
-        }
-        for object in &self.all(CSI_NODES).await? {
-            match node::attach_limits(object) {
-                Ok((name, limits)) => {
-                    read.into.storage.attach_limits.insert(name, limits);
-                }
-                Err(why) => read.into.unread.push(why),
-            }
-        }
-        for object in &self.all(NODES).await? {
-            match node::node(object) {
-                Ok(node) => read.into.nodes.push(node),
-                Err(why) => read.into.unread.push(why),
-            }
-        }
-        Ok(read.finish())
+        Ok(assemble(&shelves.iter().collect::<Vec<_>>()))
     }
-}
 
-/// What was read so far.
-#[derive(Default)]
-struct Read {
-    into: ClusterObjects,
-    owners: Owners,
-}
-
-impl Read {
-    /// Takes a page of pods; `None` begins anew.
-    fn pods(&mut self, page: Option<Vec<Json>>) {
-        let Some(page) = page else {
-            self.into.pods.clear();
-            self.into.templates.clear();
-            self.into.unread.clear();
-            return;
+    /// Reads the objects of a sort, and the version of the collection; none where it is not served and
+    /// need not be.
+    pub(super) async fn shelf(&self, sort: Sort) -> Result<(Shelf, Option<String>), Error> {
+        let mut shelf = Shelf::new();
+        let mut take = |page: Option<Vec<Json>>| match page {
+            Some(page) => {
+                shelf.extend(page.into_iter().map(|o| (place(&o), Seen::of(sort, o))));
+            }
+            None => shelf.clear(),
         };
-        let mut templates = self.understood(&page).workloads;
-        for object in &page {
-            let Some(meta) = meta_of(object) else { continue };
-            let (Some(namespace), Some(name)) = (&meta.namespace, &meta.name) else { continue };
-            let id = WorkloadId {
-                namespace: namespace.as_str().into(),
-                name: name.as_str().into(),
-                kind: WorkloadKind::Pod,
-            };
-            // One that is not there was named as unread.
-            let Some(mut template) = templates.remove(&id).map(|found| found.template) else {
-                continue;
-            };
-            let owner = owner_of(&meta);
-            without_binding(&mut template, owner.as_ref(), names_its_node(&meta));
-            let key = self.keep(&template);
-            match pod(object, (key, &template)) {
-                Ok(pod) => self.into.pods.push(pod),
-                Err(why) => self.into.unread.push(why),
+        match self.each(sort, None, &mut take).await {
+            Ok(version) => Ok((shelf, Some(version))),
+            Err(Error::Api(status)) if status.code == 404 && may_be_absent(sort) => {
+                Ok((Shelf::new(), None))
+            }
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// Puts together what lies on the shelves, which are in the order of [`SORTS`].
+pub(super) fn assemble(shelves: &[&Shelf]) -> ClusterObjects {
+    let mut read = Read::default();
+    let mut storage: Vec<&Json> = Vec::new();
+    for (sort, shelf) in SORTS.iter().zip(shelves) {
+        for seen in shelf.values() {
+            read.into.unread.extend(seen.unread.iter().cloned());
+            match &seen.piece {
+                Piece::Pod(pod, template) => {
+                    read.keep(&pod.template, template);
+                    read.into.pods.push((**pod).clone());
+                }
+                Piece::Link { id, owner } => {
+                    read.above.insert(id, owner);
+                }
+                Piece::Workload(live, template) => {
+                    read.keep(live.template.as_deref().unwrap_or_default(), template);
+                    read.into.workloads.push((**live).clone());
+                }
+                Piece::Node(node) => read.into.nodes.push((**node).clone()),
+                Piece::Plain(object) => match sort.path {
+                    path if path == HORIZONTAL.path => read.horizontal(object),
+                    path if path == VERTICAL.path => read.vertical(object),
+                    path if path == ATTACHMENTS.path => read.attachment(object),
+                    path if path == CSI_NODES.path => read.limits(object),
+                    _ => storage.push(object),
+                },
+                Piece::Nothing => {}
             }
         }
     }
+    read.storage(&storage);
+    read.finish()
+}
 
-    /// Reads objects, and notes which of them cannot be understood.
-    fn understood(&mut self, objects: &[Json]) -> Desired {
-        let read = read_live(objects);
-        let unread = read.problems.iter().map(|p| format!("{}: {}", p.object, p.message));
-        self.into.unread.extend(unread);
-        read
+/// What was put together so far.
+#[derive(Default)]
+struct Read<'s> {
+    into: ClusterObjects,
+    /// Owners of what owns pods: `ReplicaSet`s of Deployments, Jobs of `CronJob`s.
+    above: BTreeMap<&'s WorkloadId, &'s WorkloadId>,
+}
+
+impl Read<'_> {
+    /// Keeps a template by its key.
+    fn keep(&mut self, key: &str, template: &Arc<PodTemplate>) {
+        if !self.into.templates.contains_key(key) {
+            self.into.templates.insert(key.to_owned(), Arc::clone(template));
+        }
     }
 
-    /// Keeps a template, and returns its key.
-    fn keep(&mut self, template: &Arc<PodTemplate>) -> String {
-        let key = template_key(template);
-        self.into.templates.entry(key.clone()).or_insert_with(|| Arc::clone(template));
-        key
+    fn horizontal(&mut self, object: &Json) {
+        match scaling::horizontal(object) {
+            Ok(found) => self.into.scaling.horizontal.extend(found),
+            Err(why) => self.into.unread.push(why),
+        }
     }
 
-    /// Takes workloads that nothing else owns.
-    fn workloads(&mut self, objects: &[Json]) {
-        for (id, workload) in self.understood(objects).workloads {
-            if self.owners.is_owned(&id) {
-                continue;
+    fn vertical(&mut self, object: &Json) {
+        match scaling::vertical(object) {
+            Ok(found) => self.into.scaling.vertical.extend(found),
+            Err(why) => self.into.unread.push(why),
+        }
+    }
+
+    fn attachment(&mut self, object: &Json) {
+        // One whose volume is written into it is none of a claim.
+        if let Some((node, volume)) = node::attachment(object) {
+            self.into.storage.attached.entry(node).or_default().insert(volume);
+        }
+    }
+
+    fn limits(&mut self, object: &Json) {
+        match node::attach_limits(object) {
+            Ok((name, limits)) => {
+                self.into.storage.attach_limits.insert(name, limits);
             }
-            let replicas = match workload.scale {
-                Scale::Replicas(n) => n,
-                Scale::Job { pods, suspended: false, .. } => pods,
-                Scale::Job { suspended: true, .. }
-                | Scale::PerNode
-                | Scale::CronJob { .. }
-                | Scale::ScaledJob(_)
-                | Scale::Buffer(_) => 0,
-            };
-            let template = Some(self.keep(&workload.template));
-            // Nothing in a cluster tells reliably which repository delivers a workload; what a plan
-            // is compared with does.
-            let delivered = false;
-            self.into.workloads.push(LiveWorkload {
-                id,
-                replicas,
-                first_ordinal: workload.first_ordinal,
-                delivered,
-                template,
-            });
+            Err(why) => self.into.unread.push(why),
         }
     }
 
     /// Takes classes, volumes and claims.
-    fn storage(&mut self, objects: &[Json]) {
-        let read = self.understood(objects);
-        let mut storage =
-            Storage { classes: read.storage_classes, volumes: read.volumes, ..Storage::default() };
+    fn storage(&mut self, objects: &[&Json]) {
+        let read = read_live(objects.iter().copied());
+        let unread = read.problems.iter().map(|p| format!("{}: {}", p.object, p.message));
+        self.into.unread.extend(unread);
+        let storage: &mut Storage = &mut self.into.storage;
+        (storage.classes, storage.volumes) = (read.storage_classes, read.volumes);
         for ((namespace, name), declared) in read.claims {
             storage.claims.entry(namespace).or_default().insert(name, declared.claim);
         }
@@ -231,32 +231,79 @@ impl Read {
                 claim.deleting = meta.deletion_timestamp.is_some();
             }
         }
-        self.into.storage = storage;
     }
 
+    /// Has every pod owned by what is at the top. An owner of a kind that is not known ends the chain:
+    /// what is below it is the top.
     fn finish(self) -> ClusterObjects {
-        let Self { mut into, owners } = self;
-        let above = |pod: &mut Pod| pod.owner = pod.owner.take().map(|owner| owners.top(owner));
-        into.pods.iter_mut().for_each(above);
+        let Self { mut into, above } = self;
+        let top = |pod: &mut Pod| {
+            if let Some(owner) = pod.owner.as_ref().and_then(|owner| above.get(owner)) {
+                pod.owner = Some((*owner).clone());
+            }
+        };
+        into.pods.iter_mut().for_each(top);
         into
     }
 }
 
-/// Takes out of a template what a scheduler or a controller wrote for this one pod: the node that it
-/// was bound to, and the node that a `DaemonSet` made it for.
-fn without_binding(template: &mut Arc<PodTemplate>, owner: Option<&WorkloadId>, chosen: bool) {
-    let of_daemon = owner.is_some_and(|owner| owner.kind == WorkloadKind::DaemonSet);
-    let template = Arc::make_mut(template);
-    if !chosen {
-        template.spec.node_name = None;
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::ids::WorkloadKind;
+
+    fn owned(name: &str, api_version: &str, kind: &str, owner: &str) -> Json {
+        json!({
+            "metadata": {
+                "name": name, "namespace": "web", "uid": name,
+                "creationTimestamp": "2026-11-21T09:00:00Z",
+                "ownerReferences": [{
+                    "apiVersion": api_version, "kind": kind, "name": owner, "uid": "u",
+                    "controller": true
+                }]
+            },
+            "spec": { "containers": [{ "name": "main", "image": "main" }] }
+        })
     }
-    if of_daemon && let Some(terms) = &mut template.spec.node_affinity.required {
-        for term in &mut *terms {
-            term.fields.clear();
-        }
-        terms.dedup();
-        if terms.iter().all(|term| term.expressions.is_empty()) {
-            template.spec.node_affinity.required = None;
+
+    fn shelved(sort: Sort, objects: Vec<Json>) -> Shelf {
+        let typed = objects.into_iter().map(|mut object| {
+            object["apiVersion"] = sort.api_version.into();
+            object["kind"] = sort.kind.into();
+            (place(&object), Seen::of(sort, object))
+        });
+        typed.collect()
+    }
+
+    #[test]
+    fn the_top_of_the_chain_owns_the_pod() {
+        let cases = [
+            ("apps/v1", "ReplicaSet", "api-7f", Some((WorkloadKind::Deployment, "api"))),
+            ("apps/v1", "ReplicaSet", "other", Some((WorkloadKind::ReplicaSet, "other"))),
+            ("apps/v1", "ReplicaSet", "canary-1", Some((WorkloadKind::ReplicaSet, "canary-1"))),
+            ("batch/v1", "Job", "sync-1", Some((WorkloadKind::CronJob, "sync"))),
+            ("apps/v1", "StatefulSet", "db", Some((WorkloadKind::StatefulSet, "db"))),
+            ("v1", "Node", "ip-10-0-0-1", None),
+        ];
+        let mut shelves: Vec<Shelf> = SORTS.iter().map(|_| Shelf::new()).collect();
+        let pod = |(n, case): (usize, &(&str, &str, &str, _))| {
+            owned(&format!("pod-{n}"), case.0, case.1, case.2)
+        };
+        shelves[0] = shelved(SORTS[0], cases.iter().enumerate().map(pod).collect());
+        let sets = vec![
+            owned("api-7f", "apps/v1", "Deployment", "api"),
+            owned("canary-1", "argoproj.io/v1", "Rollout", "c"),
+        ];
+        shelves[1] = shelved(SORTS[1], sets);
+        shelves[2] = shelved(SORTS[2], vec![owned("sync-1", "batch/v1", "CronJob", "sync")]);
+        let objects = assemble(&shelves.iter().collect::<Vec<_>>());
+        assert_eq!(objects.pods.len(), cases.len(), "{:?}", objects.unread);
+        for (pod, (_, kind, owner, expected)) in objects.pods.iter().zip(cases) {
+            let found = pod.owner.as_ref().map(|id| (id.kind, id.name.to_string()));
+            let expected = expected.map(|(kind, name)| (kind, name.to_owned()));
+            assert_eq!(found, expected, "{kind} {owner}");
         }
     }
 }

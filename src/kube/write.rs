@@ -80,6 +80,25 @@ impl Cluster for Kubernetes {
     }
 }
 
+impl Kubernetes {
+    /// Sets the node that the scheduler tries first for a pod that waits: a part of its status, never a
+    /// binding.
+    ///
+    /// # Errors
+    /// When it cannot be written; then the pod goes wherever the scheduler has it.
+    pub async fn nominate(&self, pod: &Pod, node: &NodeName) -> Result<(), PortError> {
+        let pods: Api<ApiPod> = Api::namespaced(self.writer.clone(), pod.namespace.as_str());
+        // The UID in the patch is a precondition, as with nodes.
+        let patch = json!({
+            "metadata": { "uid": pod.uid }, "status": { "nominatedNodeName": node.as_str() },
+        });
+        let params = PatchParams { field_manager: Some(MANAGER.to_owned()), ..Default::default() };
+        let patched: Result<ApiPod, Error> =
+            pods.patch_status(&pod.name, &params, &Patch::Merge(&patch)).await;
+        patched.map(|_| ()).map_err(|error| port_error("nominate pod", &error))
+    }
+}
+
 /// Returns whether a budget forbids the eviction, rather than the API server asking for patience.
 fn is_budget(status: &::kube::core::Status) -> bool {
     let causes = status.details.as_ref().map(|details| &details.causes);

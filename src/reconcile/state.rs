@@ -371,6 +371,8 @@ impl State {
                 // Whoever led before may have kept something since.
                 self.kept = None;
                 self.need = self.looks + 1;
+                // What was held back because another led is not any more.
+                self.replan_at = now;
             }
             Signal::Lost { holder } => {
                 self.leader = false;

@@ -18,6 +18,8 @@ mod install;
 mod journey;
 #[cfg(feature = "cluster")]
 mod kubelets;
+#[cfg(all(feature = "cluster", feature = "sandbox"))]
+mod looped;
 #[cfg(feature = "aws")]
 mod moto;
 mod plane;
@@ -27,6 +29,8 @@ mod proxy;
 mod scale;
 #[cfg(feature = "sandbox")]
 mod served;
+#[cfg(all(feature = "cluster", feature = "sandbox"))]
+mod watched;
 
 /// Says on stderr what is not shown here, and why: a test that did nothing must not look like one.
 fn not_run(why: &str) {

@@ -14,20 +14,26 @@ use crate::requirement::{Operator, key};
 /// Returns what EC2 offers now: spot prices too where a pool may use spot.
 pub(in crate::cli) fn market(repository: &Repository) -> Result<Market, String> {
     let fleet = &repository.fleet;
+    let asked = block_on(async {
+        let aws = Aws::connect(&fleet.cluster, fleet.region.as_str()).await;
+        Ok(market_of(&aws, repository).await)
+    });
+    asked.unwrap_or_else(|_| Err("the runtime cannot be started".to_owned()))
+}
+
+/// Returns the same, asked of an account that is reached already.
+pub(in crate::cli) async fn market_of(
+    aws: &Aws,
+    repository: &Repository,
+) -> Result<Market, String> {
+    let fleet = &repository.fleet;
     let catalog = Catalog::load(&fleet.region, &fleet.zones).map_err(|error| error.to_string())?;
     let spot = repository.desired.pools.values().any(may_be_spot);
     let types: BTreeSet<InstanceTypeName> = if spot { named_types(repository) } else { [].into() };
     // Where pools name no types, those of the catalogue may be launched.
     let all = || catalog.types.keys().cloned().collect();
     let types = spot.then(|| if types.is_empty() { all() } else { types });
-    let asked = block_on(async {
-        let aws = Aws::connect(&fleet.cluster, fleet.region.as_str()).await;
-        Ok(aws.market(types.as_ref(), Wall.now()).await)
-    });
-    match asked {
-        Ok(market) => market.map_err(|error| error.to_string()),
-        Err(_) => Err("the runtime cannot be started".to_owned()),
-    }
+    aws.market(types.as_ref(), Wall.now()).await.map_err(|error| error.to_string())
 }
 
 /// Returns whether a pool may use spot: it says so, or leaves it open.

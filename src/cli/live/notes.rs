@@ -9,7 +9,7 @@ use tokio::sync::mpsc::UnboundedReceiver;
 
 use crate::apply::{Event, Step};
 use crate::fleet::Exclusion;
-use crate::kube::{Kubernetes, Note};
+use crate::kube::{About, Kubernetes, Note};
 use crate::plan::Plan;
 
 /// Longest wait for events that are still to be written when an apply has ended.
@@ -33,7 +33,7 @@ impl<'p> Notes<'p> {
         while let Some(event) = events.recv().await {
             let Some(note) = self.note(&event) else { continue };
             if let Err(error) = self.kubernetes.note(&note).await {
-                tracing::warn!(%error, node = %note.node, "an event was not recorded");
+                tracing::warn!(%error, about = %note.about, "an event was not recorded");
             }
         }
     }
@@ -82,7 +82,7 @@ impl<'p> Notes<'p> {
         let address = event.address.as_ref()?;
         let plan = self.plan.capacity.plan_id.as_str();
         Some(Note {
-            node: node.clone(),
+            about: About::Node(node.clone()),
             reason,
             message: format!("{what}: {address} of plan {plan}"),
             is_warning: reason == "Uncordoned",

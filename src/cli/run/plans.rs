@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::catalog::Catalog;
+use crate::catalog::{Catalog, Market};
 use crate::cli::error::CliError;
 use crate::cli::planning;
 use crate::cli::policy::Judge;
@@ -11,6 +11,7 @@ use crate::cli::settings::{GuardChoice, SourceSettings};
 use crate::cli::world::WorldChoice;
 use crate::engine::{self, Inputs, Scope};
 use crate::fleet::Observed;
+use crate::git::TreeRead;
 use crate::manifest::Severity;
 use crate::plan::{Pinned, Plan, breakdown};
 use crate::reconcile::{Head, Limits, Planner};
@@ -27,10 +28,21 @@ pub(super) struct Plans {
 impl Plans {
     /// Reads the branch that is followed.
     pub(super) fn read(source: &SourceSettings, world: &WorldChoice) -> Result<Self, CliError> {
-        let tree = planning::read(source)?;
-        let judge = Judge::read(source, &tree, &GuardChoice::default())?;
-        let repository = Repository::read_since(&tree, &judge.trusted);
-        let catalog = planning::catalog(&repository.fleet.region, &repository.fleet.zones, None)?;
+        Self::of(source, world, &planning::read(source)?, |_| None)
+    }
+
+    /// Reads what was fetched already; `market` tells what EC2 offers now, where it is asked.
+    pub(super) fn of(
+        source: &SourceSettings,
+        world: &WorldChoice,
+        tree: &TreeRead,
+        market: impl FnOnce(&Repository) -> Option<Result<Market, String>>,
+    ) -> Result<Self, CliError> {
+        let judge = Judge::read(source, tree, &GuardChoice::default())?;
+        let repository = Repository::read_since(tree, &judge.trusted);
+        let market = market(&repository);
+        let fleet = &repository.fleet;
+        let catalog = planning::catalog(&fleet.region, &fleet.zones, market.as_ref())?;
         let (source, world) = (source.clone(), world.clone());
         Ok(Self { source, world, repository, catalog, judge })
     }
@@ -76,15 +88,22 @@ impl Plans {
     }
 }
 
-impl Planner for Plans {
-    async fn plan(&self, world: Arc<Observed>, limits: Limits) -> Plan {
+impl Plans {
+    /// Returns the plan over `world`, judged.
+    pub(super) fn made(&self, world: &Observed, limits: Limits) -> Plan {
         let Limits { only, exclude } = limits;
         let exclude = exclude.iter().map(ToString::to_string).collect();
         let scope = Scope { exclude, only, ..Scope::default() };
-        let mut plan = engine::plan(&self.inputs(&world, scope));
+        let mut plan = engine::plan(&self.inputs(world, scope));
         plan.capacity.cost.breakdown = breakdown(&plan, &self.repository.fleet.commitments);
         self.judge.record(&mut plan);
         plan
+    }
+}
+
+impl Planner for Plans {
+    async fn plan(&self, world: Arc<Observed>, limits: Limits) -> Plan {
+        self.made(&world, limits)
     }
 
     fn pinned(&self, plan: &Plan, world: &Observed) -> Pinned {

@@ -202,13 +202,13 @@ pub(super) fn objects(status: &Status) -> Vec<Object> {
         let (spec, status) = (spec(&current.plan), of_current(status, current));
         objects.push(Object::new(
             ObjectKind::CapacityPlan,
-            name(&spec.digest),
+            plan_name(&spec.digest),
             Some(&spec),
             &status,
         ));
     }
     for past in &status.history {
-        let name = name(past.digest.as_str());
+        let name = plan_name(past.digest.as_str());
         if objects.iter().any(|object| object.name == name) {
             continue;
         }
@@ -219,7 +219,8 @@ pub(super) fn objects(status: &Status) -> Vec<Object> {
 }
 
 /// Returns the name of a plan's object: the same decisions have the same.
-fn name(digest: &str) -> String {
+#[must_use]
+pub fn plan_name(digest: &str) -> String {
     let digits = digest.trim_start_matches("sha256:").chars().filter(char::is_ascii_hexdigit);
     let digits: String = digits.take(NAME_DIGITS).map(|c| c.to_ascii_lowercase()).collect();
     format!("plan-{digits}")

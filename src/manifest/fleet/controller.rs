@@ -129,6 +129,8 @@ pub struct ControllerSettings {
     pub confirm: BTreeSet<PoolName>,
     /// Whether pending pods are nominated to the nodes that the plan has them on.
     pub steer: bool,
+    /// Name or URL of the queue that `EventBridge` tells of machines that go.
+    pub queue: Option<String>,
 }
 
 impl Default for ControllerSettings {
@@ -151,6 +153,7 @@ impl Default for ControllerSettings {
             repair_after: Some(SignedDuration::from_mins(30)),
             confirm: BTreeSet::new(),
             steer: false,
+            queue: None,
         }
     }
 }
@@ -165,6 +168,7 @@ pub(super) fn read_controller(map: &Map<'_>, to: &mut ControllerSettings) {
     set(&mut to.mode, map.get("mode").and_then(|f| f.choice(&Mode::ALL)));
     set(&mut to.approval, map.get("approval").and_then(|f| f.choice(&rules)));
     set(&mut to.steer, map.get("steer").and_then(|f| f.boolean()));
+    to.queue = map.get("queue").and_then(|f| f.filled()).map(Into::into);
     let times = [
         ("ciPatience", &mut to.ci_patience),
         ("poll", &mut to.poll),

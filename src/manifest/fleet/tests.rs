@@ -167,7 +167,7 @@ const VALID: &[&str] = &[
     "  apply: {by: ci, windows: [{from: '08:00', to: '17:30', zone: Europe/Berlin}]}\n",
     "  controller: {mode: full, approval: policy, ciPatience: 2h, poll: 30s, refresh: 10s, settle: 2m,\n    \
      batch: {idle: 50ms, most: 2s}, launches: {most: 50, within: 5m}, removals: {most: 5%, within: 24h},\n    \
-     massRemoval: 30%, repairAfter: Never, confirm: [gpu], steer: true}\n",
+     massRemoval: 30%, repairAfter: Never, confirm: [gpu], steer: true,\n    queue: interruptions}\n",
     "  controller: {}\n",
     "  failureDomains: {a: {workload: {zone: 34%}}, b: {pods: {node: 100%}}}\n",
 ];

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::fleet::{Instance, Observed, tag};
+use crate::fleet::{Instance, InstanceState, Observed, tag};
 use crate::ids::{Address, InstanceId, NodeName, PoolName};
 
 /// The name under which instances stand that are not ours.
@@ -51,11 +51,12 @@ pub(super) struct Keys {
 }
 
 impl Keys {
-    /// Reads the keys of our instances. Where two carry the same one, which a half-applied
+    /// Reads the keys of our instances; one that is stopped, or about to be, has its own still. Where two carry the same one, which a half-applied
     /// replacement leaves behind, the younger keeps it and the other goes by its instance id.
     pub(super) fn of(observed: &Observed) -> Self {
         let mut keys = Self::default();
-        let ours = |i: &&Instance| i.is_active() && i.is_ours(&observed.cluster.name);
+        let gone = [InstanceState::ShuttingDown, InstanceState::Terminated];
+        let ours = |i: &&Instance| !gone.contains(&i.state) && i.is_ours(&observed.cluster.name);
         let mut instances: Vec<&Instance> = observed.instances.values().filter(ours).collect();
         instances.sort_by(|a, b| (b.launched_at, &a.id).cmp(&(a.launched_at, &b.id)));
         for instance in instances {

@@ -188,8 +188,8 @@ impl World {
         panic!("{}", get(&self.client, "/api/v1/events").await);
     }
 
-    /// Runs the program while machines boot and pods come and go.
-    pub(super) async fn run(&mut self, arguments: &[&str]) -> Output {
+    /// Returns the program, told where everything is.
+    fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_fleetwright"));
         command
             .args(arguments)
@@ -201,6 +201,25 @@ impl World {
             .env("AWS_EC2_METADATA_DISABLED", "true")
             .env("NO_COLOR", "1")
             .stdin(Stdio::null());
+        command
+    }
+
+    /// Waits, while machines boot and pods come and go, until there are so many nodes.
+    async fn until_nodes(&mut self, count: usize, said: &Path) {
+        for _ in 0..400 {
+            self.kubelets.round().await;
+            let found = get(&self.client, "/api/v1/nodes").await;
+            if found["items"].as_array().expect("a list").len() == count {
+                return;
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(250)).await;
+        }
+        panic!("not {count}: {:?}\n{}", nodes(self), fs::read_to_string(said).unwrap_or_default());
+    }
+
+    /// Runs the program while machines boot and pods come and go.
+    pub(super) async fn run(&mut self, arguments: &[&str]) -> Output {
+        let mut command = self.command(arguments);
         let ended = tokio::task::spawn_blocking(move || command.output().expect("the program"));
         tokio::select! {
             output = ended => output.expect("a result"),
@@ -348,6 +367,54 @@ fn a_plan_is_applied_over_the_wire_and_planning_again_finds_nothing() {
         world.deliver(&workloads(1)).await;
         world.expect(0, &["plan", "--detailed-exitcode"]).await;
         assert_eq!(nodes(&world).len(), 3);
+    });
+}
+
+/// What has the loop act at once.
+const LOOP: &str = "\
+  controller:
+    mode: full
+    steer: true
+    settle: 1s
+    refresh: 2s
+    poll: 1s
+    removals: { most: 100%, within: 1s }
+    massRemoval: 100%
+";
+
+#[test]
+fn the_loop_keeps_a_cluster_with_a_real_scheduler_as_the_tree_asks_for() {
+    let (Some(plane), Some(moto)) = (Plane::start_whole(), Moto::start()) else { return };
+    runtime().block_on(async {
+        let mut world = World::start(moto, plane).await;
+        fs::write(world.tree.path().join("fleetwright.yaml"), format!("{FLEET}{LOOP}"))
+            .expect("written");
+        world.commit(&workloads(1));
+        let log = world.tree.path().join("run.log");
+        let mut replica = world
+            .command(&["run", ".", "--world", "live"])
+            .stdout(Stdio::null())
+            .stderr(fs::File::create(&log).expect("a file"))
+            .spawn()
+            .expect("the program");
+        // Nodes come up before the workloads do.
+        world.until_nodes(3, &log).await;
+        world.deliver(&workloads(1)).await;
+        world.commit(&workloads(2));
+        world.until_nodes(6, &log).await;
+        world.deliver(&workloads(2)).await;
+        world.commit(&workloads(1));
+        world.deliver(&workloads(1)).await;
+        world.until_nodes(3, &log).await;
+        world.deliver(&workloads(1)).await;
+        let id = replica.id().to_string();
+        assert!(Command::new("kill").args(["-TERM", &id]).status().expect("kill").success());
+        let ended = tokio::task::spawn_blocking(move || replica.wait().expect("it ends"));
+        let said = || fs::read_to_string(&log).unwrap_or_default();
+        assert_eq!(ended.await.expect("a result").code(), Some(0), "{}", said());
+        let events = get(&world.client, "/api/v1/namespaces/default/events").await.to_string();
+        assert!(events.contains("CapacityPlan") && events.contains("carried out"), "{events}");
+        assert_eq!(nodes(&world).len(), 3, "{}", said());
     });
 }
 

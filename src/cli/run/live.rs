@@ -1,0 +1,275 @@
+//! The loop in a real cluster: the ports of production, and what goes on beside the loop.
+//!
+//! See ADR 13. This module wires, and decides nothing. The loop itself runs on one thread, which nothing else needs:
+//! the lease is renewed, watches are read and messages are received on others.
+
+mod account;
+mod lead;
+mod queue;
+mod source;
+mod tell;
+mod wires;
+
+use std::cell::{Cell, RefCell};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use tokio::runtime::Runtime;
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+use account::Account;
+use lead::Leadership;
+use queue::When;
+use source::Followed;
+use tell::Record;
+use wires::Wires;
+
+use super::tell::Teller;
+use crate::adopt::rivals_among;
+use crate::apply::Bounds;
+use crate::aws::Aws;
+use crate::cli::error::CliError;
+use crate::cli::live::{LOCK_POLL, LOOP, Live, Wall};
+use crate::cli::repository::Repository;
+use crate::cli::settings::RunSettings;
+use crate::cli::{Console, Exit, embedded};
+use crate::door;
+use crate::kube::{Kubernetes, LeaseError, Watched};
+use crate::manifest::Mode;
+use crate::port::{Clock as _, Cluster as _};
+use crate::reconcile::{Effect, Outside, Request, Signal, Start, State, drive};
+
+/// Signals and hints that wait for the loop.
+const SIGNALS_MAX: usize = 16;
+const NEWS_MAX: usize = 8;
+
+/// The longest that work on other threads may go on once the loop has ended.
+const END_WITHIN: Duration = Duration::from_secs(5);
+
+/// Drives the loop over the cluster that the environment names.
+pub(super) fn run(
+    settings: &RunSettings,
+    repository: &Repository,
+    console: &mut Console,
+) -> Result<Exit, CliError> {
+    let runtime: Runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .map_err(|error| CliError::new(error).context("cannot start the runtime".to_owned()))?;
+    let end = runtime.block_on(Box::pin(looped(settings, repository, console)));
+    runtime.shutdown_timeout(END_WITHIN);
+    end
+}
+
+/// A name that no other replica has; by its beginning applies know that it is a loop's.
+///
+/// In a cluster it is that of the pod: what starts anew in the same pod is not there twice at a time, and
+/// need not wait for the lease of the one before.
+fn identity(at: Timestamp) -> String {
+    let pod = std::env::var("POD_NAME").ok().filter(|pod| !pod.is_empty());
+    format!("{LOOP}{}", pod.unwrap_or_else(|| super::identity(at)))
+}
+
+async fn looped(
+    settings: &RunSettings,
+    repository: &Repository,
+    console: &mut Console,
+) -> Result<Exit, CliError> {
+    let ended = embedded::interrupt_flag()?;
+    super::embedded::also_on_term(&ended)?;
+    let Live { kubernetes, aws, identity: cluster } = Live::connect(repository).await?;
+    let mode = alone(&kubernetes, settings.mode, console).await?;
+    let now = Wall.now();
+    let start = Start { identity: identity(now), mode, ..super::start(settings, now, cluster) };
+    let world = Beside::begin(kubernetes, aws, &start, ended);
+    if settings.once {
+        patiently(&world.leadership, settings.lock_timeout).await?;
+    }
+    let state = Box::pin(world.drive(settings, start, console)).await;
+    Ok(super::exit(&state?, settings.once))
+}
+
+/// Takes the lease, waiting for as long as `patience` while another replica or an apply holds it.
+async fn patiently(leadership: &Leadership, patience: Duration) -> Result<(), CliError> {
+    let until = Instant::now() + patience;
+    loop {
+        match leadership.take().await {
+            Ok(()) => return Ok(()),
+            Err(error @ LeaseError::Port(_)) => {
+                return Err(CliError::new(error).hint("the loop needs to read and write leases"));
+            }
+            Err(error) if Instant::now() >= until => {
+                let hint = "wait for it, or pass a longer --lock-timeout";
+                return Err(CliError::new(error).kind(Exit::Locked).hint(hint));
+            }
+            Err(_) => tokio::time::sleep(LOCK_POLL).await,
+        }
+    }
+}
+
+/// Returns what the loop may do: no more than plan while somebody else makes and removes nodes.
+async fn alone(
+    kubernetes: &Kubernetes,
+    asked: Option<Mode>,
+    console: &mut Console,
+) -> Result<Option<Mode>, CliError> {
+    let objects = kubernetes.objects().await.map_err(|error| {
+        CliError::new(error)
+            .context("cannot read the cluster".to_owned())
+            .hint("`fleetwright preflight` says what is missing")
+    })?;
+    let rivals = rivals_among(&objects.workloads, &objects.pods, &objects.templates);
+    let Some(rival) = rivals.first() else { return Ok(asked) };
+    console.say(&format!(
+        "{} runs as {} and would fight for nodes: this loop only plans. deploy/migrate says how to \
+         take over from it; start the loop anew then.",
+        rival.kind, rival.workload
+    ));
+    Ok(Some(Mode::Observe))
+}
+
+/// What goes on beside the loop, until this is dropped.
+struct Beside {
+    kubernetes: Kubernetes,
+    leadership: Arc<Leadership>,
+    aws: Arc<Aws>,
+    watched: Watched,
+    wires: Ends,
+    queue: watch::Sender<Option<String>>,
+    _tasks: JoinSet<()>,
+}
+
+/// The ends of wires that the loop holds.
+struct Ends {
+    urgent: mpsc::Receiver<Signal>,
+    messages: mpsc::Receiver<crate::reconcile::Message>,
+    news: mpsc::Receiver<crate::kube::News>,
+    done: mpsc::Sender<queue::Done>,
+}
+
+impl Beside {
+    fn begin(kubernetes: Kubernetes, aws: Aws, start: &Start, ended: Arc<AtomicBool>) -> Self {
+        let aws = Arc::new(aws);
+        let leadership = Arc::new(Leadership::new(&kubernetes, &start.identity));
+        let (tell, urgent) = mpsc::channel(SIGNALS_MAX);
+        let (to, messages) = mpsc::channel(queue::WAITING_MAX);
+        let (newsfeed, news) = mpsc::channel(NEWS_MAX);
+        let (done, acknowledged) = mpsc::channel(queue::WAITING_MAX);
+        let queue = watch::channel(None).0;
+        let mut tasks = JoinSet::new();
+        let (leads, named) = (leadership.watch(), queue.subscribe());
+        let when = When { leads, queue: named.clone() };
+        for _ in 0..queue::LISTENERS {
+            tasks.spawn(queue::listen(Arc::clone(&aws), when.clone(), to.clone()));
+        }
+        tasks.spawn(queue::take_off(Arc::clone(&aws), named, acknowledged));
+        tasks.spawn(wires::until_told(ended, tell.clone()));
+        let striving = Arc::clone(&leadership);
+        let once = start.once;
+        tasks.spawn(async move {
+            if once {
+                // It was taken before, or there is nothing to begin.
+                while !*striving.watch().borrow() {
+                    tokio::time::sleep(LOCK_POLL / 20).await;
+                }
+            }
+            striving.strive(tell).await;
+        });
+        let watched = Watched::start(kubernetes.clone(), newsfeed);
+        let wires = Ends { urgent, messages, news, done };
+        Self { kubernetes, leadership, aws, watched, wires, queue, _tasks: tasks }
+    }
+
+    async fn drive(
+        self,
+        settings: &RunSettings,
+        start: Start,
+        console: &mut Console,
+    ) -> Result<State, CliError> {
+        let Self { kubernetes, leadership, aws, watched, wires, queue, _tasks } = self;
+        let account = Account::new(Arc::clone(&aws));
+        let (requests, asked_of_loop) = mpsc::channel(SIGNALS_MAX);
+        let (face, door) = opened(settings, &start, &kubernetes, requests, console)?;
+        let source = Followed {
+            settings: settings.source.clone(),
+            identity: start.cluster.clone(),
+            aws,
+            queue,
+            last: RefCell::default(),
+            joining: RefCell::default(),
+            market: RefCell::default(),
+            dice: Cell::new(u32::try_from(start.at.subsec_nanosecond()).unwrap_or(0)),
+        };
+        let signals = Wires {
+            leadership: &leadership,
+            account: &account,
+            urgent: RefCell::new(wires.urgent),
+            messages: RefCell::new(wires.messages),
+            requests: RefCell::new(asked_of_loop),
+            news: RefCell::new(wires.news),
+            done: wires.done,
+        };
+        let outside = Outside {
+            cloud: &account,
+            cluster: &watched,
+            clock: &Wall,
+            source: &source,
+            signals: &signals,
+            desk: &*leadership,
+        };
+        let record = Record::default();
+        let mut teller = Teller::new(console);
+        let mut look = |state: &State, effects: &[Effect]| {
+            let status = state.status();
+            leadership.note_busy(!status.applying.is_empty());
+            teller.look(&status);
+            record.look(&status, effects);
+            face.show(status);
+        };
+        let state = tokio::select! {
+            state = drive(outside, start, Bounds::default(), &mut look) => state,
+            () = account.keep_fresh() => unreachable!("it goes on"),
+            () = record.keep(&kubernetes) => unreachable!("it goes on"),
+            () = door => unreachable!("it goes on"),
+        };
+        record.last(&kubernetes, &state.status()).await;
+        leadership.give_back().await;
+        Ok(state)
+    }
+}
+
+/// Opens the page, with a door behind it where people ask something of the loop.
+#[cfg(feature = "page")]
+fn opened<'k>(
+    settings: &RunSettings,
+    start: &Start,
+    kubernetes: &'k Kubernetes,
+    requests: mpsc::Sender<Request>,
+    console: &mut Console,
+) -> Result<(super::Face, impl Future<Output = ()> + use<'k>), CliError> {
+    let (asks, asked) = mpsc::channel(door::ASKED_MAX);
+    let serves = crate::listen::Serves::Loop(Some(asks));
+    let face = super::Face::asked(settings, start, serves, console)?;
+    let door = async move {
+        door::answer(kubernetes, asked, requests).await;
+        // Nobody can ask any more.
+        std::future::pending::<()>().await;
+    };
+    Ok((face, door))
+}
+
+#[cfg(not(feature = "page"))]
+fn opened<'k>(
+    settings: &RunSettings,
+    start: &Start,
+    _: &'k Kubernetes,
+    _: mpsc::Sender<Request>,
+    console: &mut Console,
+) -> Result<(super::Face, impl Future<Output = ()> + use<'k>), CliError> {
+    Ok((super::Face::open(settings, start, console)?, std::future::pending()))
+}

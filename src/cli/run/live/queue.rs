@@ -1,0 +1,125 @@
+//! Messages of the queue: received while this replica leads, and taken off in bundles.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{mpsc, oneshot, watch};
+
+use crate::aws::{Aws, MESSAGES_MAX};
+use crate::port::PortError;
+use crate::reconcile::Message;
+
+/// Calls that wait for messages at the same time: a burst comes off ten messages a call.
+pub(super) const LISTENERS: usize = 4;
+/// Messages that were received and that the loop has not taken.
+pub(super) const WAITING_MAX: usize = 64;
+/// The longest that a message waits for others to be taken off with.
+const BUNDLE_WITHIN: Duration = Duration::from_millis(20);
+/// The first wait after a failure, and the longest.
+const RETRY_FIRST: Duration = Duration::from_secs(1);
+const RETRY_MOST: Duration = Duration::from_mins(1);
+
+/// A message that is to be taken off, and whoever wants to know how that went.
+pub(super) type Done = (String, oneshot::Sender<Result<(), PortError>>);
+
+/// When messages are received, and from where.
+#[derive(Debug, Clone)]
+pub(super) struct When {
+    /// Whether this replica leads.
+    pub(super) leads: watch::Receiver<bool>,
+    /// Name or URL of the queue, where there is one.
+    pub(super) queue: watch::Receiver<Option<String>>,
+}
+
+impl When {
+    /// Waits until messages are to be received; returns the queue, or nothing at the end.
+    async fn now(&mut self) -> Option<String> {
+        loop {
+            self.leads.wait_for(|leads| *leads).await.ok()?;
+            let named = self.queue.wait_for(Option::is_some).await.ok()?.clone();
+            if let Some(name) = named.filter(|_| *self.leads.borrow()) {
+                return Some(name);
+            }
+        }
+    }
+}
+
+/// Receives messages until nobody wants them any more.
+pub(super) async fn listen(aws: Arc<Aws>, mut when: When, to: mpsc::Sender<Message>) {
+    let (mut wait, mut known) = (RETRY_FIRST, None::<(String, String)>);
+    while let Some(name) = when.now().await {
+        let received = match known.as_ref().filter(|(of, _)| *of == name) {
+            Some((_, url)) => aws.receive(url).await,
+            None => match aws.queue(&name).await {
+                Ok(url) => {
+                    known = Some((name, url));
+                    continue;
+                }
+                Err(error) => Err(error),
+            },
+        };
+        match received {
+            Ok(messages) => {
+                wait = RETRY_FIRST;
+                for message in messages {
+                    let message = Message::read(&message.receipt, &message.body);
+                    if to.send(message).await.is_err() {
+                        return;
+                    }
+                }
+            }
+            Err(error) => {
+                tracing::warn!(%error, "no message is received");
+                tokio::time::sleep(wait).await;
+                wait = (wait * 2).min(RETRY_MOST);
+            }
+        }
+    }
+}
+
+/// Takes messages off the queue until there is nobody left to ask for it.
+pub(super) async fn take_off(
+    aws: Arc<Aws>,
+    queue: watch::Receiver<Option<String>>,
+    mut done: mpsc::Receiver<Done>,
+) {
+    while let Some(first) = done.recv().await {
+        let mut bundle = vec![first];
+        let more = async {
+            while bundle.len() < MESSAGES_MAX {
+                let Some(next) = done.recv().await else { return };
+                bundle.push(next);
+            }
+        };
+        // What has come by then goes together.
+        let _ = tokio::time::timeout(BUNDLE_WITHIN, more).await;
+        let name = queue.borrow().clone();
+        tokio::spawn(answer(Arc::clone(&aws), name, bundle));
+    }
+}
+
+async fn answer(aws: Arc<Aws>, queue: Option<String>, bundle: Vec<Done>) {
+    let (receipts, answers): (Vec<String>, Vec<_>) = bundle.into_iter().unzip();
+    let ends = match take_off_now(&aws, queue, &receipts).await {
+        Ok(ends) => ends,
+        Err(error) => vec![Err(error); answers.len()],
+    };
+    for (answer, end) in answers.into_iter().zip(ends) {
+        // The loop may have ended.
+        let _ = answer.send(end);
+    }
+}
+
+async fn take_off_now(
+    aws: &Aws,
+    queue: Option<String>,
+    receipts: &[String],
+) -> Result<Vec<Result<(), PortError>>, PortError> {
+    let none = || PortError {
+        verb: "take messages off the queue".to_owned(),
+        reason: "no queue is named any more".to_owned(),
+        transient: false,
+    };
+    let url = aws.queue(&queue.ok_or_else(none)?).await?;
+    aws.take_off(&url, receipts).await
+}

@@ -1,0 +1,202 @@
+//! The branch that is followed, and plans of its commits over what EC2 offers now.
+
+use std::cell::{Cell, RefCell};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::task::spawn_blocking;
+use tokio::time::Instant;
+
+use crate::aws::{Aws, Joining, Machines};
+use crate::catalog::{Catalog, Market};
+use crate::cli::error::CliError;
+use crate::cli::live::{market_of, reserves};
+use crate::cli::planning;
+use crate::cli::repository::Repository;
+use crate::cli::run::plans::Plans;
+use crate::cli::settings::SourceSettings;
+use crate::cli::world::WorldChoice;
+use crate::fleet::{ClusterIdentity, Observed};
+use crate::git::{TreeBase, TreeRead};
+use crate::plan::{Pinned, Plan};
+use crate::reconcile::{Head, Limits, Planner, Source};
+
+/// How long counts what EC2 offers, what machines need to join, and what was looked up for launches.
+const COUNTS_FOR: Duration = Duration::from_mins(5);
+
+/// How long what EC2 offered still counts where it cannot be asked.
+const STANDS_IN_FOR: Duration = Duration::from_hours(1);
+
+/// The most by which a read is put off, so that clusters do not all ask at once.
+const JITTER_MAX: Duration = Duration::from_secs(5);
+const JITTER_SHARE: u32 = 10;
+
+/// The repository of one cluster.
+pub(super) struct Followed {
+    pub(super) settings: SourceSettings,
+    pub(super) identity: ClusterIdentity,
+    pub(super) aws: Arc<Aws>,
+    /// Told the queue that the repository names.
+    pub(super) queue: watch::Sender<Option<String>>,
+    pub(super) last: RefCell<Option<Last>>,
+    pub(super) joining: RefCell<Option<(Instant, Joining)>>,
+    pub(super) market: RefCell<Option<(Instant, Market)>>,
+    /// Where in the spread of reads this process stands, and counts on.
+    pub(super) dice: Cell<u32>,
+}
+
+/// What was read last.
+pub(super) struct Last {
+    base: TreeBase,
+    at: Instant,
+    head: Head,
+    plans: LivePlans,
+}
+
+/// Plans of one commit, and what launches of it need.
+#[derive(Clone)]
+pub(super) struct LivePlans {
+    plans: Arc<Plans>,
+    machines: Arc<Machines>,
+    aws: Arc<Aws>,
+}
+
+impl Followed {
+    /// Waits for a part of the time between two reads, of another length each time.
+    async fn put_off(&self) {
+        let poll = self.last.borrow().as_ref().map(|last| last.head.controller.poll);
+        let Some(poll) = poll else { return };
+        let most = (poll.unsigned_abs() / JITTER_SHARE).min(JITTER_MAX);
+        let next = self.dice.get().wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        self.dice.set(next);
+        tokio::time::sleep(most * (next >> 24) / 256).await;
+    }
+
+    /// Reads the branch.
+    async fn newest(&self) -> Result<(Head, LivePlans), CliError> {
+        self.put_off().await;
+        let settings = self.settings.clone();
+        let tree = blocking(move || planning::read(&settings)).await?;
+        if let Some(last) = &*self.last.borrow()
+            && last.base == tree.base
+            && last.at.elapsed() < COUNTS_FOR
+        {
+            return Ok((last.head.clone(), last.plans.clone()));
+        }
+        let (base, at) = (tree.base.clone(), Instant::now());
+        let (head, plans) = self.made(tree).await?;
+        self.queue.send_if_modified(|queue| {
+            let changed = *queue != head.controller.queue;
+            queue.clone_from(&head.controller.queue);
+            changed
+        });
+        let last = Last { base, at, head: head.clone(), plans: plans.clone() };
+        self.last.replace(Some(last));
+        Ok((head, plans))
+    }
+
+    /// Reads one commit, wherever the branch is by now.
+    async fn one(&self, commit: &str) -> Result<(Head, LivePlans), CliError> {
+        // Files that are not committed are there only as long as they are what they were.
+        let revision = (!commit.starts_with("sha256:")).then(|| commit.to_owned());
+        let settings = SourceSettings { revision, ..self.settings.clone() };
+        self.made(blocking(move || planning::read(&settings)).await?).await
+    }
+
+    /// Returns what plans are made from, and what launches of them need.
+    async fn made(&self, tree: TreeRead) -> Result<(Head, LivePlans), CliError> {
+        let plans = self.plans(tree).await?;
+        let repository = plans.repository();
+        self.same_cluster(repository)?;
+        let joining = self.joining().await?;
+        let machines = Machines::of(&repository.desired, joining.endpoint, &joining.kubernetes);
+        self.aws.reserve(reserves(repository));
+        let (machines, aws) = (Arc::new(machines), Arc::clone(&self.aws));
+        Ok((plans.head(), LivePlans { plans: Arc::new(plans), machines, aws }))
+    }
+
+    /// Reads what the tree asks for, and what EC2 offers for that.
+    async fn plans(&self, tree: TreeRead) -> Result<Plans, CliError> {
+        let (settings, aws) = (self.settings.clone(), Arc::clone(&self.aws));
+        let known = self.market.borrow().clone();
+        let runtime = tokio::runtime::Handle::current();
+        let (plans, market) = blocking(move || {
+            let mut now = None;
+            let market = |repository: &Repository| {
+                let asked = runtime.block_on(market_of(&aws, repository));
+                now = asked.as_ref().ok().map(|market| (Instant::now(), market.clone()));
+                let stands_in = known.filter(|(at, _)| at.elapsed() < STANDS_IN_FOR);
+                Some(asked.or_else(|why| stands_in.map(|(_, market)| market).ok_or(why)))
+            };
+            let plans = Plans::of(&settings, &WorldChoice::Live, &tree, market)?;
+            Ok::<_, CliError>((plans, now))
+        })
+        .await?;
+        if market.is_some() {
+            self.market.replace(market);
+        }
+        Ok(plans)
+    }
+
+    /// Refuses a commit that names another cluster: its nodes would be strangers here.
+    fn same_cluster(&self, repository: &Repository) -> Result<(), CliError> {
+        let ClusterIdentity { name, region, .. } = repository.fleet.identity();
+        if (&name, &region) == (&self.identity.name, &self.identity.region) {
+            return Ok(());
+        }
+        let now = &self.identity.name;
+        Err(CliError::text(format!(
+            "it names the cluster `{name}` in `{region}`, and this loop keeps `{now}`; start it anew \
+             for another cluster"
+        )))
+    }
+
+    async fn joining(&self) -> Result<Joining, CliError> {
+        let known = self.joining.borrow().clone();
+        if let Some((_, joining)) = known.filter(|(at, _)| at.elapsed() < COUNTS_FOR) {
+            return Ok(joining);
+        }
+        let joining = self.aws.joining().await.map_err(CliError::new)?;
+        self.joining.replace(Some((Instant::now(), joining.clone())));
+        Ok(joining)
+    }
+}
+
+impl Source for Followed {
+    type Planner = LivePlans;
+
+    async fn head(&self) -> Result<(Head, LivePlans), String> {
+        self.newest().await.map_err(|error| error.to_string())
+    }
+
+    async fn commit(&self, commit: &str) -> Result<(Head, LivePlans), String> {
+        self.one(commit).await.map_err(|error| error.to_string())
+    }
+}
+
+impl Planner for LivePlans {
+    async fn plan(&self, world: Arc<Observed>, limits: Limits) -> Plan {
+        // What is launched next is launched for this plan.
+        self.aws.set_up(Arc::clone(&self.machines));
+        let plans = Arc::clone(&self.plans);
+        blocking(move || plans.made(&world, limits)).await
+    }
+
+    fn pinned(&self, plan: &Plan, world: &Observed) -> Pinned {
+        self.plans.pinned(plan, world)
+    }
+
+    fn catalog(&self) -> &Catalog {
+        self.plans.catalog()
+    }
+}
+
+/// Does work that takes long on a thread of its own, so that leases are renewed meanwhile.
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    match spawn_blocking(work).await {
+        Ok(done) => done,
+        // A fault of ours goes on where it would have without the thread.
+        Err(error) => std::panic::resume_unwind(error.into_panic()),
+    }
+}

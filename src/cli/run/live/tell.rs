@@ -1,0 +1,142 @@
+//! What the cluster is told of the loop: its objects, and events about nodes and plans.
+//!
+//! Nothing depends on any of it: what cannot be written is tried again with the next news, or passed over.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::Notify;
+
+use crate::face::object::plan_name;
+use crate::kube::{About, Kubernetes, Note};
+use crate::reconcile::{Effect, Past, Status};
+use crate::register::{self, Written};
+
+/// Between two rounds of writing: objects change in bursts.
+const WRITE_EVERY: Duration = Duration::from_secs(1);
+
+/// Most events that wait to be written; the oldest are passed over.
+const NOTES_MAX: usize = 200;
+
+/// Events that are still written when the loop ends, and how long that may take.
+const LAST_WITHIN: Duration = Duration::from_secs(5);
+
+/// What there is to tell.
+#[derive(Default)]
+pub(super) struct Record {
+    status: RefCell<Option<Status>>,
+    written: RefCell<Written>,
+    notes: RefCell<VecDeque<Note>>,
+    /// How many plans were told to have ended.
+    ended: Cell<u64>,
+    news: Notify,
+}
+
+impl Record {
+    /// Takes what a step led to.
+    pub(super) fn look(&self, status: &Status, effects: &[Effect]) {
+        for effect in effects {
+            if let Effect::Cordon { node, instance, unschedulable: true, .. } = effect {
+                let why = status.going.iter().find(|going| going.instance == *instance);
+                let why = why.map_or("it goes", |going| going.why.as_str());
+                let message = format!("no pod may come any more: {instance} goes ({why})");
+                self.note(About::Node(node.clone()), "Leaving", (message, true), status);
+            }
+        }
+        self.note_ended(status);
+        self.status.replace(Some(status.clone()));
+        self.news.notify_one();
+    }
+
+    /// Notes which plans have ended since the last look.
+    fn note_ended(&self, status: &Status) {
+        let ends = ["applied", "partly", "refused", "interrupted"];
+        let count = |name| status.counters.get(&format!("reconciles.{name}")).copied();
+        let all: u64 = ends.into_iter().filter_map(count).sum();
+        let new = usize::try_from(all.saturating_sub(self.ended.replace(all))).unwrap_or(0);
+        for past in status.history.iter().take(new).rev() {
+            let about = About::Plan(plan_name(past.digest.as_str()));
+            let (reason, said) = said(past);
+            self.note(about, reason, (said, reason != "Applied"), status);
+        }
+    }
+
+    fn note(
+        &self,
+        about: About,
+        reason: &'static str,
+        (message, is_warning): (String, bool),
+        status: &Status,
+    ) {
+        let mut notes = self.notes.borrow_mut();
+        notes.push_back(Note { about, reason, message, is_warning, at: status.now });
+        if notes.len() > NOTES_MAX {
+            notes.pop_front();
+        }
+    }
+
+    /// Writes what there is to tell for as long as it is polled.
+    pub(super) async fn keep(&self, kubernetes: &Kubernetes) {
+        let mut failed = None;
+        loop {
+            self.news.notified().await;
+            let end = self.write(kubernetes).await;
+            let why = end.as_ref().err().map(ToString::to_string);
+            if why != failed {
+                if let Some(why) = &why {
+                    tracing::warn!(
+                        why,
+                        "the objects of the loop are not kept; are its CRDs there?"
+                    );
+                }
+                failed = why;
+            }
+            if end.is_err() {
+                self.news.notify_one();
+            }
+            tokio::time::sleep(WRITE_EVERY).await;
+        }
+    }
+
+    /// Writes the last of it.
+    pub(super) async fn last(&self, kubernetes: &Kubernetes, status: &Status) {
+        self.look(status, &[]);
+        // Whoever waits for this process to end waits no longer than that.
+        let _ = tokio::time::timeout(LAST_WITHIN, self.write(kubernetes)).await;
+    }
+
+    async fn write(&self, kubernetes: &Kubernetes) -> Result<(), crate::port::PortError> {
+        loop {
+            let Some(note) = self.notes.borrow_mut().pop_front() else { break };
+            if let Err(error) = kubernetes.note(&note).await {
+                tracing::warn!(%error, about = %note.about, "an event was not recorded");
+            }
+        }
+        let Some(status) = self.status.take() else { return Ok(()) };
+        let mut written = self.written.take();
+        let end = register::keep(kubernetes, &status, &mut written).await;
+        self.written.replace(written);
+        let mut latest = self.status.borrow_mut();
+        if end.is_err() && latest.is_none() {
+            *latest = Some(status);
+        }
+        end.map(|_| ())
+    }
+}
+
+/// Returns how a plan ended, in a word and in a sentence.
+fn said(past: &Arc<Past>) -> (&'static str, String) {
+    if let Some(why) = &past.refused {
+        return ("Refused", format!("refused before the first change: {why}"));
+    }
+    let outcomes: Vec<String> =
+        past.outcomes.iter().map(|(name, n)| format!("{n} {name}")).collect();
+    let whole = past
+        .outcomes
+        .keys()
+        .all(|name| ["done", "already-done", "dropped", "skipped"].contains(&name.as_str()));
+    let reason = if whole { "Applied" } else { "PartlyApplied" };
+    (reason, format!("carried out: {}", outcomes.join(", ")))
+}

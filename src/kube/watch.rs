@@ -1,0 +1,443 @@
+//! The cluster as watches show it: what [`Cluster::objects`] reads is at hand.
+//!
+//! This module knows how watches begin, go on and break, and when what they show may be used. It decides
+//! nothing. Invariants: a sort of objects is shown only after it was listed whole, by a consistent read,
+//! and only while its watch runs; a watch that breaks, or says nothing for a minute, has everything listed
+//! instead, so that what cannot be read is an error and never a smaller cluster; what this process wrote
+//! is waited for; of a node that is cordoned for us the pods are always asked for, since a machine ends on
+//! what is shown of it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use ::kube::Error;
+use ::kube::api::WatchParams;
+use ::kube::core::{Request, WatchEvent};
+use futures_util::TryStreamExt as _;
+use serde_json::Value as Json;
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+use super::client::Kubernetes;
+use super::list::Sort;
+use super::objects::{PODS, SORTS, Shelf, assemble, may_be_absent, place};
+use super::piece::{Piece, Seen};
+use super::port_error;
+use crate::fleet::{CORDONED_ANNOTATION, Node, Pod, PodPhase};
+use crate::ids::{NodeName, Uid, WorkloadId, WorkloadKind};
+use crate::pod::PodTemplate;
+use crate::port::{Cluster, ClusterObjects, EvictOutcome, PortError};
+
+/// How long one watch lasts, in seconds: less than the longest wait for an answer, so that the server
+/// ends it and not a timeout.
+const WATCH_SECONDS: u32 = 50;
+
+/// The first wait after a failure, and the longest.
+const RETRY_FIRST: Duration = Duration::from_millis(250);
+const RETRY_MOST: Duration = Duration::from_secs(30);
+
+/// How often a sort is asked for again that the cluster does not serve.
+const ABSENT_EVERY: Duration = Duration::from_mins(5);
+
+/// How long sorts may lag behind each other, and behind what was written here.
+const LAG_MAX: Duration = Duration::from_secs(1);
+/// Between two looks at what lags.
+const LAG_POLL: Duration = Duration::from_millis(10);
+
+/// Most nodes of which the pods are asked for one by one; of more, all pods are listed.
+const ASKED_MAX: usize = 25;
+
+/// Something that somebody should look at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum News {
+    /// A pod waits for a node.
+    PodWaits,
+    /// A node came, went or changed.
+    NodeChanged,
+}
+
+/// A cluster that is watched, until this is dropped.
+#[derive(Debug)]
+pub struct Watched {
+    kubernetes: Kubernetes,
+    shown: Arc<Shown>,
+    _tasks: JoinSet<()>,
+}
+
+/// What watches show.
+#[derive(Debug)]
+struct Shown {
+    inner: Mutex<Inner>,
+    news: mpsc::Sender<News>,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    shelves: Vec<Shelf>,
+    /// Whether the watch of a sort runs.
+    live: Vec<bool>,
+    templates: BTreeMap<String, Arc<PodTemplate>>,
+    /// What was written here and is not shown yet: the node's UID, whether it is cordoned or gone, when.
+    written: BTreeMap<NodeName, (Uid, Written, Instant)>,
+    /// Owners that pods name and that are not there, even after a while.
+    absent: BTreeSet<WorkloadId>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Written {
+    Cordoned(bool),
+    Gone,
+}
+
+impl Watched {
+    /// Begins to watch; `news` is told what somebody should look at, and nothing where it is full.
+    #[must_use]
+    pub fn start(kubernetes: Kubernetes, news: mpsc::Sender<News>) -> Self {
+        let inner = Inner {
+            shelves: SORTS.iter().map(|_| Shelf::new()).collect(),
+            live: vec![false; SORTS.len()],
+            ..Inner::default()
+        };
+        let shown = Arc::new(Shown { inner: Mutex::new(inner), news });
+        let mut tasks = JoinSet::new();
+        for (n, sort) in SORTS.into_iter().enumerate() {
+            tasks.spawn(follow(kubernetes.clone(), Arc::clone(&shown), (n, sort)));
+        }
+        Self { kubernetes, shown, _tasks: tasks }
+    }
+
+    /// Returns what watches show, unless one of them does not run or lags for too long.
+    async fn at_hand(&self) -> Option<ClusterObjects> {
+        let begun = Instant::now();
+        loop {
+            {
+                let mut inner = self.shown.lock();
+                if !inner.live.iter().all(|live| *live) {
+                    return None;
+                }
+                inner.forget_what_is_shown();
+                let late = begun.elapsed() > LAG_MAX;
+                if !inner.written.is_empty() {
+                    if late {
+                        // Somebody else wrote in between, or the watch stands still: a list tells.
+                        inner.written.clear();
+                        return None;
+                    }
+                } else {
+                    let missing = inner.missing_owners();
+                    if late || missing.is_subset(&inner.absent) {
+                        inner.absent = missing;
+                        return Some(inner.objects());
+                    }
+                }
+            }
+            tokio::time::sleep(LAG_POLL).await;
+        }
+    }
+
+    /// Asks for the pods of nodes that are cordoned for us, and puts them in place of what is shown.
+    async fn strictly(&self, mut objects: ClusterObjects) -> Result<ClusterObjects, Error> {
+        let cordoned =
+            |node: &&Node| node.unschedulable && node.annotations.contains_key(CORDONED_ANNOTATION);
+        let nodes: Vec<NodeName> =
+            objects.nodes.iter().filter(cordoned).map(|node| node.name.clone()).collect();
+        if nodes.is_empty() {
+            return Ok(objects);
+        }
+        let mut asked = Shelf::new();
+        if nodes.len() > ASKED_MAX {
+            asked = self.kubernetes.shelf(PODS).await?.0;
+            objects.pods.clear();
+        } else {
+            for node in &nodes {
+                let fields = format!("spec.nodeName={node}");
+                let mut take = |page: Option<Vec<Json>>| {
+                    let page = page.into_iter().flatten();
+                    asked.extend(page.map(|object| (place(&object), Seen::of(PODS, object))));
+                };
+                self.kubernetes.each(PODS, Some(&fields), &mut take).await?;
+            }
+            let of_them = |pod: &Pod| pod.node.as_ref().is_some_and(|node| nodes.contains(node));
+            objects.pods.retain(|pod| !of_them(pod));
+        }
+        self.shown.lock().put_into(&asked, &mut objects);
+        Ok(objects)
+    }
+
+    fn note(&self, node: &NodeName, uid: &Uid, written: Written) {
+        let entry = (uid.clone(), written, Instant::now());
+        self.shown.lock().written.insert(node.clone(), entry);
+    }
+}
+
+impl Cluster for Watched {
+    async fn objects(&self) -> Result<ClusterObjects, PortError> {
+        match self.at_hand().await {
+            Some(objects) => {
+                let read = self.strictly(objects).await;
+                read.map_err(|error| port_error("read pods of cordoned nodes", &error))
+            }
+            None => self.kubernetes.objects().await,
+        }
+    }
+
+    async fn cordon(
+        &self,
+        node: &NodeName,
+        uid: &Uid,
+        unschedulable: bool,
+    ) -> Result<(), PortError> {
+        self.kubernetes.cordon(node, uid, unschedulable).await?;
+        self.note(node, uid, Written::Cordoned(unschedulable));
+        Ok(())
+    }
+
+    async fn evict(&self, pod: &Pod) -> Result<EvictOutcome, PortError> {
+        self.kubernetes.evict(pod).await
+    }
+
+    async fn delete_node(&self, node: &NodeName, uid: &Uid) -> Result<(), PortError> {
+        self.kubernetes.delete_node(node, uid).await?;
+        self.note(node, uid, Written::Gone);
+        Ok(())
+    }
+}
+
+impl Shown {
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn tell(&self, news: Option<News>) {
+        if let Some(news) = news {
+            // Where it is full somebody is told already.
+            let _ = self.news.try_send(news);
+        }
+    }
+}
+
+impl Inner {
+    fn node(&self, name: &NodeName) -> Option<&Node> {
+        let shelf = self.shelves.last()?;
+        match &shelf.get(&format!("/{name}"))?.piece {
+            Piece::Node(node) => Some(node),
+            Piece::Pod(..)
+            | Piece::Link { .. }
+            | Piece::Workload(..)
+            | Piece::Plain(_)
+            | Piece::Nothing => None,
+        }
+    }
+
+    /// Forgets what was written here as far as it is shown.
+    fn forget_what_is_shown(&mut self) {
+        let mut written = std::mem::take(&mut self.written);
+        written.retain(|name, (uid, written, _)| {
+            let node = self.node(name).filter(|node| node.uid == *uid);
+            match (written, node) {
+                (Written::Cordoned(unschedulable), Some(node)) => {
+                    node.unschedulable != *unschedulable
+                }
+                (Written::Cordoned(_), None) => false,
+                (Written::Gone, node) => node.is_some(),
+            }
+        });
+        self.written = written;
+    }
+
+    fn pods(&self) -> impl Iterator<Item = &Pod> {
+        let seen = self.shelves.first().into_iter().flat_map(Shelf::values);
+        seen.filter_map(|seen| match &seen.piece {
+            Piece::Pod(pod, _) => Some(&**pod),
+            Piece::Link { .. }
+            | Piece::Workload(..)
+            | Piece::Node(_)
+            | Piece::Plain(_)
+            | Piece::Nothing => None,
+        })
+    }
+
+    /// Returns what pods name as their owner and is not shown: its watch lags, or it is gone.
+    fn missing_owners(&self) -> BTreeSet<WorkloadId> {
+        let shelf = |kind: WorkloadKind| match kind {
+            WorkloadKind::ReplicaSet => self.shelves.get(1),
+            WorkloadKind::Job => self.shelves.get(2),
+            _ => None,
+        };
+        let mut missing = BTreeSet::new();
+        let mut last: Option<&WorkloadId> = None;
+        for owner in self.pods().filter_map(|pod| pod.owner.as_ref()) {
+            // Pods of one owner lie side by side.
+            if last == Some(owner) {
+                continue;
+            }
+            last = Some(owner);
+            let Some(shelf) = shelf(owner.kind) else { continue };
+            if !shelf.contains_key(&format!("{}/{}", owner.namespace, owner.name)) {
+                missing.insert(owner.clone());
+            }
+        }
+        missing
+    }
+
+    fn objects(&mut self) -> ClusterObjects {
+        // Nobody has those any more whose last pod is gone.
+        self.templates.retain(|_, template| Arc::strong_count(template) > 1);
+        assemble(&self.shelves.iter().collect::<Vec<_>>())
+    }
+
+    /// Adds pods that were asked for, owned by what is shown to own them.
+    fn put_into(&self, pods: &Shelf, objects: &mut ClusterObjects) {
+        let empty = Shelf::new();
+        let mut shelves = vec![pods];
+        shelves.extend(self.shelves.iter().skip(1).take(2));
+        shelves.resize(SORTS.len(), &empty);
+        let asked = assemble(&shelves);
+        objects.pods.extend(asked.pods);
+        objects.templates.extend(asked.templates);
+        objects.unread.extend(asked.unread);
+    }
+
+    /// Has templates that are the same be one.
+    fn intern(&mut self, seen: &mut Seen) {
+        let (key, template) = match &mut seen.piece {
+            Piece::Pod(pod, template) => (&pod.template, template),
+            Piece::Workload(live, template) => match &live.template {
+                Some(key) => (key, template),
+                None => return,
+            },
+            Piece::Link { .. } | Piece::Node(_) | Piece::Plain(_) | Piece::Nothing => return,
+        };
+        match self.templates.get(key) {
+            Some(known) => *template = Arc::clone(known),
+            None => {
+                self.templates.insert(key.clone(), Arc::clone(template));
+            }
+        }
+    }
+
+    /// Puts an object on its shelf; returns what is new about it.
+    fn put(&mut self, n: usize, place: String, mut seen: Seen) -> Option<News> {
+        self.intern(&mut seen);
+        let shelf = self.shelves.get_mut(n)?;
+        let before = shelf.get(&place).map(|seen| &seen.piece);
+        let news = match (&seen.piece, before) {
+            (Piece::Pod(pod, _), before) if waits(pod) => match before {
+                Some(Piece::Pod(known, _)) if known.uid == pod.uid && waits(known) => None,
+                _ => Some(News::PodWaits),
+            },
+            (Piece::Node(node), Some(Piece::Node(known))) if node == known => None,
+            (Piece::Node(_), _) => Some(News::NodeChanged),
+            _ => None,
+        };
+        shelf.insert(place, seen);
+        news
+    }
+}
+
+/// Returns whether a pod waits for a node.
+fn waits(pod: &Pod) -> bool {
+    pod.node.is_none() && !pod.terminating && pod.phase == PodPhase::Pending
+}
+
+/// How a watch ended.
+enum Ended {
+    /// The version that it would go on from is too old.
+    Expired,
+    /// The sort is not served.
+    Absent,
+}
+
+/// Watches a sort for as long as it is polled.
+async fn follow(kubernetes: Kubernetes, shown: Arc<Shown>, (n, sort): (usize, Sort)) {
+    let mut wait = RETRY_FIRST;
+    loop {
+        match once(&kubernetes, &shown, (n, sort), &mut wait).await {
+            Ok(Ended::Expired) => {}
+            Ok(Ended::Absent) => tokio::time::sleep(ABSENT_EVERY).await,
+            Err(error) => {
+                let error = port_error(&format!("watch {}", sort.path), &error);
+                tracing::warn!(%error, "a watch broke; everything is listed until it runs again");
+                shown.set_live(n, false);
+                tokio::time::sleep(wait).await;
+                wait = (wait * 2).min(RETRY_MOST);
+            }
+        }
+    }
+}
+
+impl Shown {
+    fn set_live(&self, n: usize, is_live: bool) {
+        if let Some(live) = self.lock().live.get_mut(n) {
+            *live = is_live;
+        }
+    }
+}
+
+/// Lists a sort, and watches it from there until that breaks.
+async fn once(
+    kubernetes: &Kubernetes,
+    shown: &Shown,
+    (n, sort): (usize, Sort),
+    wait: &mut Duration,
+) -> Result<Ended, Error> {
+    let (shelf, version) = kubernetes.shelf(sort).await?;
+    {
+        let mut inner = shown.lock();
+        let mut shelf = shelf;
+        shelf.values_mut().for_each(|seen| inner.intern(seen));
+        if let Some(place) = inner.shelves.get_mut(n) {
+            *place = shelf;
+        }
+    }
+    shown.set_live(n, true);
+    let Some(mut version) = version else {
+        debug_assert!(may_be_absent(sort));
+        return Ok(Ended::Absent);
+    };
+    let request = Request::new(sort.path);
+    let params = WatchParams::default().timeout(WATCH_SECONDS);
+    loop {
+        let asked = request.watch(&params, &version).map_err(Error::BuildRequest)?;
+        let mut events = match kubernetes.client.request_events::<Json>(asked).await {
+            Ok(events) => std::pin::pin!(events),
+            Err(Error::Api(status)) if status.code == 410 => return Ok(Ended::Expired),
+            Err(error) => return Err(error),
+        };
+        while let Some(event) = events.try_next().await? {
+            *wait = RETRY_FIRST;
+            let (object, goes) = match event {
+                WatchEvent::Added(object) | WatchEvent::Modified(object) => (object, false),
+                WatchEvent::Deleted(object) => (object, true),
+                WatchEvent::Bookmark(mark) => {
+                    version = mark.metadata.resource_version;
+                    continue;
+                }
+                WatchEvent::Error(status) if status.code == 410 => return Ok(Ended::Expired),
+                WatchEvent::Error(status) => return Err(Error::Api(status)),
+            };
+            let told = object.pointer("/metadata/resourceVersion").and_then(Json::as_str);
+            told.unwrap_or_default().clone_into(&mut version);
+            shown.take((n, sort), object, goes);
+        }
+    }
+}
+
+impl Shown {
+    /// Takes what a watch tells.
+    fn take(&self, (n, sort): (usize, Sort), mut object: Json, goes: bool) {
+        let place = place(&object);
+        let news = if goes {
+            let gone = self.lock().shelves.get_mut(n).and_then(|shelf| shelf.remove(&place));
+            let is_node = gone.is_some_and(|seen| matches!(seen.piece, Piece::Node(_)));
+            is_node.then_some(News::NodeChanged)
+        } else {
+            sort.name(&mut object);
+            let seen = Seen::of(sort, object);
+            self.lock().put(n, place, seen)
+        };
+        self.tell(news);
+    }
+}
