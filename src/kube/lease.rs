@@ -158,11 +158,11 @@ impl Lease {
                 return Err(self.taken(holder));
             }
         }
-        let asker = held.others.remove(ASKED).filter(|asker| *asker != self.holder);
-        if let Some(asker) = asker.filter(|_| holder.is_empty())
+        let wanted_by = held.others.remove(ASKED).filter(|by| *by != self.holder);
+        if let Some(by) = wanted_by.filter(|_| holder.is_empty())
             && !self.is_unchanged_for(held.version.as_deref(), LEFT_FOR)
         {
-            return Err(self.taken(asker));
+            return Err(self.taken(by));
         }
         held.epoch = held.epoch.saturating_add(i32::from(holder != self.holder));
         if held.version.is_some() {

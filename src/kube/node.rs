@@ -77,7 +77,7 @@ fn taint(found: &ApiTaint) -> Result<Taint, String> {
 
 /// Returns the instance in a provider id such as `aws:///us-east-1a/i-0123456789abcdef0`.
 fn instance_of(provider_id: &str) -> Option<InstanceId> {
-    let (_, id) = provider_id.strip_prefix("aws://")?.rsplit_once('/')?;
+    let id = provider_id.strip_prefix("aws://")?.rsplit('/').next()?;
     id.starts_with("i-").then(|| id.into())
 }
 

@@ -101,15 +101,15 @@ impl Kubernetes {
     /// Reads the objects of a sort, and the version of the collection; none where it is not served and
     /// need not be.
     pub(super) async fn shelf(&self, sort: Sort) -> Result<(Shelf, Option<String>), Error> {
-        let mut shelf = Shelf::new();
+        let mut rack = Shelf::new();
         let mut take = |page: Option<Vec<Json>>| match page {
             Some(page) => {
-                shelf.extend(page.into_iter().map(|o| (place(&o), Seen::of(sort, o))));
+                rack.extend(page.into_iter().map(|o| (place(&o), Seen::of(sort, o))));
             }
-            None => shelf.clear(),
+            None => rack.clear(),
         };
         match self.each(sort, None, &mut take).await {
-            Ok(version) => Ok((shelf, Some(version))),
+            Ok(version) => Ok((rack, Some(version))),
             Err(Error::Api(status)) if status.code == 404 && may_be_absent(sort) => {
                 Ok((Shelf::new(), None))
             }

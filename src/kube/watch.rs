@@ -46,6 +46,9 @@ const LAG_MAX: Duration = Duration::from_secs(1);
 /// Between two looks at what lags.
 const LAG_POLL: Duration = Duration::from_millis(10);
 
+/// What owns pods and is owned itself, in the order of their sorts behind that of pods.
+const OWNERS: [WorkloadKind; 2] = [WorkloadKind::ReplicaSet, WorkloadKind::Job];
+
 /// Most nodes of which the pods are asked for one by one; of more, all pods are listed.
 const ASKED_MAX: usize = 25;
 
@@ -220,8 +223,8 @@ impl Shown {
 
 impl Inner {
     fn node(&self, name: &NodeName) -> Option<&Node> {
-        let shelf = self.shelves.last()?;
-        match &shelf.get(&format!("/{name}"))?.piece {
+        let rack = self.shelves.last()?;
+        match &rack.get(&format!("/{name}"))?.piece {
             Piece::Node(node) => Some(node),
             Piece::Pod(..)
             | Piece::Link { .. }
@@ -261,10 +264,9 @@ impl Inner {
 
     /// Returns what pods name as their owner and is not shown: its watch lags, or it is gone.
     fn missing_owners(&self) -> BTreeSet<WorkloadId> {
-        let shelf = |kind: WorkloadKind| match kind {
-            WorkloadKind::ReplicaSet => self.shelves.get(1),
-            WorkloadKind::Job => self.shelves.get(2),
-            _ => None,
+        let rack_of = |kind: WorkloadKind| {
+            let place = OWNERS.iter().position(|owner| *owner == kind)?;
+            self.shelves.get(place + 1)
         };
         let mut missing = BTreeSet::new();
         let mut last: Option<&WorkloadId> = None;
@@ -274,8 +276,8 @@ impl Inner {
                 continue;
             }
             last = Some(owner);
-            let Some(shelf) = shelf(owner.kind) else { continue };
-            if !shelf.contains_key(&format!("{}/{}", owner.namespace, owner.name)) {
+            let Some(rack) = rack_of(owner.kind) else { continue };
+            if !rack.contains_key(&format!("{}/{}", owner.namespace, owner.name)) {
                 missing.insert(owner.clone());
             }
         }
@@ -292,7 +294,7 @@ impl Inner {
     fn put_into(&self, pods: &Shelf, objects: &mut ClusterObjects) {
         let empty = Shelf::new();
         let mut shelves = vec![pods];
-        shelves.extend(self.shelves.iter().skip(1).take(2));
+        shelves.extend(self.shelves.iter().skip(1).take(OWNERS.len()));
         shelves.resize(SORTS.len(), &empty);
         let asked = assemble(&shelves);
         objects.pods.extend(asked.pods);
@@ -321,8 +323,8 @@ impl Inner {
     /// Puts an object on its shelf; returns what is new about it.
     fn put(&mut self, n: usize, place: String, mut seen: Seen) -> Option<News> {
         self.intern(&mut seen);
-        let shelf = self.shelves.get_mut(n)?;
-        let before = shelf.get(&place).map(|seen| &seen.piece);
+        let rack = self.shelves.get_mut(n)?;
+        let before = rack.get(&place).map(|seen| &seen.piece);
         let news = match (&seen.piece, before) {
             (Piece::Pod(pod, _), before) if waits(pod) => match before {
                 Some(Piece::Pod(known, _)) if known.uid == pod.uid && waits(known) => None,
@@ -332,7 +334,7 @@ impl Inner {
             (Piece::Node(_), _) => Some(News::NodeChanged),
             _ => None,
         };
-        shelf.insert(place, seen);
+        rack.insert(place, seen);
         news
     }
 }

@@ -115,13 +115,13 @@ impl Leadership {
 
     /// Holds the lease until it is lost or asked for; returns who has it then, where that is known.
     async fn hold(&self, tell: &mpsc::Sender<Signal>) -> Option<String> {
-        let mut asked: Option<(String, tokio::time::Instant)> = None;
+        let mut wanted: Option<(String, tokio::time::Instant)> = None;
         loop {
-            if let Some((asker, since)) = &asked {
+            if let Some((by, since)) = &wanted {
                 let busy = self.busy.load(Ordering::Relaxed);
                 if !busy || since.elapsed() > HAND_OVER_WITHIN {
                     self.give_back().await;
-                    return Some(asker.clone());
+                    return Some(by.clone());
                 }
                 tokio::time::sleep(LOCK_POLL).await;
             } else {
@@ -131,13 +131,12 @@ impl Leadership {
             let held = self.held()?;
             match self.lease.renew(&held, Wall.now()).await {
                 Ok(next) => {
-                    let asker = next.asked_for_by().map(str::to_owned);
+                    let by = next.asked_for_by().map(str::to_owned);
                     self.set(Some(next));
-                    if let Some(asker) = asker.filter(|_| asked.is_none()) {
-                        tracing::info!(asker, "an apply asks for the lease");
-                        let holder = Some(asker.clone());
-                        send(tell, Signal::Lost { holder }).await;
-                        asked = Some((asker, tokio::time::Instant::now()));
+                    if let Some(by) = by.filter(|_| wanted.is_none()) {
+                        tracing::info!(by, "an apply asks for the lease");
+                        send(tell, Signal::Lost { holder: Some(by.clone()) }).await;
+                        wanted = Some((by, tokio::time::Instant::now()));
                     }
                 }
                 Err(LeaseError::Lost { holder, .. } | LeaseError::Taken { holder, .. }) => {
