@@ -8,7 +8,9 @@ use super::settings::{ForecastSettings, Format};
 use super::{Console, Exit, planning, world};
 use crate::catalog::Catalog;
 use crate::engine::{self, Inputs, Scope};
-use crate::plan::{canonical, forecast::Forecast};
+use crate::manifest::GuardSettings;
+use crate::plan::canonical;
+use crate::plan::forecast::{Event, Forecast};
 use crate::render::{Verbosity, forecast_text};
 
 /// The span that is looked at unless one is named.
@@ -55,7 +57,7 @@ fn of(settings: &ForecastSettings, console: &Console) -> Result<Forecast, CliErr
     let region = if fleet.is_declared { fleet.region.clone() } else { observed.region() };
     let catalog = Catalog::load(&region, &fleet.zones)?;
     let demand = demand.unwrap_or(fleet.demand);
-    Ok(engine::forecast(
+    let mut forecast = engine::forecast(
         &Inputs {
             desired: &repository.desired,
             observed: &observed,
@@ -68,5 +70,19 @@ fn of(settings: &ForecastSettings, console: &Console) -> Result<Forecast, CliErr
             settings: fleet.solve,
         },
         to,
-    ))
+    );
+    forecast.events.extend(windows(&fleet.guard, (from, to)));
+    forecast.events.sort();
+    Ok(forecast)
+}
+
+/// Returns when plans may be applied and when no more, as events.
+fn windows(guard: &GuardSettings, span: (Timestamp, Timestamp)) -> Vec<Event> {
+    let Some(origin) = &guard.windows_at else { return Vec::new() };
+    let event = |(at, open)| {
+        let (object, origin) = ("spec.apply.windows".to_owned(), origin.clone());
+        let what = if open { "plans may be applied" } else { "plans may no longer be applied" };
+        Event { at, object, origin, what: what.to_owned() }
+    };
+    guard.changes(span).into_iter().map(event).collect()
 }

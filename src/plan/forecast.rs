@@ -39,7 +39,7 @@ pub struct Forecast {
     pub is_cut: bool,
     /// The phases, one after the other without a gap.
     pub phases: Vec<Phase>,
-    /// What the clock does without changing the fleet: windows of disruption budgets.
+    /// What the clock does without changing the fleet: windows of disruption budgets and of applies.
     pub events: Vec<Event>,
     /// Price of all phases together.
     pub total: MicroUsd,

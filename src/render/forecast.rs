@@ -137,7 +137,7 @@ fn standing(page: &mut Page, forecast: &Forecast) {
         return;
     }
     page.gap();
-    page.title("Windows of disruption budgets:");
+    page.title("Windows of disruption budgets and of applies:");
     for Event { at, object, origin: _, what } in events.iter().take(EVENTS_SHOWN) {
         page.text(format!("  {at}  {object}: {what}"));
     }

@@ -11,7 +11,7 @@ use jiff::tz::TimeZone;
 use super::super::decode::{Field, Map, shorten};
 use super::super::model::Severity;
 use super::file::{money, share};
-use crate::ids::InstanceTypeName;
+use crate::ids::{InstanceTypeName, Origin};
 use crate::units::MicroUsd;
 
 /// Minutes of a day.
@@ -80,6 +80,8 @@ pub struct GuardSettings {
     pub approvals: u32,
     /// When plans may be applied; empty means always.
     pub windows: Vec<Window>,
+    /// File and line of the windows, where there are any.
+    pub windows_at: Option<Origin>,
 }
 
 /// A public key whose approvals count.
@@ -109,6 +111,24 @@ impl GuardSettings {
     #[must_use]
     pub fn is_open(&self, now: Timestamp) -> bool {
         self.windows.is_empty() || self.windows.iter().any(|window| window.holds(now))
+    }
+
+    /// Returns when plans may begin to be applied, and when no more, after `from` and before `to`;
+    /// whether they may comes with each. Windows begin and end with a minute.
+    #[must_use]
+    pub fn changes(&self, (from, to): (Timestamp, Timestamp)) -> Vec<(Timestamp, bool)> {
+        let (mut found, mut open) = (Vec::new(), self.is_open(from));
+        let minutes = from.as_second().div_euclid(60) + 1..=to.as_second().div_euclid(60);
+        // Without windows nothing changes.
+        let minutes = minutes.filter(|_| !self.windows.is_empty());
+        for at in minutes.filter_map(|minute| Timestamp::from_second(minute * 60).ok()) {
+            let now = self.is_open(at);
+            if now != open && at < to {
+                found.push((at, now));
+            }
+            open = now;
+        }
+        found
     }
 
     /// Returns when the next window opens, if there are windows and all are closed.
@@ -208,6 +228,7 @@ pub(super) fn read_guard(map: &Map<'_>, guard: &mut GuardSettings) {
     }
     if let Some(windows) = map.get("windows") {
         guard.windows = windows.items().filter_map(|item| window(&item)).collect();
+        guard.windows_at = Some(windows.origin());
     }
 }
 
@@ -299,6 +320,26 @@ mod tests {
         let windows =
             vec![Window { days: days.to_vec(), from: from * 60, to: to * 60, zone: TimeZone::UTC }];
         GuardSettings { windows, ..GuardSettings::default() }
+    }
+
+    #[test]
+    fn windows_that_touch_are_one_and_each_opening_and_closing_is_told() {
+        let at = |text: &str| text.parse::<Timestamp>().expect("a time");
+        let span = (at("2026-11-21T09:30:00Z"), at("2026-11-22T11:00:00Z"));
+        let told = |guard: &GuardSettings| -> Vec<(String, bool)> {
+            guard.changes(span).into_iter().map(|(at, open)| (at.to_string(), open)).collect()
+        };
+        let said = |rows: &[(&str, bool)]| -> Vec<(String, bool)> {
+            rows.iter().map(|(at, open)| ((*at).to_owned(), *open)).collect()
+        };
+        assert_eq!(told(&GuardSettings::default()), []);
+        let mut guard = window(&[], 10, 12);
+        let (first, second) = ("2026-11-21T10:00:00Z", "2026-11-22T10:00:00Z");
+        let noon = ("2026-11-21T12:00:00Z", false);
+        assert_eq!(told(&guard), said(&[(first, true), noon, (second, true)]));
+        guard.windows.extend(window(&[Weekday::Saturday], 12, 13).windows);
+        let one = ("2026-11-21T13:00:00Z", false);
+        assert_eq!(told(&guard), said(&[(first, true), one, (second, true)]));
     }
 
     #[test]
