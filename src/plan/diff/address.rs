@@ -68,6 +68,17 @@ impl Keys {
             used.insert(key.clone());
             keys.by_instance.insert(instance.id.clone(), (pool, key));
         }
+        // One that stops is no capacity, and has its key for as long as it has not ended.
+        let stops = |i: &&Instance| {
+            let state = matches!(i.state, InstanceState::Stopping | InstanceState::Stopped);
+            state && i.is_ours(&observed.cluster.name)
+        };
+        for instance in observed.instances.values().filter(stops) {
+            let (pool, key) = (instance.tags.get(tag::POOL), instance.tags.get(tag::KEY));
+            if let (Some(pool), Some(key)) = (pool, key) {
+                keys.used.entry(PoolName::from(pool.as_str())).or_default().insert(key.clone());
+            }
+        }
         keys
     }
 
