@@ -10,12 +10,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::Timestamp;
 
 use super::event::Head;
-use super::kept::{Approved, Kept, MOVES_MAX, later};
+use super::kept::{self, Approved, Kept, MOVES_MAX, later};
 use super::status::{ApprovedBy, Held, HeldBy};
 use crate::ids::{Address, InstanceId, PoolName};
 use crate::manifest::{ApprovalRule, Mode, Rate};
 use crate::plan::Plan;
-use crate::plan::wire::{ResourceChange, WaveStep};
+use crate::plan::wire::{ExplainRow, Reason, ResourceChange, RetireReason, WaveStep};
 
 /// Share of nodes that are not Ready, in percent, above which nothing is removed, and the number of
 /// them up to which that does not count. Cluster Autoscaler halts at the same.
@@ -58,10 +58,10 @@ pub struct Circumstances<'a> {
     pub under_way: &'a BTreeSet<Address>,
     /// Whether a removal is being carried out: one plan at a time removes.
     pub removing: bool,
-    /// Until when nothing is removed, because the last try did not come about.
-    pub removes_after: Timestamp,
-    /// Until when nothing is launched, because the last try did not come about.
-    pub launches_after: Timestamp,
+    /// Until when nothing of a pool is removed, because the last try did not come about.
+    pub removes_after: &'a BTreeMap<PoolName, Timestamp>,
+    /// Until when nothing of a pool is launched, because the last try did not come about.
+    pub launches_after: &'a BTreeMap<PoolName, Timestamp>,
     /// Since when each machine has been planned to go, without a break.
     pub planned_since: &'a BTreeMap<InstanceId, Timestamp>,
 }
@@ -73,7 +73,9 @@ pub fn allowed(plan: &Plan, with: &Circumstances<'_>, now: Timestamp) -> Vec<(Ad
     let mut verdicts: BTreeMap<Address, Verdict> = BTreeMap::new();
     let mut room = Room::of(with, now);
     for unit in &units {
-        let held = of_all(plan, with, now).or_else(|| of_unit(unit, with, &room, now));
+        let held = of_all(plan, with, now)
+            .or_else(|| of_nothing(plan, with).filter(|_| unit.removes > 0))
+            .or_else(|| of_unit(unit, with, &room, now));
         if held.is_none() {
             room.take(unit);
         }
@@ -94,7 +96,14 @@ pub fn allowed(plan: &Plan, with: &Circumstances<'_>, now: Timestamp) -> Vec<(Ad
 #[must_use]
 pub fn approval(plan: &Plan, with: &Circumstances<'_>) -> Option<ApprovedBy> {
     let digest = &plan.capacity.digest;
-    let approved = |approval: &&Approved| approval.digest == *digest;
+    // A part of what was approved is approved: what is held back of it takes nothing from the rest.
+    let in_parts = with.kept.approved.iter().any(|approval| !approval.rows.is_empty());
+    let changes: BTreeSet<String> =
+        if in_parts { kept::rows_of(plan).collect() } else { BTreeSet::new() };
+    let approved = |approval: &&Approved| {
+        let part = !changes.is_empty() && changes.is_subset(&approval.rows);
+        approval.digest == *digest || part
+    };
     if let Some(found) = with.kept.approved.iter().rev().find(approved) {
         return Some(ApprovedBy::Digest { who: found.by.clone() });
     }
@@ -121,8 +130,7 @@ pub fn mass_removal(plan: &Plan, with: &Circumstances<'_>) -> Option<String> {
     if lost <= most || lost <= MASS_LEAST {
         return None;
     }
-    let by_digest = matches!(approval(plan, with), Some(ApprovedBy::Digest { .. }));
-    (!by_digest).then(|| {
+    (!is_seen(plan, with)).then(|| {
         format!(
             "the plan removes {lost} of {} nodes without replacing them, and at most {most} may go \
              at once",
@@ -131,13 +139,38 @@ pub fn mass_removal(plan: &Plan, with: &Circumstances<'_>) -> Option<String> {
     })
 }
 
-/// Returns how many machines a plan removes without replacing them.
+/// Returns whether somebody has seen the plan itself, and approved it.
+fn is_seen(plan: &Plan, with: &Circumstances<'_>) -> bool {
+    matches!(approval(plan, with), Some(ApprovedBy::Digest { .. }))
+}
+
+/// Returns how many machines a plan removes without replacing them, those that are empty aside: a commit
+/// that asks for no pods any more is meant so, an apply waits until the last of them is gone, and the
+/// budget of removals sets the pace.
 #[must_use]
 pub fn lost(plan: &Plan) -> u32 {
+    let explained = plan.capacity.explain.iter();
+    let empty: BTreeSet<&Address> =
+        explained.filter(|row| is_empty(row)).map(|row| &row.address).collect();
     let units = units(plan);
-    let removes: u32 = units.iter().map(|unit| unit.removes).sum();
+    let counts = |unit: &Unit<'_>| {
+        let empty = unit.rows.iter().filter(|row| empty.contains(&row.address)).count();
+        unit.removes.saturating_sub(u32::try_from(empty).unwrap_or(u32::MAX))
+    };
+    let removes: u32 = units.iter().map(counts).sum();
     let launches: u32 = units.iter().filter(|unit| unit.removes > 0).map(|u| u.launches).sum();
     removes.saturating_sub(launches)
+}
+
+/// Returns whether a row goes because nothing but pods of `DaemonSet`s is left on it.
+fn is_empty(row: &ExplainRow) -> bool {
+    let because = match &row.reason {
+        Reason::Retire { because } => Some(because),
+        Reason::Launch { .. } | Reason::Keep { .. } | Reason::Resize { .. } => {
+            row.retire_reason.as_ref()
+        }
+    };
+    matches!(because, Some(RetireReason::Empty { .. }))
 }
 
 /// Rows that go together: an exchange, or one row by itself.
@@ -151,16 +184,18 @@ struct Unit<'p> {
 
 impl Unit<'_> {
     fn pools(&self) -> impl Iterator<Item = PoolName> {
-        let mut pools: Vec<PoolName> = self.rows.iter().filter_map(|row| pool(row)).collect();
+        let mut pools: Vec<PoolName> = self.rows.iter().map(|row| pool(row)).collect();
         pools.sort();
         pools.dedup();
         pools.into_iter()
     }
 }
 
-fn pool(row: &ResourceChange) -> Option<PoolName> {
-    let side = row.change.after.as_ref().or(row.change.before.as_ref())?;
-    side.pool.clone()
+/// Returns the pool of a row; of what has none the row's own name.
+pub(super) fn pool(row: &ResourceChange) -> PoolName {
+    let side = row.change.after.as_ref().or(row.change.before.as_ref());
+    let pool = side.and_then(|side| side.pool.clone());
+    pool.unwrap_or_else(|| PoolName::from(row.name.as_str()))
 }
 
 fn units(plan: &Plan) -> Vec<Unit<'_>> {
@@ -281,6 +316,16 @@ fn of_all(plan: &Plan, with: &Circumstances<'_>, now: Timestamp) -> Cause {
     None
 }
 
+/// Returns what holds every removal back where the commit asks for nothing: absence is no wish.
+fn of_nothing(plan: &Plan, with: &Circumstances<'_>) -> Cause {
+    if !with.head.is_empty || is_seen(plan, with) {
+        return None;
+    }
+    let why = "its commit asks for nothing at all, neither a workload nor a pool, which looks like a \
+               render that failed; approve the plan by its digest where it is meant so";
+    Some((None, Held::NotApplyable { why: why.to_owned() }))
+}
+
 fn of_unit(unit: &Unit<'_>, with: &Circumstances<'_>, room: &Room, now: Timestamp) -> Cause {
     let busy = unit.rows.iter().find(|row| with.under_way.contains(&row.address));
     if let Some(row) = busy {
@@ -295,8 +340,8 @@ fn of_launches(unit: &Unit<'_>, with: &Circumstances<'_>, room: &Room, now: Time
     if let Some(breaker) = with.kept.breakers.iter().find(|breaker| breaker.name == LAUNCHES) {
         return all(Held::Breaker { name: breaker.name.clone() });
     }
-    if now < with.launches_after {
-        return all(Held::BackingOff { until: with.launches_after });
+    if let Some(until) = backing_off(unit, with.launches_after, now) {
+        return all(Held::BackingOff { until });
     }
     for pool in unit.pools() {
         if let Some(held) = with.kept.quarantined(&pool, now) {
@@ -326,8 +371,8 @@ fn of_removals(unit: &Unit<'_>, with: &Circumstances<'_>, room: &Room, now: Time
     if with.removing {
         return all(Held::UnderWay);
     }
-    if now < with.removes_after {
-        return all(Held::BackingOff { until: with.removes_after });
+    if let Some(until) = backing_off(unit, with.removes_after, now) {
+        return all(Held::BackingOff { until });
     }
     let own = unit
         .rows
@@ -342,6 +387,16 @@ fn of_removals(unit: &Unit<'_>, with: &Circumstances<'_>, room: &Room, now: Time
     let rate = with.head.controller.removals;
     let (most, within, next) = (rate.of(with.nodes), rate.within, room.next_removal);
     all(Held::RemovalBudget { most, within, next })
+}
+
+/// Returns until when one of the pools of a unit is left alone.
+fn backing_off(
+    unit: &Unit<'_>,
+    after: &BTreeMap<PoolName, Timestamp>,
+    now: Timestamp,
+) -> Option<Timestamp> {
+    let until = unit.pools().filter_map(|pool| after.get(&pool).copied());
+    until.filter(|until| now < *until).max()
 }
 
 /// Returns what holds the removal of one machine back.

@@ -1,21 +1,23 @@
 //! Machines that go because of something that nobody here decided: taken back, broken, retired.
 //!
-//! Each is cordoned first, then replaced (plans are made as if it were gone), then drained, and a message
-//! about it is taken off its queue once it is cordoned and that is kept. Invariant: what is not ours, or
-//! not known, is never touched, and its message is taken off all the same.
+//! Each is cordoned first, then replaced (plans are made as if it were gone), then drained. Invariants:
+//! what is not ours, or not known, is never touched, and its message is taken off all the same; every
+//! drain ends: done, given up and uncordoned, or forced by a deadline that somebody else set.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::event::Effect;
-use super::kept::{Kept, Leaving, READY_WITHIN, earlier, later};
-use super::message::Message;
-use super::state::{BUSY_REFRESH, State};
+use super::event::{Effect, Event, Signal};
+use super::health::{NEVER_READY, NOT_READY};
+use super::kept::{GOING_MAX, Kept, Leaving, earlier, later};
+use super::mail::MESSAGES_MAX;
+use super::message::{Kind, Message};
+use super::state::{BUSY_REFRESH, State, backoff};
 use super::status::{AwayPhase, Going};
 use super::view;
-use crate::fleet::{Instance, Node, Observed, Pod, tag};
-use crate::ids::InstanceId;
+use crate::fleet::{CORDONED_ANNOTATION, Instance, Node, Observed, Pod};
+use crate::ids::{InstanceId, NodeName};
 use crate::manifest::Mode;
 use crate::port::{EvictOutcome, PortError};
 
@@ -26,42 +28,93 @@ const DRAIN_LEAD: SignedDuration = SignedDuration::from_secs(60);
 const REPLACE_WITHIN: SignedDuration = SignedDuration::from_mins(10);
 /// How long a machine whose kubelet is gone is drained: nobody there stops its pods.
 const BROKEN_DRAIN: SignedDuration = SignedDuration::from_mins(10);
-/// Share of the nodes of a pool that may be broken for one of them to be replaced, in percent.
-const BROKEN_PERCENT: usize = 20;
-
-/// Fewest looks at the world in which a machine is not well before it is taken for broken.
-const LOOKS_LEAST: u32 = 10;
-
-/// Why a machine is replaced whose node is not Ready.
-const NOT_READY: &str = "not-ready";
-/// Why a machine ends that no node ever ran on.
-const NEVER_READY: &str = "never-ready";
-
-/// A machine whose node is not Ready, or has not joined.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Unwell {
-    since: Timestamp,
-    looks: u32,
-    joined: bool,
-}
-
-impl Unwell {
-    fn is_old(&self, age: SignedDuration, now: Timestamp) -> bool {
-        now >= later(self.since, age) && self.looks >= LOOKS_LEAST
-    }
-}
+/// How long a machine without a deadline is drained, as an apply drains one; then it is left as it was.
+const DRAIN_WITHIN: SignedDuration = SignedDuration::from_mins(15);
+/// The longest between two tries for a machine whose deadline is near, and how near that is.
+const HURRIED: SignedDuration = BUSY_REFRESH;
+const NEAR: SignedDuration = SignedDuration::from_mins(5);
+/// The longest between two rounds of evictions: what a budget allows changes by the minute.
+const EVICT_AGAIN: SignedDuration = SignedDuration::from_secs(30);
+/// The longest between two tries of anything else.
+const TRY_AGAIN: SignedDuration = SignedDuration::from_mins(5);
 
 /// A machine that goes.
 #[derive(Debug, Clone)]
 pub(super) struct Away {
     pub(super) leaving: Leaving,
     pub(super) phase: AwayPhase,
-    /// When it was last tried to get it into its next phase.
-    tried: Option<Timestamp>,
+    /// How often it was tried in vain to get it into its next phase, and when it is tried again.
+    tries: u32,
+    again: Timestamp,
     /// Since when its pods are asked to leave.
     draining: Option<Timestamp>,
+    /// Whether its drain was given up, so that its node is uncordoned.
+    gives_up: bool,
     /// The first look at the world that may say that it is gone.
     from: u64,
+}
+
+/// Which machines that go are looked at in a step.
+pub(super) enum Turn {
+    /// All of them: the world or the time is another.
+    All,
+    /// Those that something was heard of.
+    Of(Vec<InstanceId>),
+}
+
+impl Turn {
+    /// Returns whose turn it is after `event`. What is heard of one costs nothing for the others.
+    pub(super) fn after(event: &Event) -> Self {
+        match event {
+            Event::Cordoned { instance, .. }
+            | Event::Evicted { instance, .. }
+            | Event::Ended { instance, .. } => Self::Of(vec![instance.clone()]),
+            Event::Signal(Signal::Message(message)) => Self::Of(message.instances.clone()),
+            Event::Acknowledged { .. } | Event::Nominated { .. } | Event::Progress { .. } => {
+                Self::Of(Vec::new())
+            }
+            Event::Recalled(_)
+            | Event::Saved(_)
+            | Event::Head(_)
+            | Event::Commit { .. }
+            | Event::World(_)
+            | Event::Unplanned { .. }
+            | Event::Planned { .. }
+            | Event::Applied { .. }
+            | Event::Signal(_)
+            | Event::Timer => Self::All,
+        }
+    }
+}
+
+/// Whose a machine is.
+enum Whose {
+    /// Ours, and it runs.
+    Ours,
+    /// Not ours, or on its way out already.
+    Nobodys,
+    /// The last look does not tell.
+    Unknown,
+}
+
+/// The moment, and what of it matters to a machine that goes.
+#[derive(Clone, Copy)]
+struct Moment {
+    now: Timestamp,
+    /// Whether all that was launched in its place is there.
+    replaced: bool,
+    /// Whether the last look was whole, and begun after the last write about it.
+    looked: bool,
+}
+
+/// What came of a turn.
+enum Came {
+    /// Something, or nothing yet.
+    On,
+    /// The drain was given up.
+    GaveUp,
+    /// Nothing is left to do for it.
+    Over,
 }
 
 impl State {
@@ -69,102 +122,209 @@ impl State {
     pub(super) fn remember(&mut self, kept: &Kept) {
         let from = self.looks + 1;
         for leaving in &kept.going {
-            let known = Away::new(leaving.clone(), from);
-            self.away.entry(leaving.instance.clone()).or_insert(known);
+            self.goes(leaving.clone(), from);
         }
+    }
+
+    /// Has a machine go, from the look `from` on that may say that it is gone.
+    pub(super) fn goes(&mut self, leaving: Leaving, from: u64) {
+        let deadline = leaving.deadline;
+        if let Some(away) = self.away.get_mut(&leaving.instance) {
+            // Of two deadlines the first counts.
+            let first = [away.leaving.deadline, deadline].into_iter().flatten().min();
+            if away.leaving.deadline != first {
+                away.leaving.deadline = first;
+                self.leaving_no += 1;
+            }
+            return;
+        }
+        let again = self.now;
+        let away = Away {
+            leaving,
+            phase: AwayPhase::Noted,
+            tries: 0,
+            again,
+            draining: None,
+            gives_up: false,
+            from,
+        };
+        self.away.insert(away.leaving.instance.clone(), away);
+        self.leaving_no += 1;
+        self.going_no += 1;
+    }
+
+    fn goes_no_more(&mut self, instance: &InstanceId) {
+        if self.away.remove(instance).is_some() {
+            self.leaving_no += 1;
+            self.going_no += 1;
+        }
+        self.mail.dealt_with(instance);
     }
 
     pub(super) fn going(&self) -> BTreeSet<InstanceId> {
         self.away.keys().cloned().collect()
     }
 
+    /// Returns what is kept of the machines that go: the first of them, where there are too many. The
+    /// messages of the others stay on their queue meanwhile.
     pub(super) fn leaving(&self) -> Vec<Leaving> {
-        self.away.values().map(|away| away.leaving.clone()).collect()
+        let mut all: Vec<&Leaving> = self.away.values().map(|away| &away.leaving).collect();
+        if all.len() > GOING_MAX {
+            all.sort_by(|a, b| (a.since, &a.instance).cmp(&(b.since, &b.instance)));
+            all.truncate(GOING_MAX);
+        }
+        all.into_iter().cloned().collect()
     }
 
-    pub(super) fn was_told(&mut self, message: Message, effects: &mut Vec<Effect>) {
+    pub(super) fn was_told(&mut self, message: Message) {
         let Message { receipt, kind, instances, deadline } = message;
         self.count(&format!("messages.{kind}"), 1);
-        if !self.leader || self.head.is_none() {
+        if !self.leader || self.head.is_none() || self.mail.holds(&receipt) {
             // It comes again, to whoever leads then and knows what may be done.
             return;
         }
-        let acts = self.mode() != Mode::Observe && kind.takes_away() && !instances.is_empty();
-        if !acts {
-            effects.push(Effect::Acknowledge { receipt });
+        if self.mail.len() >= MESSAGES_MAX {
+            self.count("messages.deferred", 1);
             return;
         }
-        let (now, from) = (self.now, self.looks + 1);
-        for instance in &instances {
-            let why = kind.to_string();
-            let leaving = Leaving { instance: instance.clone(), why, since: now, deadline };
-            let away = self.away.entry(instance.clone()).or_insert(Away::new(leaving, from));
-            // Of two deadlines the first counts.
-            if let Some(deadline) = deadline {
-                let before = away.leaving.deadline.unwrap_or(Timestamp::MAX);
-                away.leaving.deadline = Some(deadline.min(before));
+        let acts = kind.takes_away() || kind.is_hint();
+        let acts = self.mode() != Mode::Observe && acts;
+        let mut open = BTreeSet::new();
+        for instance in instances.into_iter().filter(|_| acts) {
+            let (why, since) = (kind.to_string(), self.now);
+            let leaving = Leaving { instance: instance.clone(), why, since, deadline };
+            match self.whose(&instance) {
+                Whose::Nobodys => continue,
+                Whose::Ours if kind.takes_away() => self.goes(leaving, self.world_no),
+                Whose::Ours | Whose::Unknown => self.asks_for(leaving),
+            }
+            if !self.is_dealt_with(&instance) {
+                open.insert(instance);
             }
         }
-        self.messages.insert(receipt, instances.into_iter().collect());
-        self.world_due = self.world_due.min(now);
+        self.mail.wait(receipt, open);
     }
 
-    /// Takes every machine that goes as far as it can be now.
-    pub(super) fn advance_away(&mut self, effects: &mut Vec<Effect>) {
-        let Some(world) = self.world.clone().filter(|_| self.leader) else { return };
-        if self.away.is_empty() && self.messages.is_empty() {
-            return;
+    fn whose(&self, instance: &InstanceId) -> Whose {
+        if self.unseen.has_ended(instance) {
+            return Whose::Nobodys;
         }
-        let ids: Vec<InstanceId> = self.away.keys().cloned().collect();
-        let replaced = self.is_replaced(&world);
-        for id in ids {
-            let Some(away) = self.away.get_mut(&id) else { continue };
-            // Only a whole look may say that there is no such machine, or that it is not ours.
-            let looked = self.world_no >= away.from && self.world_reads.failures == 0;
-            let instance = world.instances.get(&id);
-            let ours = instance.is_some_and(|i| i.is_ours(&world.cluster.name));
-            let runs = instance.is_some_and(Instance::is_active);
-            if looked && !(ours && runs) {
-                if ours || away.phase != AwayPhase::Noted {
-                    let why = away.leaving.why.clone();
-                    self.count(&format!("terminations.{why}"), 1);
+        let whole = self.world.as_ref().filter(|_| self.world_reads.failures == 0);
+        match whole.and_then(|world| Some((world, world.instances.get(instance)?))) {
+            Some((world, found)) if found.is_active() && found.is_ours(&world.cluster.name) => {
+                Whose::Ours
+            }
+            Some(_) => Whose::Nobodys,
+            None => Whose::Unknown,
+        }
+    }
+
+    /// Has the next look tell whose a machine is. Many are told by one look.
+    fn asks_for(&mut self, leaving: Leaving) {
+        self.mail.strange(leaving, self.looks + 1);
+        let soonest = later(self.looked_at, BUSY_REFRESH).max(self.now);
+        self.world_due = self.world_due.min(soonest);
+    }
+
+    /// Has those machines go of which a whole look now tells that they are ours.
+    pub(super) fn meet_strangers(&mut self) {
+        for leaving in self.mail.told_by(self.world_no) {
+            match self.whose(&leaving.instance) {
+                Whose::Ours if leaving.why != Kind::StateChange.as_str() => {
+                    self.goes(leaving, self.world_no);
                 }
-                self.away.remove(&id);
-                continue;
-            }
-            if ours && runs {
-                away.act(&world, (self.now, replaced, looked), effects);
+                // What still runs after it was said to end was not to end, or runs again.
+                Whose::Ours | Whose::Nobodys | Whose::Unknown => {
+                    self.mail.dealt_with(&leaving.instance);
+                }
             }
         }
-        self.acknowledge(effects);
     }
 
-    /// Takes messages off the queue whose machines are cordoned, or are none of ours.
-    fn acknowledge(&mut self, effects: &mut Vec<Effect>) {
-        let open: BTreeSet<InstanceId> = self
-            .away
-            .values()
-            .filter(|away| away.phase == AwayPhase::Noted)
-            .map(|away| away.leaving.instance.clone())
-            .collect();
-        // What is known of them must outlive this process first.
-        if !self.is_saved() {
+    /// Returns whether the messages of a machine may be taken off: it is cordoned, and the record has it.
+    fn is_dealt_with(&self, instance: &InstanceId) -> bool {
+        let recorded = self.recorded.contains(instance);
+        let away = self.away.get(instance);
+        recorded && away.is_some_and(|away| away.phase != AwayPhase::Noted)
+    }
+
+    fn settle(&mut self, instance: &InstanceId) {
+        if self.is_dealt_with(instance) {
+            self.mail.dealt_with(instance);
+        }
+    }
+
+    /// Notes which machines the record has.
+    pub(super) fn has_recorded(&mut self) {
+        let saved = self.saved.iter().flat_map(|saved| &saved.going);
+        self.recorded = saved.map(|leaving| leaving.instance.clone()).collect();
+        for instance in self.recorded.clone() {
+            self.settle(&instance);
+        }
+    }
+
+    /// Takes the machines whose turn it is as far as they can be now.
+    pub(super) fn advance_away(&mut self, turn: Turn, effects: &mut Vec<Effect>) {
+        let Some(world) = self.world.clone().filter(|_| self.leader) else { return };
+        match turn {
+            Turn::All if self.away.is_empty() => {}
+            Turn::All => {
+                let replaced = self.is_replaced(&world);
+                let sight = Sight::of(&world);
+                for id in self.going() {
+                    let pods = |node: &NodeName| sight.pods.get(node).cloned().unwrap_or_default();
+                    let node = sight.nodes.get(&id).copied();
+                    self.advance_one((&id, replaced), &world, (node, pods), effects);
+                }
+            }
+            Turn::Of(ids) => {
+                for id in
+                    ids.into_iter().filter(|id| self.away.contains_key(id)).collect::<Vec<_>>()
+                {
+                    let pods = |node: &NodeName| view::movable(&world, node);
+                    self.advance_one((&id, false), &world, (world.node_of(&id), pods), effects);
+                }
+            }
+        }
+        self.mail.acknowledge(effects);
+    }
+
+    fn advance_one<'w>(
+        &mut self,
+        (id, replaced): (&InstanceId, bool),
+        world: &'w Observed,
+        (node, pods): (Option<&Node>, impl Fn(&NodeName) -> Vec<&'w Pod>),
+        effects: &mut Vec<Effect>,
+    ) {
+        let Some(away) = self.away.get_mut(id) else { return };
+        // Only a whole look may say that there is no such machine, or that it is not ours.
+        let looked = self.world_no >= away.from && self.world_reads.failures == 0;
+        let instance = world.instances.get(id);
+        let ours = instance.is_some_and(|i| i.is_ours(&world.cluster.name));
+        let runs = instance.is_some_and(Instance::is_active);
+        if looked && !(ours && runs) {
+            if ours || away.phase != AwayPhase::Noted {
+                let why = away.leaving.why.clone();
+                self.count(&format!("terminations.{why}"), 1);
+            }
+            self.goes_no_more(id);
             return;
         }
-        self.messages.retain(|receipt, instances| {
-            let dealt_with = instances.is_disjoint(&open);
-            if dealt_with {
-                effects.push(Effect::Acknowledge { receipt: receipt.clone() });
-            }
-            !dealt_with
-        });
+        if !(ours && runs) {
+            return;
+        }
+        let moment = Moment { now: self.now, replaced, looked };
+        match away.act(node, pods, moment, effects) {
+            Came::On => self.settle(id),
+            Came::GaveUp => self.count("drains.given_up", 1),
+            Came::Over => self.goes_no_more(id),
+        }
     }
 
     /// Returns whether a plan that counts without the machines that go needs nothing more, and all
     /// that was launched for it is there.
     fn is_replaced(&self, world: &Observed) -> bool {
-        let planned = self.settled.as_ref().is_some_and(|known| *known == self.going());
-        if !planned || self.lanes.values().any(|lane| lane.launching) {
+        if self.covered != Some(self.going_no) || self.lanes.values().any(|lane| lane.launching) {
             return false;
         }
         let ready: BTreeSet<&InstanceId> = world
@@ -185,11 +345,17 @@ impl State {
     pub(super) fn was_cordoned(&mut self, instance: &InstanceId, end: &Result<(), PortError>) {
         if end.is_err() {
             self.count("errors.kubernetes", 1);
-        } else if let Some(away) = self.away.get_mut(instance) {
-            away.next(AwayPhase::Replacing);
-            // Whatever came before the cordon is seen by a look that was begun after it.
-            away.from = self.looks + 1;
+            return;
         }
+        let Some(away) = self.away.get_mut(instance) else { return };
+        if away.gives_up {
+            self.goes_no_more(instance);
+            return;
+        }
+        away.next(AwayPhase::Replacing, self.now);
+        // Whatever came before the cordon is seen by a look that was begun after it.
+        away.from = self.looks + 1;
+        self.world_due = self.world_due.min(later(self.looked_at, BUSY_REFRESH).max(self.now));
     }
 
     pub(super) fn were_evicted(&mut self, ends: &[Result<EvictOutcome, PortError>]) {
@@ -211,89 +377,18 @@ impl State {
         }
         self.unseen.end(instance, self.now);
         if let Some(away) = self.away.get_mut(instance) {
-            away.next(AwayPhase::Ending);
+            away.next(AwayPhase::Ending, self.now);
         }
     }
 
     pub(super) fn was_acknowledged(&mut self, end: &Result<(), PortError>) {
+        self.mail.was_acknowledged();
         if end.is_ok() {
             self.count("messages.acknowledged", 1);
         } else {
             // It comes again by itself, and is dealt with at once then.
             self.count("errors.queue", 1);
         }
-    }
-
-    /// Notes which machines are not Ready, and has those go that are not for too long.
-    ///
-    /// Ages are counted from when this loop first saw them so, and in looks as well: clocks of EC2 and
-    /// of this machine may be hours apart, and either may jump.
-    pub(super) fn watch_health(&mut self, world: &Observed) {
-        let now = self.now;
-        let nodes = world.nodes.values().filter_map(|node| Some((node.instance.as_ref()?, node)));
-        let nodes: BTreeMap<&InstanceId, &Node> = nodes.collect();
-        let ours = |i: &&Instance| i.is_active() && i.is_ours(&world.cluster.name);
-        let mut unwell: BTreeMap<InstanceId, Unwell> = BTreeMap::new();
-        let mut sizes: BTreeMap<&str, (usize, usize)> = BTreeMap::new();
-        let repair_after = self.head.as_ref().and_then(|head| head.controller.repair_after);
-        let counts_after = repair_after.map_or(READY_WITHIN, |after| after.min(READY_WITHIN));
-        self.joined.retain(|id| world.instances.contains_key(id));
-        self.joined.extend(nodes.keys().map(|id| (*id).clone()));
-        for instance in world.instances.values().filter(ours) {
-            let node = nodes.get(&instance.id);
-            let pool = instance.tags.get(tag::POOL).map_or("", String::as_str);
-            let size = sizes.entry(pool).or_default();
-            size.0 += 1;
-            if node.is_some_and(|node| node.ready) {
-                continue;
-            }
-            // One whose node was deleted is broken at most, like all that many things break at once.
-            let joined = self.joined.contains(&instance.id);
-            let before = self.unwell.get(&instance.id).filter(|before| before.joined == joined);
-            let since = before.map_or(now, |before| before.since.min(now));
-            let looks = before.map_or(0, |before| before.looks).saturating_add(1);
-            let found = Unwell { since, looks, joined };
-            size.1 += usize::from(joined && found.is_old(counts_after, now));
-            unwell.insert(instance.id.clone(), found);
-        }
-        self.unwell = unwell;
-        if !self.acts_on_health() {
-            return;
-        }
-        for (id, found) in self.unwell.clone() {
-            let pool = world.instances.get(&id).and_then(|i| i.tags.get(tag::POOL));
-            let (all, bad) = pool.and_then(|p| sizes.get(p.as_str())).copied().unwrap_or((1, 1));
-            // Many at once are broken by something that a new machine does not mend.
-            let few = bad <= (all * BROKEN_PERCENT).div_ceil(100);
-            if !found.joined && found.is_old(READY_WITHIN, now) {
-                self.has_to_go(id, NEVER_READY);
-            } else if found.joined
-                && few
-                && repair_after.is_some_and(|after| found.is_old(after, now))
-            {
-                self.has_to_go(id, NOT_READY);
-            }
-        }
-    }
-
-    fn acts_on_health(&self) -> bool {
-        let suspended = self.kept.as_ref().is_none_or(|kept| kept.suspended.is_some());
-        self.leader && self.mode() != Mode::Observe && !suspended
-    }
-
-    fn has_to_go(&mut self, instance: InstanceId, why: &str) {
-        let busy = self.lanes.values().any(|lane| work_on(&lane.plan).any(|id| id == instance));
-        if busy {
-            return;
-        }
-        let leaving = Leaving {
-            instance: instance.clone(),
-            why: why.to_owned(),
-            since: self.now,
-            deadline: None,
-        };
-        let from = self.looks;
-        self.away.entry(instance).or_insert(Away::new(leaving, from));
     }
 
     /// Returns the machines that go, for the snapshot.
@@ -316,100 +411,150 @@ impl State {
     }
 }
 
-/// Returns the machines that a plan which is carried out removes.
-fn work_on(plan: &crate::plan::Plan) -> impl Iterator<Item = InstanceId> {
-    super::work::retired(plan).filter_map(super::work::instance)
+/// A world, by what is asked of it for each machine that goes.
+struct Sight<'w> {
+    nodes: BTreeMap<&'w InstanceId, &'w Node>,
+    pods: BTreeMap<&'w NodeName, Vec<&'w Pod>>,
+}
+
+impl<'w> Sight<'w> {
+    fn of(world: &'w Observed) -> Self {
+        let nodes = world.nodes.values().filter_map(|node| Some((node.instance.as_ref()?, node)));
+        let mut pods: BTreeMap<&NodeName, Vec<&Pod>> = BTreeMap::new();
+        for pod in world.pods.iter().filter(|pod| pod.has_to_leave()) {
+            if let Some(node) = &pod.node {
+                pods.entry(node).or_default().push(pod);
+            }
+        }
+        Self { nodes: nodes.collect(), pods }
+    }
 }
 
 impl Away {
-    fn new(leaving: Leaving, from: u64) -> Self {
-        Self { leaving, phase: AwayPhase::Noted, tried: None, draining: None, from }
-    }
-
-    fn next(&mut self, phase: AwayPhase) {
-        self.phase = self.phase.max(phase);
-        self.tried = None;
-    }
-
-    /// Returns whether it is time to try again.
-    fn tries(&mut self, now: Timestamp) -> bool {
-        let due = self.tried.is_none_or(|at| now >= later(at, BUSY_REFRESH));
-        if due {
-            self.tried = Some(now);
+    fn next(&mut self, phase: AwayPhase, now: Timestamp) {
+        if phase > self.phase {
+            self.phase = phase;
+            (self.tries, self.again) = (0, now);
         }
-        due
+    }
+
+    /// Returns whether it is time to try, again or for the first time: after 2 s, then after twice as
+    /// long each time, at most `most`.
+    fn tries(&mut self, now: Timestamp, most: SignedDuration) -> bool {
+        if now < self.again {
+            return false;
+        }
+        let near = |at: Timestamp| at > self.leaving.since && now >= earlier(at, NEAR);
+        let most = if self.leaving.deadline.is_some_and(near) { HURRIED } else { most };
+        self.tries = self.tries.saturating_add(1);
+        self.again = later(now, backoff(self.tries).min(most));
+        true
+    }
+
+    /// Has it tried at once what was to be tried later: the clock was set back.
+    pub(super) fn hurry(&mut self, now: Timestamp) {
+        self.again = self.again.min(now);
     }
 
     fn is_broken(&self) -> bool {
         self.leaving.why == NOT_READY || self.leaving.why == NEVER_READY
     }
 
-    fn act(
+    /// Returns when the machine is ended with whatever is on it: at a deadline that lay ahead when it was
+    /// told. One that had passed by then is of a message that came late, and says nothing of now.
+    fn forced_at(&self) -> Option<Timestamp> {
+        self.leaving.deadline.filter(|deadline| *deadline > self.leaving.since)
+    }
+
+    fn cordon(&mut self, node: &Node, unschedulable: bool, effects: &mut Vec<Effect>) {
+        effects.push(Effect::Cordon {
+            instance: self.leaving.instance.clone(),
+            node: node.name.clone(),
+            uid: node.uid.clone(),
+            unschedulable,
+        });
+    }
+
+    fn act<'w>(
         &mut self,
-        world: &Observed,
-        (now, replaced, looked): (Timestamp, bool, bool),
+        node: Option<&Node>,
+        pods: impl Fn(&NodeName) -> Vec<&'w Pod>,
+        moment: Moment,
         effects: &mut Vec<Effect>,
-    ) {
-        let id = self.leaving.instance.clone();
-        let node = world.node_of(&id);
+    ) -> Came {
+        let Moment { now, replaced, looked } = moment;
+        if self.gives_up {
+            let ours = |node: &&Node| node.annotations.contains_key(CORDONED_ANNOTATION);
+            let Some(node) = node.filter(|node| node.unschedulable).filter(ours) else {
+                return if looked { Came::Over } else { Came::On };
+            };
+            if looked && self.tries(now, TRY_AGAIN) {
+                self.cordon(node, false, effects);
+            }
+            return Came::On;
+        }
         // One that joined only now is cordoned, too; whoever else has cordoned it had a reason.
         if let Some(node) = node.filter(|node| !node.unschedulable)
             && self.phase != AwayPhase::Ending
         {
-            if looked && self.tries(now) {
-                effects.push(Effect::Cordon {
-                    instance: id,
-                    node: node.name.clone(),
-                    uid: node.uid.clone(),
-                    unschedulable: true,
-                });
+            if looked && self.tries(now, TRY_AGAIN) {
+                self.cordon(node, true, effects);
             }
-            return;
+            return Came::On;
         }
         match self.phase {
-            AwayPhase::Noted => self.next(AwayPhase::Replacing),
+            // That no node is shown says nothing where not all could be read.
+            AwayPhase::Noted if !looked => {}
+            AwayPhase::Noted => self.next(AwayPhase::Replacing, now),
             AwayPhase::Replacing => {
                 let Leaving { since, deadline, .. } = &self.leaving;
                 let latest = later(*since, REPLACE_WITHIN);
                 let latest = deadline.map_or(latest, |at| earlier(at, DRAIN_LEAD).min(latest));
                 if replaced || now >= latest {
-                    self.next(AwayPhase::Draining);
+                    self.next(AwayPhase::Draining, now);
                     self.draining = Some(now);
                 }
             }
-            AwayPhase::Draining => self.drain(world, (now, looked), effects),
+            AwayPhase::Draining => {
+                let pods = node.map(|node| pods(&node.name)).unwrap_or_default();
+                return self.drain(&pods, moment, effects);
+            }
             // Until it is seen to be gone it is told again.
             AwayPhase::Ending => self.end(now, effects),
         }
+        Came::On
     }
 
     /// Has pods leave, and the machine end once none is left that a fresh look shows.
-    fn drain(
-        &mut self,
-        world: &Observed,
-        (now, looked): (Timestamp, bool),
-        effects: &mut Vec<Effect>,
-    ) {
-        let node = world.node_of(&self.leaving.instance);
-        let left: Vec<&Pod> =
-            node.into_iter().flat_map(|node| view::movable(world, &node.name)).collect();
-        let over = later(self.draining.unwrap_or(now), BROKEN_DRAIN);
-        if left.is_empty() || (self.is_broken() && now >= over) {
+    fn drain(&mut self, left: &[&Pod], moment: Moment, effects: &mut Vec<Effect>) -> Came {
+        let Moment { now, looked, .. } = moment;
+        let begun = self.draining.unwrap_or(now);
+        let forced = match self.forced_at() {
+            Some(deadline) => now >= deadline,
+            None => self.is_broken() && now >= later(begun, BROKEN_DRAIN),
+        };
+        if left.is_empty() || forced {
             if looked {
                 self.end(now, effects);
             }
-            return;
+            return Came::On;
+        }
+        if self.forced_at().is_none() && now >= later(begun, DRAIN_WITHIN) {
+            self.gives_up = true;
+            (self.tries, self.again) = (0, now);
+            return Came::GaveUp;
         }
         let pods: Vec<Pod> =
             left.iter().filter(|pod| !pod.terminating).map(|pod| (*pod).clone()).collect();
-        if !pods.is_empty() && self.tries(now) {
+        if !pods.is_empty() && self.tries(now, EVICT_AGAIN) {
             effects.push(Effect::Evict { instance: self.leaving.instance.clone(), pods });
         }
+        Came::On
     }
 
     /// Has the machine end.
     fn end(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
-        if self.tries(now) {
+        if self.tries(now, TRY_AGAIN) {
             effects.push(Effect::End { instance: self.leaving.instance.clone() });
         }
     }

@@ -29,6 +29,8 @@ pub struct Head {
     pub rests: BTreeMap<PoolName, SignedDuration>,
     /// Errors among the problems of what was read.
     pub problems: u32,
+    /// Whether it declares neither a workload nor a pool: rather a render that failed than a wish.
+    pub is_empty: bool,
 }
 
 /// What a plan is limited to.

@@ -10,14 +10,21 @@ use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use super::status::{Breaker, Suspension};
-use crate::fleet::{Exclusion, Instance, Observed, tag};
+use crate::fleet::{Exclusion, Instance, InstanceState, Observed, tag};
 use crate::ids::{Digest, InstanceId, PoolName};
 use crate::manifest::Rate;
+use crate::plan::{Plan, canonical};
 
 /// Most launches and most removals that are remembered; the newest are.
 pub(super) const MOVES_MAX: usize = 400;
+/// Most machines that go which are remembered.
+pub(super) const GOING_MAX: usize = 400;
 /// Most approvals and most confirmations that are remembered.
 const APPROVALS_MAX: usize = 20;
+/// Most approvals of which the rows are remembered, and most rows of one: a larger plan is approved as it
+/// is or not at all.
+const APPROVED_ROWS_OF: usize = 3;
+const APPROVED_ROWS_MAX: usize = 500;
 /// Most offerings that are remembered as sold out.
 const SOLD_OUT_MAX: usize = 100;
 /// How long launches and removals are remembered: as long as any budget looks back.
@@ -103,6 +110,9 @@ pub struct Launched {
     pub ready_at: Option<Timestamp>,
     /// Whether a pod that is no daemon was ever seen on it.
     pub helped: bool,
+    /// Whether it was known before a node of it could have joined: else nobody can say that none did.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub from_start: bool,
 }
 
 impl Launched {
@@ -118,8 +128,11 @@ impl Launched {
 pub struct Removed {
     /// The machine.
     pub instance: InstanceId,
-    /// When.
+    /// When; where it is open yet, when it was decided.
     pub at: Timestamp,
+    /// Whether a plan is about to remove it, and it is not told to end yet.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub open: bool,
 }
 
 /// A digest that was approved.
@@ -131,6 +144,10 @@ pub struct Approved {
     pub by: String,
     /// When.
     pub at: Timestamp,
+    /// What each change of it decides, as a digest: a plan that makes some of these changes, and no other,
+    /// is approved as well.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub rows: BTreeSet<String>,
 }
 
 /// A pool that launches nothing for a while.
@@ -185,6 +202,7 @@ impl Kept {
                     at: instance.launched_at.min(now),
                     ready_at: None,
                     helped: false,
+                    from_start: instance.state == InstanceState::Pending,
                 });
             }
         }
@@ -216,6 +234,8 @@ impl Kept {
         newest(&mut self.launched, MOVES_MAX);
         newest(&mut self.removed, MOVES_MAX);
         newest(&mut self.approved, APPROVALS_MAX);
+        let bare = self.approved.len().saturating_sub(APPROVED_ROWS_OF);
+        self.approved.iter_mut().take(bare).for_each(|approval| approval.rows.clear());
         while self.confirmed.len() > APPROVALS_MAX {
             self.confirmed.pop_first();
         }
@@ -234,6 +254,51 @@ impl Kept {
         self.sold_out.retain(|entry| {
             now < later(entry.exclusion.until, SignedDuration::from_secs(entry.seconds))
         });
+    }
+
+    /// Notes what a plan decides whose digest is approved, so that a part of it is approved as well.
+    pub(super) fn note_approved(&mut self, plan: &Plan) {
+        let digest = &plan.capacity.digest;
+        let newest = self.approved.iter_mut().rev().take(APPROVED_ROWS_OF);
+        for approval in newest.filter(|a| a.digest == *digest && a.rows.is_empty()) {
+            approval.rows = rows_of(plan).collect();
+            if approval.rows.len() > APPROVED_ROWS_MAX {
+                approval.rows.clear();
+            }
+        }
+    }
+
+    /// Counts machines as removed which a plan is about to remove: what is counted late is not counted by a
+    /// process that dies in between.
+    pub(super) fn reserve(&mut self, machines: &BTreeSet<InstanceId>, now: Timestamp) {
+        self.removed.retain(|removal| !machines.contains(&removal.instance));
+        let new = machines.iter().cloned();
+        self.removed.extend(new.map(|instance| Removed { instance, at: now, open: true }));
+    }
+
+    /// Notes that machines were told to end.
+    pub(super) fn remove(&mut self, machines: &BTreeSet<InstanceId>, now: Timestamp) {
+        self.reserve(machines, now);
+        let told = |removal: &&mut Removed| machines.contains(&removal.instance);
+        self.removed.iter_mut().filter(told).for_each(|removal| removal.open = false);
+    }
+
+    /// Counts from now on what an earlier life was about to remove: whether and when it did, it did not say.
+    pub(super) fn take_over(&mut self, now: Timestamp) {
+        for removal in self.removed.iter_mut().filter(|removal| removal.open) {
+            (removal.at, removal.open) = (now, false);
+        }
+    }
+
+    /// Takes back what was counted of machines that were not told to end.
+    pub(super) fn release(&mut self, machines: &BTreeSet<InstanceId>) {
+        self.removed.retain(|removal| !machines.contains(&removal.instance));
+    }
+
+    /// Returns whether machines are counted as removed, or as many of them as are remembered.
+    pub(super) fn has_reserved(&self, machines: &BTreeSet<InstanceId>) -> bool {
+        let counted = self.removed.iter().filter(|removal| machines.contains(&removal.instance));
+        counted.count() >= machines.len().min(MOVES_MAX)
     }
 
     /// Returns when the next machine may be launched (or removed) where `most` may be within a time,
@@ -329,6 +394,17 @@ impl Kept {
         self.breakers.push(Breaker { name: name.to_owned(), since: now, why, removes });
         true
     }
+}
+
+/// Returns what each change of a plan decides, as a short digest.
+pub(super) fn rows_of(plan: &Plan) -> impl Iterator<Item = String> {
+    let changes: BTreeSet<_> =
+        plan.capacity.waves.iter().flat_map(|wave| &wave.addresses).collect();
+    let rows = plan.resource_changes.iter().filter(move |row| changes.contains(&row.address));
+    rows.map(|row| {
+        let digest = canonical::sha256(&(&row.address, &row.change)).unwrap_or_default();
+        digest.trim_start_matches("sha256:").chars().take(20).collect()
+    })
 }
 
 fn quarantine_of(times: u32) -> SignedDuration {
@@ -430,6 +506,7 @@ mod tests {
             at: at(n),
             ready_at: ready.map(at),
             helped,
+            from_start: false,
         };
         let held = |launches: &[Launched], now| {
             let mut kept = Kept { launched: launches.to_vec(), ..Kept::default() };
@@ -453,17 +530,37 @@ mod tests {
     }
 
     #[test]
+    fn what_is_about_to_go_counts_before_it_goes_and_no_longer_where_it_stays() {
+        let ids = |names: &[&str]| names.iter().copied().map(InstanceId::from).collect();
+        let mut kept = Kept::default();
+        kept.reserve(&ids(&["i-1", "i-2", "i-3"]), at(0));
+        assert!(kept.has_reserved(&ids(&["i-1", "i-3"])) && !kept.has_reserved(&ids(&["i-4"])));
+        kept.remove(&ids(&["i-1"]), at(100));
+        kept.release(&ids(&["i-2"]));
+        let counted = |kept: &Kept| {
+            let all = kept.removed.iter().map(|r| (r.instance.to_string(), r.at, r.open));
+            all.collect::<Vec<_>>()
+        };
+        let (one, three) = ("i-1".to_owned(), "i-3".to_owned());
+        assert_eq!(counted(&kept), [(three.clone(), at(0), true), (one.clone(), at(100), false)]);
+        // A process that died may have removed it at any moment until now.
+        kept.take_over(at(900));
+        assert_eq!(counted(&kept), [(three, at(900), false), (one, at(100), false)]);
+    }
+
+    #[test]
     fn what_is_kept_is_bounded_and_reads_back() {
         let mut kept = Kept::default();
         for n in 0..1_000 {
             let instance = InstanceId::from(format!("i-{n}"));
-            kept.removed.push(Removed { instance: instance.clone(), at: at(n) });
+            kept.removed.push(Removed { instance: instance.clone(), at: at(n), open: false });
             kept.launched.push(Launched {
                 instance,
                 pool: "web".into(),
                 at: at(n),
                 ready_at: None,
                 helped: true,
+                from_start: false,
             });
         }
         kept.forget(at(1_000));

@@ -1,19 +1,22 @@
 //! What comes back from a plan that is carried out.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 
-use super::event::{Ticket, sold_out};
-use super::kept::{Launched, Removed};
-use super::state::State;
+use super::event::{Effect, Ticket, sold_out};
+use super::kept::{Launched, later};
+use super::state::{Lane, Retry, State};
 use super::status::Status;
-use super::work;
+use super::{allow, work};
 use crate::apply::{Event, Outcome, Receipt, Step, Verdict};
-use crate::ids::{Address, InstanceId};
+use crate::ids::{Address, InstanceId, PoolName};
 use crate::plan::Plan;
 use crate::plan::wire::{Reason, WaveStep};
+
+/// How long after its next try would have been a failure counts no more.
+const FORGOTTEN: SignedDuration = SignedDuration::from_hours(1);
 
 impl State {
     /// Notes what happened in an apply: what it did is done, whether or not it is seen yet.
@@ -41,8 +44,9 @@ impl State {
             }
             Step::Terminating { instance_id } => {
                 self.unseen.end(instance_id, now);
+                lane.ended.insert(instance_id.clone());
                 if let Some(kept) = &mut self.kept {
-                    kept.removed.push(Removed { instance: instance_id.clone(), at: now });
+                    kept.remove(&[instance_id.clone()].into(), now);
                     kept.confirmed.remove(instance_id);
                 }
                 let why = event.address.as_ref().map_or("unknown", |at| reason(&plan, at));
@@ -74,7 +78,14 @@ impl State {
         let pool = row.and_then(|row| row.change.after.as_ref()?.pool.clone());
         let (Some(kept), Some(pool)) = (&mut self.kept, pool) else { return };
         let instance = instance.clone();
-        kept.launched.push(Launched { instance, pool, at: now, ready_at: None, helped: false });
+        kept.launched.push(Launched {
+            instance,
+            pool,
+            at: now,
+            ready_at: None,
+            helped: false,
+            from_start: true,
+        });
     }
 
     pub(super) fn was_applied(&mut self, ticket: Ticket, end: Result<Box<Receipt>, String>) {
@@ -84,7 +95,8 @@ impl State {
         let took = now.duration_since(lane.past.started_at).as_millis();
         self.count("apply_millis", u64::try_from(took).unwrap_or(0));
         lane.past.ended_at = now;
-        let worked = match end {
+        let failed = failed_pools(&lane.plan, end.as_deref().ok());
+        match end {
             Ok(receipt) => {
                 let name = match receipt.verdict {
                     Verdict::Applied => "reconciles.applied",
@@ -94,25 +106,101 @@ impl State {
                 self.count(name, 1);
                 self.count_outcomes(&receipt);
                 lane.past.outcomes = outcomes(&receipt);
-                let worked = receipt.verdict != Verdict::Partly;
+                self.release(&lane, Some(&receipt));
                 lane.past.receipt = Some(*receipt);
-                worked
             }
             Err(why) => {
                 self.count("reconciles.refused", 1);
                 lane.past.refused = Some(why);
-                false
+                self.release(&lane, None);
             }
-        };
-        let retry = if lane.removes { &mut self.removes } else { &mut self.launches };
-        if worked {
-            retry.worked(now);
-        } else {
-            retry.failed(now);
         }
-        self.replan_at = retry.at;
+        let failed = self.backs_off(&lane.plan, &failed);
+        self.replan_at = failed.unwrap_or(now);
         self.history.insert(0, Arc::new(lane.past));
         self.history.truncate(Status::PAST_MAX);
+    }
+
+    /// Has pools be left alone for a while that something failed of, and only those; returns the first moment
+    /// at which one is tried again.
+    fn backs_off(&mut self, plan: &Plan, failed: &Failed) -> Option<Timestamp> {
+        let now = self.now;
+        let touched: BTreeSet<PoolName> =
+            work::launched(plan).chain(work::retired(plan)).map(allow::pool).collect();
+        let mut first = None;
+        for (retries, failed) in
+            [(&mut self.launches, &failed.launches), (&mut self.removes, &failed.removes)]
+        {
+            // What failed long ago says nothing of the next failure.
+            retries.retain(|_, retry| now < later(retry.at, FORGOTTEN));
+            for pool in &touched {
+                if failed.contains(pool) {
+                    let retry = retries.entry(pool.clone()).or_insert(Retry::new(now));
+                    retry.failed(now);
+                    first = first.into_iter().chain([retry.at]).min();
+                } else {
+                    retries.remove(pool);
+                }
+            }
+        }
+        first
+    }
+
+    /// Takes back what was counted of machines that are left as they were.
+    pub(super) fn release(&mut self, lane: &Lane, receipt: Option<&Receipt>) {
+        let is_left = |instance: &&InstanceId| {
+            let of = |change: &&crate::apply::ChangeOutcome| {
+                change.step == WaveStep::Retire && change.instance_id.as_ref() == Some(*instance)
+            };
+            let outcome = receipt.and_then(|receipt| receipt.outcomes.iter().find(of));
+            // A call that failed may have been heard all the same.
+            !lane.ended.contains(*instance)
+                && outcome.is_none_or(|change| match change.outcome {
+                    Outcome::Dropped { .. } | Outcome::Skipped { .. } | Outcome::GivenUp { .. } => {
+                        true
+                    }
+                    Outcome::Done | Outcome::AlreadyDone | Outcome::Failed { .. } => false,
+                })
+        };
+        let (left, gone): (BTreeSet<&InstanceId>, BTreeSet<&InstanceId>) =
+            lane.goes.iter().partition(is_left);
+        let all = |ids: BTreeSet<&InstanceId>| ids.into_iter().cloned().collect::<BTreeSet<_>>();
+        let now = self.now;
+        if let Some(kept) = &mut self.kept {
+            kept.release(&all(left));
+            // Of some the answer was lost: that they were told is known only now.
+            kept.remove(
+                &all(gone.into_iter().filter(|id| !lane.ended.contains(*id)).collect()),
+                now,
+            );
+        }
+    }
+
+    /// Begins what waited until its removals were kept, where they are now.
+    pub(super) fn begin_kept(&mut self, effects: &mut Vec<Effect>) {
+        let unread = self.world_reads.failures > 0;
+        if unread && self.lanes.values().any(|lane| lane.begins.is_some()) {
+            // What cannot be read now is no ground to remove anything.
+            self.drop_waiting();
+            self.replan_at = self.now;
+            return;
+        }
+        let Some(saved) = &self.saved else { return };
+        for lane in self.lanes.values_mut() {
+            if lane.begins.is_some() && saved.has_reserved(&lane.goes) {
+                effects.extend(lane.begins.take().map(|effect| *effect));
+            }
+        }
+    }
+
+    /// Gives up what waits until its removals are kept: nothing of it was begun.
+    pub(super) fn drop_waiting(&mut self) {
+        let waits = |_: &Ticket, lane: &mut Lane| lane.begins.is_some();
+        let dropped: Vec<Lane> = self.lanes.extract_if(.., waits).map(|(_, lane)| lane).collect();
+        for lane in dropped {
+            self.release(&lane, None);
+            self.count("reconciles.refused", 1);
+        }
     }
 
     fn count_outcomes(&mut self, receipt: &Receipt) {
@@ -134,6 +222,37 @@ impl State {
         };
         self.lanes.values().map(one).collect()
     }
+}
+
+/// Pools of which something failed.
+#[derive(Default)]
+struct Failed {
+    launches: BTreeSet<PoolName>,
+    removes: BTreeSet<PoolName>,
+}
+
+/// Returns the pools of which something failed; all of a plan that was refused.
+fn failed_pools(plan: &Plan, receipt: Option<&Receipt>) -> Failed {
+    let Some(receipt) = receipt else {
+        let removes: BTreeSet<PoolName> = work::retired(plan).map(allow::pool).collect();
+        let launches = work::launched(plan).map(allow::pool);
+        let launches = if removes.is_empty() { launches.collect() } else { BTreeSet::new() };
+        return Failed { launches, removes };
+    };
+    let mut failed = Failed::default();
+    if receipt.verdict != Verdict::Partly {
+        return failed;
+    }
+    let rows: BTreeMap<&Address, PoolName> =
+        plan.resource_changes.iter().map(|row| (&row.address, allow::pool(row))).collect();
+    for change in receipt.outcomes.iter().filter(|change| !change.outcome.is_settled()) {
+        let Some(pool) = rows.get(&change.address).cloned() else { continue };
+        match change.step {
+            WaveStep::Launch => failed.launches.insert(pool),
+            WaveStep::Retire => failed.removes.insert(pool),
+        };
+    }
+    failed
 }
 
 fn outcomes(receipt: &Receipt) -> BTreeMap<String, u32> {

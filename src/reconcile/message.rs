@@ -69,9 +69,16 @@ impl Kind {
     #[must_use]
     pub fn takes_away(&self) -> bool {
         match self {
-            Self::SpotInterruption | Self::Health | Self::StateChange | Self::Reservation => true,
-            Self::Rebalance | Self::StateNote | Self::Other { .. } => false,
+            Self::SpotInterruption | Self::Health | Self::Reservation => true,
+            Self::StateChange | Self::Rebalance | Self::StateNote | Self::Other { .. } => false,
         }
+    }
+
+    /// Returns whether it is a reason to look at the machines: what EC2 says of their state now counts, as a
+    /// message may come late, twice, or after a later one.
+    #[must_use]
+    pub fn is_hint(&self) -> bool {
+        *self == Self::StateChange
     }
 }
 

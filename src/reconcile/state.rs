@@ -5,16 +5,18 @@ use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::away::{Away, Unwell};
+use super::away::{Away, Turn};
 use super::event::{Effect, Event, Head, Limits, Signal, Ticket};
 use super::face;
+use super::health::Unwell;
 use super::kept::{Approved, Kept, later};
+use super::mail::Mail;
 use super::request::Request;
 use super::status::{HeldBy, Past, SourceState, Suspension, WorldNow};
 use super::steer::Steering;
 use super::view::Unseen;
 use crate::fleet::{ClusterIdentity, Observed};
-use crate::ids::{Address, InstanceId};
+use crate::ids::{Address, InstanceId, PoolName};
 use crate::manifest::Mode;
 use crate::plan::Plan;
 use crate::port::PortError;
@@ -48,6 +50,9 @@ pub(super) struct Planning {
     pub(super) limits: Limits,
     pub(super) round: u32,
     pub(super) going: BTreeSet<InstanceId>,
+    /// Which of all states of the machines that go this was, and how many had been told to end.
+    pub(super) going_no: u64,
+    pub(super) ended_no: u64,
     /// What has to be read anew before a plan made meanwhile counts.
     pub(super) need: u64,
 }
@@ -61,6 +66,18 @@ pub(super) struct Lane {
     pub(super) removes: bool,
     /// Whether launches may still be asked for: what they are is not known before.
     pub(super) launching: bool,
+    /// Machines that it removes, and those of them that were told to end.
+    pub(super) goes: BTreeSet<InstanceId>,
+    pub(super) ended: BTreeSet<InstanceId>,
+    /// By what it is begun once its removals are kept.
+    pub(super) begins: Option<Box<Effect>>,
+}
+
+impl Lane {
+    /// Returns whether it removes a machine.
+    pub(super) fn removes_machine(&self, instance: &InstanceId) -> bool {
+        self.goes.contains(instance)
+    }
 }
 
 /// The plan of everything.
@@ -100,6 +117,8 @@ pub struct State {
     pub(super) world_reads: SourceState,
     pub(super) world_due: Timestamp,
     pub(super) observing: bool,
+    /// When the last look was begun.
+    pub(super) looked_at: Timestamp,
     /// How many looks were begun, which of them `world` is, and which is the first that counts.
     pub(super) looks: u64,
     pub(super) world_no: u64,
@@ -121,13 +140,22 @@ pub struct State {
     /// Machines that a node was seen of.
     pub(super) joined: BTreeSet<InstanceId>,
     pub(super) lanes: BTreeMap<Ticket, Lane>,
-    pub(super) removes: Retry,
-    pub(super) launches: Retry,
+    /// What failed, and when it is tried again, by pool.
+    pub(super) removes: BTreeMap<PoolName, Retry>,
+    pub(super) launches: BTreeMap<PoolName, Retry>,
     pub(super) away: BTreeMap<InstanceId, Away>,
-    /// Messages that are to be taken off the queue, and the machines that are not dealt with yet.
-    pub(super) messages: BTreeMap<String, BTreeSet<InstanceId>>,
-    /// Whether the last plan needs nothing more, and which machines it knew to go.
-    pub(super) settled: Option<BTreeSet<InstanceId>>,
+    /// How often other machines went than before, and how often something else was known of them.
+    pub(super) going_no: u64,
+    pub(super) leaving_no: u64,
+    /// Which state of them is in `kept`.
+    pub(super) leaving_kept: Option<u64>,
+    /// Machines that go which the record has.
+    pub(super) recorded: BTreeSet<InstanceId>,
+    pub(super) mail: Mail,
+    /// Where the last plan needs nothing more: which state of the machines that go it was made for.
+    pub(super) settled: Option<u64>,
+    /// Where it needs no launch, either, the same.
+    pub(super) covered: Option<u64>,
 
     pub(super) kept: Option<Kept>,
     pub(super) recalling: bool,
@@ -150,7 +178,7 @@ pub(super) struct Retry {
 }
 
 impl Retry {
-    fn new(now: Timestamp) -> Self {
+    pub(super) fn new(now: Timestamp) -> Self {
         Self { failures: 0, at: now }
     }
 
@@ -178,14 +206,17 @@ pub fn step(mut state: State, event: Event, now: Timestamp) -> (State, Vec<Effec
     // A clock that was set back must not keep the loop waiting for moments that were near.
     if now < state.now {
         (state.git_due, state.world_due, state.replan_at) = (now, now, now);
-        (state.removes.at, state.launches.at, state.desk.at) = (now, now, now);
-        state.former_due.at = now;
+        (state.desk.at, state.former_due.at) = (now, now);
+        state.removes.values_mut().for_each(|retry| retry.at = now);
+        state.launches.values_mut().for_each(|retry| retry.at = now);
+        state.away.values_mut().for_each(|away| away.hurry(now));
         state.batch = state.batch.map(|_| (now, now));
     }
     state.now = now;
     state.count("steps", 1);
+    let turn = Turn::after(&event);
     let mut effects = state.take(event);
-    state.advance(&mut effects);
+    state.advance(turn, &mut effects);
     (state, effects)
 }
 
@@ -213,6 +244,7 @@ impl State {
             world_reads: SourceState::default(),
             world_due: now,
             observing: false,
+            looked_at: now,
             looks: 0,
             world_no: 0,
             need: 1,
@@ -227,11 +259,16 @@ impl State {
             unwell: BTreeMap::new(),
             joined: BTreeSet::new(),
             lanes: BTreeMap::new(),
-            removes: Retry::new(now),
-            launches: Retry::new(now),
+            removes: BTreeMap::new(),
+            launches: BTreeMap::new(),
             away: BTreeMap::new(),
-            messages: BTreeMap::new(),
+            going_no: 0,
+            leaving_no: 0,
+            leaving_kept: None,
+            recorded: BTreeSet::new(),
+            mail: Mail::default(),
             settled: None,
+            covered: None,
             kept: None,
             recalling: false,
             saved: None,
@@ -294,11 +331,18 @@ impl State {
 
     fn recalled(&mut self, end: Result<Box<Kept>, PortError>) {
         self.recalling = false;
-        if let Ok(kept) = end {
+        if let Ok(mut kept) = end {
             self.desk.worked(self.now);
             self.remember(&kept);
             self.saved = Some((*kept).clone());
+            kept.take_over(self.now);
+            // What was launched last may not be shown yet, whoever launched it.
+            for launch in &kept.launched {
+                self.unseen.launch(&launch.instance, launch.at.min(self.now));
+            }
             self.kept = Some(*kept);
+            self.leaving_kept = None;
+            self.has_recorded();
         } else {
             self.count("errors.record", 1);
             self.desk.failed(self.now);
@@ -310,9 +354,13 @@ impl State {
         if end.is_ok() {
             self.desk.worked(self.now);
             self.saved = kept;
+            self.has_recorded();
         } else {
             self.count("errors.record", 1);
             self.desk.failed(self.now);
+            // What cannot be counted is not begun.
+            self.drop_waiting();
+            self.replan_at = self.desk.at;
         }
     }
 
@@ -329,6 +377,8 @@ impl State {
             self.watch_health(&observed);
             self.steering.judge(&observed, &mut self.counters);
             self.world_no = self.looks;
+            self.world = Some(Arc::clone(&observed));
+            self.meet_strangers();
         } else {
             self.count("reads.world.partial", 1);
             let mut whole: Vec<String> = Vec::new();
@@ -363,7 +413,7 @@ impl State {
             }
             Signal::WorldChanged => self.world_due = self.world_due.min(now),
             Signal::Pushed => self.git_due = self.git_due.min(now),
-            Signal::Message(message) => self.was_told(message, effects),
+            Signal::Message(message) => self.was_told(message),
             Signal::Request(request) => self.asked(request),
             Signal::Gained => {
                 self.leader = true;
@@ -378,11 +428,15 @@ impl State {
                 self.leader = false;
                 self.led_by = holder;
                 self.away.clear();
-                self.messages.clear();
+                self.going_no += 1;
+                self.leaving_no += 1;
+                self.mail.clear();
+                self.drop_waiting();
                 effects.push(Effect::Interrupt);
             }
             Signal::Shutdown => {
                 self.stopping = true;
+                self.drop_waiting();
                 effects.push(Effect::Interrupt);
             }
         }
@@ -406,7 +460,12 @@ impl State {
         let Some(kept) = &mut self.kept else { return };
         let since = now;
         match request {
-            Request::Approve { digest, by } => kept.approved.push(Approved { digest, by, at: now }),
+            Request::Approve { digest, by } => {
+                kept.approved.push(Approved { digest, by, at: now, rows: BTreeSet::new() });
+                if let Some(current) = &self.current {
+                    kept.note_approved(&current.plan);
+                }
+            }
             Request::Confirm { .. } => kept.confirmed.extend(confirmed),
             Request::Suspend { reason, until, by } => {
                 kept.suspended = Some(Suspension { reason, until, since, by });
@@ -424,7 +483,8 @@ impl State {
                     let plan = self.current.as_ref().map(|current| &current.plan);
                     if let Some(plan) = plan.filter(|plan| super::allow::lost(plan) <= seen) {
                         let digest = plan.capacity.digest.clone();
-                        kept.approved.push(Approved { digest, by, at: now });
+                        kept.approved.push(Approved { digest, by, at: now, rows: BTreeSet::new() });
+                        kept.note_approved(plan);
                     }
                 } else {
                     kept.forgiven = Some(now);

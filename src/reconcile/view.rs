@@ -20,6 +20,8 @@ pub(super) struct Unseen {
     launched: BTreeMap<InstanceId, Timestamp>,
     /// Machines that were told to end, and when.
     ended: BTreeMap<InstanceId, Timestamp>,
+    /// How many ever were.
+    all_ended: u64,
 }
 
 impl Unseen {
@@ -28,7 +30,20 @@ impl Unseen {
     }
 
     pub(super) fn end(&mut self, instance: &InstanceId, now: Timestamp) {
-        self.ended.insert(instance.clone(), now);
+        if self.ended.insert(instance.clone(), now).is_none() {
+            self.all_ended += 1;
+        }
+    }
+
+    /// Returns how many machines were ever told to end: a plan that was begun at another number counts
+    /// with one that is no more.
+    pub(super) fn all_ended(&self) -> u64 {
+        self.all_ended
+    }
+
+    /// Returns whether a machine was told to end, and is not shown as ended yet.
+    pub(super) fn has_ended(&self, instance: &InstanceId) -> bool {
+        self.ended.contains_key(instance)
     }
 
     /// Strikes what is long past, and machines that `observed` shows as ended. What was launched is kept
@@ -63,15 +78,18 @@ pub(super) fn planned_over(
         }
     }
     world.take_away(going);
+    // They are there still, and so are their keys: what comes in their place has others.
+    for instance in going.iter().filter_map(|id| observed.instances.get(id)) {
+        let state = InstanceState::Stopping;
+        world.instances.insert(instance.id.clone(), Instance { state, ..instance.clone() });
+    }
     world
 }
 
 /// Returns the pods that have to leave a node before it goes.
-pub(super) fn movable<'o>(
-    observed: &'o Observed,
-    node: &'o NodeName,
-) -> impl Iterator<Item = &'o Pod> {
-    observed.pods.iter().filter(move |pod| pod.node.as_ref() == Some(node) && pod.has_to_leave())
+pub(super) fn movable<'o>(observed: &'o Observed, node: &NodeName) -> Vec<&'o Pod> {
+    let on = |pod: &&Pod| pod.node.as_ref() == Some(node) && pod.has_to_leave();
+    observed.pods.iter().filter(on).collect()
 }
 
 /// Returns whether a pod waits for a node.

@@ -6,9 +6,10 @@ use std::sync::Arc;
 use jiff::{SignedDuration, Timestamp};
 
 use super::allow::{self, Circumstances, Verdict, allowed};
+use super::away::Turn;
 use super::event::{Effect, Limits, Ticket};
 use super::kept::later;
-use super::state::{BUSY_REFRESH, Current, Lane, Planning, State};
+use super::state::{BUSY_REFRESH, Current, Lane, Planning, Retry, State};
 use super::status::{Held, Past};
 use super::view;
 use crate::fleet::Observed;
@@ -26,14 +27,14 @@ const LANES: usize = 4;
 
 impl State {
     /// Begins whatever is due.
-    pub(super) fn advance(&mut self, effects: &mut Vec<Effect>) {
+    pub(super) fn advance(&mut self, turn: Turn, effects: &mut Vec<Effect>) {
         if self.exited {
             return;
         }
         if let Some(kept) = &mut self.kept {
             kept.forget(self.now);
         }
-        self.advance_away(effects);
+        self.advance_away(turn, effects);
         self.read(effects);
         if self.stopping {
             self.save(effects);
@@ -49,6 +50,7 @@ impl State {
         self.plan(effects);
         self.steer(effects);
         self.save(effects);
+        self.begin_kept(effects);
         if self.start.once && self.is_at_rest() {
             self.exited = true;
             effects.push(Effect::Exit);
@@ -94,6 +96,7 @@ impl State {
             }
             self.observing = true;
             self.looks += 1;
+            self.looked_at = now;
             effects.push(Effect::Observe);
         }
     }
@@ -125,7 +128,7 @@ impl State {
             // Looked at once is enough.
             *world = Arc::clone(&seen);
         }
-        let known = self.settled.as_ref().is_none_or(|known| *known == self.going());
+        let known = self.settled.is_none_or(|known| known == self.going_no);
         if same && known && self.now < self.replan_at {
             return;
         }
@@ -140,7 +143,7 @@ impl State {
         let limits = Limits { only, exclude: Vec::new() };
         self.planned = Some((seen, head.commit.clone()));
         self.replan_at = later(self.now, REPLAN);
-        self.settled = None;
+        (self.settled, self.covered) = (None, None);
         self.begin_plan((Arc::new(world), going), limits, 0, effects);
     }
 
@@ -161,6 +164,8 @@ impl State {
             limits: limits.clone(),
             round,
             going,
+            going_no: self.going_no,
+            ended_no: self.unseen.all_ended(),
             need,
         };
         self.planning = Some(planning);
@@ -176,7 +181,9 @@ impl State {
         let Some(planning) = self.planning.take() else { return };
         self.count("plans.made", 1);
         self.count("plan_millis", u64::try_from(took.as_millis()).unwrap_or(0));
-        let outdated = planning.need != self.need || planning.going != self.going();
+        let outdated = planning.need != self.need
+            || planning.going_no != self.going_no
+            || planning.ended_no != self.unseen.all_ended();
         if planning.ticket != ticket || outdated || self.kept.is_none() {
             self.replan_at = self.now;
             return;
@@ -196,7 +203,7 @@ impl State {
         self.look_again_at(&held);
         if verdicts.is_empty() {
             self.count("reconciles.nothing", 1);
-            self.settled = Some(planning.going);
+            self.settles(&planning, &plan);
             return;
         }
         if held.is_empty() {
@@ -212,9 +219,17 @@ impl State {
             }
             Some(_) | None => {
                 self.count("reconciles.held", 1);
-                self.settled = Some(planning.going);
+                self.settles(&planning, &plan);
             }
         }
+    }
+
+    /// Notes that a plan leads to nothing more now; and whether that is because all that it takes is there.
+    /// One from which launches were left out, or of which they are held back, does not say so.
+    fn settles(&mut self, planning: &Planning, plan: &Plan) {
+        self.settled = Some(planning.going_no);
+        let all = planning.limits.exclude.is_empty() && launched(plan).next().is_none();
+        self.covered = all.then_some(planning.going_no);
     }
 
     fn may_act(&self) -> bool {
@@ -235,6 +250,9 @@ impl State {
             for id in going {
                 self.planned_since.entry(id).or_insert(self.now);
             }
+        }
+        if let Some(kept) = &mut self.kept {
+            kept.note_approved(plan);
         }
         self.current = Some(Current { plan: Arc::clone(plan), since, held: BTreeMap::new() });
     }
@@ -276,6 +294,8 @@ impl State {
             nodes: u32::try_from(nodes.count()).unwrap_or(u32::MAX),
             unready: u32::try_from(unready).unwrap_or(u32::MAX),
             under_way: self.lanes.values().flat_map(|lane| lane.addresses.clone()).collect(),
+            removes_after: after(&self.removes),
+            launches_after: after(&self.launches),
         })
     }
 
@@ -319,6 +339,7 @@ impl State {
         let ticket = self.ticket();
         let addresses: BTreeSet<Address> =
             plan.capacity.waves.iter().flat_map(|wave| wave.addresses.clone()).collect();
+        let goes: BTreeSet<InstanceId> = retired(&plan).filter_map(instance).collect();
         let removes = retired(&plan).next().is_some();
         let cost = &plan.capacity.cost;
         let past = Past {
@@ -341,29 +362,36 @@ impl State {
             self.count("pending.reactions", 1);
             self.count("pending.reaction_millis", u64::try_from(waited).unwrap_or(0));
         }
-        let lane = Lane { plan: Arc::clone(&plan), addresses, past, removes, launching: true };
-        self.lanes.insert(ticket, lane);
         let (commit, without) = (head.commit.clone(), going.into_iter().collect());
-        effects.push(Effect::Apply { ticket, commit, plan, without, waits: removes });
+        let apply =
+            Effect::Apply { ticket, commit, plan: Arc::clone(&plan), without, waits: removes };
+        let mut begins = Some(Box::new(apply));
+        if goes.is_empty() {
+            effects.extend(begins.take().map(|effect| *effect));
+        } else if let Some(kept) = &mut self.kept {
+            kept.reserve(&goes, self.now);
+        }
+        let ended = BTreeSet::new();
+        let lane = Lane { plan, addresses, past, removes, launching: true, goes, ended, begins };
+        self.lanes.insert(ticket, lane);
     }
 
     fn save(&mut self, effects: &mut Vec<Effect>) {
         if !self.leader || self.saving.is_some() || self.now < self.desk.at {
             return;
         }
-        let going = self.leaving();
-        let Some(kept) = &mut self.kept else { return };
-        kept.going = going;
+        if self.leaving_kept != Some(self.leaving_no) {
+            let going = self.leaving();
+            if let Some(kept) = &mut self.kept {
+                kept.going = going;
+                self.leaving_kept = Some(self.leaving_no);
+            }
+        }
+        let Some(kept) = &self.kept else { return };
         if self.saved.as_ref() != Some(kept) {
             self.saving = Some(kept.clone());
             effects.push(Effect::Save(Box::new(kept.clone())));
         }
-    }
-
-    /// Returns whether everything that is to survive has been kept.
-    pub(super) fn is_saved(&self) -> bool {
-        let going = self.leaving();
-        self.saved.as_ref().is_some_and(|saved| saved.going == going)
     }
 
     /// Returns whether nothing is left to do: what was read is planned, and what may be done is done.
@@ -426,6 +454,8 @@ struct Gathered<'a> {
     nodes: u32,
     unready: u32,
     under_way: BTreeSet<Address>,
+    removes_after: BTreeMap<PoolName, Timestamp>,
+    launches_after: BTreeMap<PoolName, Timestamp>,
 }
 
 impl Gathered<'_> {
@@ -440,11 +470,16 @@ impl Gathered<'_> {
             unready: self.unready,
             under_way: &self.under_way,
             removing: state.lanes.values().any(|lane| lane.removes),
-            removes_after: state.removes.at,
-            launches_after: state.launches.at,
+            removes_after: &self.removes_after,
+            launches_after: &self.launches_after,
             planned_since: &state.planned_since,
         }
     }
+}
+
+/// Returns until when pools are left alone.
+fn after(retries: &BTreeMap<PoolName, Retry>) -> BTreeMap<PoolName, Timestamp> {
+    retries.iter().map(|(pool, retry)| (pool.clone(), retry.at)).collect()
 }
 
 /// Returns whether two looks show the same world, whenever they were taken.

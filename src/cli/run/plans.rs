@@ -68,6 +68,7 @@ impl Plans {
             guard: fleet.guard.clone(),
             rests: rests.collect(),
             problems: u32::try_from(errors.count()).unwrap_or(u32::MAX),
+            is_empty: desired.workloads.is_empty() && desired.pools.is_empty(),
         }
     }
 

@@ -30,8 +30,8 @@ struct Given {
     unready: u32,
     under_way: BTreeSet<Address>,
     removing: bool,
-    removes_after: Timestamp,
-    launches_after: Timestamp,
+    removes_after: BTreeMap<PoolName, Timestamp>,
+    launches_after: BTreeMap<PoolName, Timestamp>,
     planned_since: BTreeMap<InstanceId, Timestamp>,
     plan: Plan,
 }
@@ -54,13 +54,14 @@ impl Given {
                 guard: GuardSettings::default(),
                 rests: BTreeMap::new(),
                 problems: 0,
+                is_empty: false,
             },
             kept: Kept::default(),
             unready: 0,
             under_way: BTreeSet::new(),
             removing: false,
-            removes_after: now(),
-            launches_after: now(),
+            removes_after: BTreeMap::new(),
+            launches_after: BTreeMap::new(),
             planned_since: known.map(|id| (id, ago(3600))).collect(),
             plan,
         }
@@ -82,8 +83,8 @@ impl Given {
             unready: self.unready,
             under_way: &self.under_way,
             removing: self.removing,
-            removes_after: self.removes_after,
-            launches_after: self.launches_after,
+            removes_after: &self.removes_after,
+            launches_after: &self.launches_after,
             planned_since: &self.planned_since,
         }
     }
@@ -125,12 +126,14 @@ fn launched(n: usize) -> Vec<Launched> {
         at: ago(60),
         ready_at: None,
         helped: true,
+        from_start: false,
     };
     (0..n).map(one).collect()
 }
 
 fn removed(n: usize) -> Vec<Removed> {
-    let one = |n: usize| Removed { instance: format!("i-{n}").as_str().into(), at: ago(60) };
+    let one =
+        |n: usize| Removed { instance: format!("i-{n}").as_str().into(), at: ago(60), open: false };
     (0..n).map(one).collect()
 }
 
@@ -146,10 +149,32 @@ const OF_ALL: &[Case] = &[
     ("errors", |g| g.plan.errored = true, &[]),
     ("not applyable", |g| g.plan.applyable = false, &[]),
     ("suspended", |g| g.kept.suspended = Some(asked(None)), &[]),
+    ("a commit that asks for nothing", |g| g.head.is_empty = true, &LAUNCHES),
     ("by digest", |g| g.head.controller.approval = ApprovalRule::Digest, &[]),
     ("one removal at a time", |g| g.removing = true, &LAUNCHES),
-    ("backing off from removals", |g| g.removes_after = ago(-5), &LAUNCHES),
-    ("backing off from launches", |g| g.launches_after = ago(-5), &["web 2"]),
+    (
+        "backing off from removals of a pool",
+        |g| {
+            g.removes_after.insert("web".into(), ago(-5));
+        },
+        &["batch 0", "batch 1", "batch 2", "web 10", "web 9"],
+    ),
+    (
+        "backing off from launches of a pool",
+        |g| {
+            g.launches_after.insert("web".into(), ago(-5));
+        },
+        &["batch 0", "batch 1", "batch 2", "web 2"],
+    ),
+    (
+        "what another pool failed at concerns nobody",
+        |g| {
+            g.launches_after.insert("gpu".into(), ago(-5));
+            g.removes_after.insert("gpu".into(), ago(-5));
+            g.removes_after.insert("web".into(), now());
+        },
+        &ALL,
+    ),
     ("three unready are few", |g| g.unready = 3, &ALL),
     ("four of eight are many", |g| g.unready = 4, &LAUNCHES),
 ];
@@ -289,7 +314,7 @@ fn a_plan_is_approved_as_the_repository_says() {
     };
     let approve = |g: &mut Given| {
         let (digest, by) = (g.plan.capacity.digest.clone(), "bob".to_owned());
-        g.kept.approved.push(Approved { digest, by, at: now() });
+        g.kept.approved.push(Approved { digest, by, at: now(), rows: BTreeSet::new() });
     };
     let warns = |g: &mut Given| {
         g.plan.checks = vec![Check { name: "p".into(), status: "warn".into(), ..Check::default() }];
@@ -302,9 +327,61 @@ fn a_plan_is_approved_as_the_repository_says() {
     assert_eq!(rule(ApprovalRule::Policy, warns), None);
     let other = |g: &mut Given| {
         let (digest, by) = (format!("sha256:{}", "0".repeat(64)), "bob".to_owned());
-        g.kept.approved.push(Approved { digest: digest.into(), by, at: now() });
+        g.kept.approved.push(Approved {
+            digest: digest.into(),
+            by,
+            at: now(),
+            rows: BTreeSet::new(),
+        });
     };
     assert_eq!(rule(ApprovalRule::Digest, other), None, "another plan was approved");
+}
+
+#[test]
+fn a_part_of_what_was_approved_is_approved_and_nothing_else_is() {
+    let of = |change: fn(&mut Plan)| {
+        let given = Given::with(|g| {
+            g.head.controller.approval = ApprovalRule::Digest;
+            let (digest, by) = (g.plan.capacity.digest.clone(), "bob".to_owned());
+            g.kept.approved.push(Approved { digest, by, at: now(), rows: BTreeSet::new() });
+            g.kept.note_approved(&g.plan);
+            // Made again without what is held back it is another plan.
+            g.plan.capacity.digest = format!("sha256:{}", "1".repeat(64)).into();
+            change(&mut g.plan);
+        });
+        approval(&given.plan, &given.circumstances())
+    };
+    let bob = Some(ApprovedBy::Digest { who: "bob".to_owned() });
+    let only_web2 = |plan: &mut Plan| {
+        plan.capacity.waves.retain(|wave| wave.step == WaveStep::Retire);
+        plan.capacity.waves.iter_mut().for_each(|wave| {
+            wave.addresses.retain(|address| short(address) == "web 2");
+        });
+    };
+    assert_eq!(of(|_| ()), bob);
+    assert_eq!(of(only_web2), bob);
+    let dearer = |plan: &mut Plan| {
+        let row = plan.resource_changes.iter_mut().find(|row| short(&row.address) == "web 9");
+        let after = row.and_then(|row| row.change.after.as_mut()).expect("web 9 comes");
+        after.instance_type = Some("m5.24xlarge".into());
+    };
+    assert_eq!(of(dearer), None, "a change that nobody has seen");
+    assert_eq!(of(|plan| plan.capacity.waves.clear()), None, "nothing is no part");
+}
+
+#[test]
+fn empty_nodes_are_no_mass_removal() {
+    let mass = |because: RetireReason| {
+        let given = Given::with(|g| {
+            g.plan = emptied();
+            g.plan.capacity.explain.iter_mut().for_each(|row| {
+                row.reason = Reason::Retire { because: because.clone() };
+            });
+        });
+        mass_removal(&given.plan, &given.circumstances()).is_some()
+    };
+    assert!(mass(RetireReason::PoolRemoved));
+    assert!(!mass(RetireReason::Empty { saves_hourly: crate::units::MicroUsd(0) }));
 }
 
 /// A plan that removes all of eight nodes.
@@ -312,6 +389,9 @@ fn emptied() -> Plan {
     let mut plan = fixture::large(8, 8);
     let addresses = plan.resource_changes.iter().map(|row| row.address.clone()).collect();
     plan.capacity.waves = vec![Wave { step: WaveStep::Retire, addresses }];
+    for row in &mut plan.capacity.explain {
+        row.reason = Reason::Retire { because: RetireReason::PoolRemoved };
+    }
     plan
 }
 
@@ -332,7 +412,7 @@ fn what_goes_without_being_replaced_is_counted_against_the_fleet() {
     let approved = |g: &mut Given| {
         g.plan = emptied();
         let (digest, by) = (g.plan.capacity.digest.clone(), "bob".to_owned());
-        g.kept.approved.push(Approved { digest, by, at: now() });
+        g.kept.approved.push(Approved { digest, by, at: now(), rows: BTreeSet::new() });
     };
     assert!(!most(Most::Share(50_000), approved), "somebody has seen it");
 }

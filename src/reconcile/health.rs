@@ -1,0 +1,164 @@
+//! Machines whose nodes are not Ready, or never joined.
+//!
+//! Invariant: a verdict needs looks that agree for as long as it takes, and no look counts in which
+//! Kubernetes shows no node of ours at all where some had joined.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use jiff::{SignedDuration, Timestamp};
+
+use super::kept::{Leaving, READY_WITHIN, later};
+use super::state::State;
+use crate::fleet::{Instance, Node, Observed, tag};
+use crate::ids::InstanceId;
+use crate::manifest::Mode;
+
+/// Share of the nodes of a pool that may be broken for one of them to be replaced, in percent.
+const BROKEN_PERCENT: usize = 20;
+/// Fewest looks at the world in which a machine is not well before it is taken for broken.
+const LOOKS_LEAST: u32 = 10;
+
+/// Why a machine is replaced whose node is not Ready.
+pub(super) const NOT_READY: &str = "not-ready";
+/// Why a machine ends that no node ever ran on.
+pub(super) const NEVER_READY: &str = "never-ready";
+
+/// A machine whose node is not Ready, or has not joined.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Unwell {
+    since: Timestamp,
+    looks: u32,
+    joined: bool,
+}
+
+impl Unwell {
+    fn is_old(&self, age: SignedDuration, now: Timestamp) -> bool {
+        now >= later(self.since, age) && self.looks >= LOOKS_LEAST
+    }
+}
+
+/// How many machines a pool has, and how many of them are broken.
+type Sizes = BTreeMap<String, (usize, usize)>;
+
+impl State {
+    /// Notes which machines are not Ready, and has those go that are not for too long.
+    ///
+    /// Ages are counted from when this loop first saw them so, and in looks as well: clocks of EC2 and
+    /// of this machine may be hours apart, and either may jump.
+    pub(super) fn watch_health(&mut self, world: &Observed) {
+        let nodes = world.nodes.values().filter_map(|node| Some((node.instance.as_ref()?, node)));
+        let nodes: BTreeMap<&InstanceId, &Node> = nodes.collect();
+        self.joined.retain(|id| world.instances.contains_key(id));
+        self.joined.extend(nodes.keys().map(|id| (*id).clone()));
+        let strangers = self.may_have_joined(world);
+        let blind =
+            is_blind(world, &nodes, |id| self.joined.contains(id) || strangers.contains(id));
+        if blind {
+            // Whatever was seen before, ages begin anew.
+            self.count("reads.world.blind", 1);
+            self.unwell.clear();
+        }
+        let sizes = self.note_unwell(world, &nodes, &strangers);
+        if !blind && self.acts_on_health() {
+            self.judge_unwell(world, &sizes);
+        }
+    }
+
+    /// Returns the machines of which nobody can say that they never joined: those whose begin the record
+    /// does not tell, and those that it has seen Ready.
+    fn may_have_joined(&self, world: &Observed) -> BTreeSet<InstanceId> {
+        let launched = self.kept.iter().flat_map(|kept| &kept.launched);
+        let never = launched.filter(|launch| launch.from_start && launch.ready_at.is_none());
+        let never: BTreeSet<&InstanceId> = never.map(|launch| &launch.instance).collect();
+        world.instances.keys().filter(|id| !never.contains(id)).cloned().collect()
+    }
+
+    fn note_unwell(
+        &mut self,
+        world: &Observed,
+        nodes: &BTreeMap<&InstanceId, &Node>,
+        strangers: &BTreeSet<InstanceId>,
+    ) -> Sizes {
+        let now = self.now;
+        let mut unwell: BTreeMap<InstanceId, Unwell> = BTreeMap::new();
+        let mut sizes = Sizes::new();
+        let repair_after = self.head.as_ref().and_then(|head| head.controller.repair_after);
+        let counts_after = repair_after.map_or(READY_WITHIN, |after| after.min(READY_WITHIN));
+        for instance in world.instances.values().filter(|i| is_ours(i, world)) {
+            let size = sizes.entry(pool_of(instance).to_owned()).or_default();
+            size.0 += 1;
+            if nodes.get(&instance.id).is_some_and(|node| node.ready) {
+                continue;
+            }
+            // One whose node was deleted is broken at most, like all that many things break at once.
+            let joined = self.joined.contains(&instance.id) || strangers.contains(&instance.id);
+            let before = self.unwell.get(&instance.id).filter(|before| before.joined == joined);
+            let since = before.map_or(now, |before| before.since.min(now));
+            let looks = before.map_or(0, |before| before.looks).saturating_add(1);
+            let found = Unwell { since, looks, joined };
+            size.1 += usize::from(joined && found.is_old(counts_after, now));
+            unwell.insert(instance.id.clone(), found);
+        }
+        self.unwell = unwell;
+        sizes
+    }
+
+    fn judge_unwell(&mut self, world: &Observed, sizes: &Sizes) {
+        let now = self.now;
+        let repair_after = self.head.as_ref().and_then(|head| head.controller.repair_after);
+        for (id, found) in self.unwell.clone() {
+            let pool = world.instances.get(&id).map(pool_of);
+            let (all, bad) = pool.and_then(|pool| sizes.get(pool)).copied().unwrap_or((1, 1));
+            // Many at once are broken by something that a new machine does not mend.
+            let few = bad <= (all * BROKEN_PERCENT).div_ceil(100);
+            if !found.joined && found.is_old(READY_WITHIN, now) {
+                self.has_to_go(id, NEVER_READY);
+            } else if found.joined
+                && few
+                && repair_after.is_some_and(|after| found.is_old(after, now))
+            {
+                self.has_to_go(id, NOT_READY);
+            }
+        }
+    }
+
+    fn acts_on_health(&self) -> bool {
+        let suspended = self.kept.as_ref().is_none_or(|kept| kept.suspended.is_some());
+        self.leader && self.mode() != Mode::Observe && !suspended
+    }
+
+    fn has_to_go(&mut self, instance: InstanceId, why: &str) {
+        let busy = self.lanes.values().any(|lane| lane.removes_machine(&instance));
+        if busy || self.away.contains_key(&instance) {
+            return;
+        }
+        let (why, since) = (why.to_owned(), self.now);
+        let leaving = Leaving { instance, why, since, deadline: None };
+        self.goes(leaving, self.looks);
+    }
+}
+
+fn is_ours(instance: &Instance, world: &Observed) -> bool {
+    instance.is_active() && instance.is_ours(&world.cluster.name)
+}
+
+fn pool_of(instance: &Instance) -> &str {
+    instance.tags.get(tag::POOL).map_or("", String::as_str)
+}
+
+/// Returns whether a look cannot be right: it shows no node of ours, where machines of ours run that had
+/// joined, or pods that sit on nodes which it does not show.
+fn is_blind(
+    world: &Observed,
+    nodes: &BTreeMap<&InstanceId, &Node>,
+    had_joined: impl Fn(&InstanceId) -> bool,
+) -> bool {
+    let ours = || world.instances.values().filter(|i| is_ours(i, world));
+    if ours().any(|instance| nodes.contains_key(&instance.id)) {
+        return false;
+    }
+    let lost = |pod: &crate::fleet::Pod| {
+        pod.is_active() && pod.node.as_ref().is_some_and(|node| !world.nodes.contains_key(node))
+    };
+    ours().any(|i| had_joined(&i.id)) || (ours().next().is_some() && world.pods.iter().any(lost))
+}
