@@ -1,25 +1,43 @@
 //! What must hold after every step, whatever goes wrong: the invariants I1 to I20 of the design, as far as
 //! an outside of the loop can tell.
 //!
-//! Not here: I7 (learned allocatable) is a property of the engine, and an incident has it; I11 (by id
-//! alone) cannot be broken through the ports, since none shrinks by number; I16 (upgrade neutrality) is an
-//! incident (a restart that changes nothing).
+//! Checks know what was asked and what was shown, and nothing of how the loop came to it; so each can be
+//! given a trace that violates it, and has to complain ([`prove`]). Not here: I16 (upgrade neutrality) is
+//! about two versions, and an incident (a restart that changes nothing) stands for it; liveness is checked
+//! once nothing goes wrong any more.
+
+mod proof;
+
+pub(crate) use proof::prove;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use fleetwright::fleet::{Completeness, Instance, Observed, tag};
-use fleetwright::ids::{ChangeId, InstanceId};
-use fleetwright::plan::wire::WaveStep;
+use fleetwright::ids::{ChangeId, InstanceId, NodeName};
+use fleetwright::manifest::{ControllerSettings, Most, Rate};
+use fleetwright::plan::wire::{Amount, ExplainRow, Reason, ResourceChange, RetireReason, WaveStep};
 use fleetwright::plan::{Plan, change_id};
-use fleetwright::reconcile::{Effect, Status};
+use fleetwright::port::LaunchRequest;
+use fleetwright::reconcile::{Effect, Going, Status};
 use jiff::{SignedDuration, Timestamp};
 
-use super::outside::{Asked, Shared, What};
+use super::outside::{Asked, Ended, What};
 
 /// The longest that a node of ours may stand cordoned: every wait of an apply, one after the other.
 const CORDONED_MAX: SignedDuration = SignedDuration::from_mins(60);
 /// Most reads a minute of one life.
 const READS_PER_MINUTE: u64 = 240;
+/// How long EC2 may take to show what was asked of it.
+const SHOWN_WITHIN: SignedDuration = SignedDuration::from_mins(2);
+/// How long a machine whose kubelet is gone is drained before it is ended with what is on it.
+const BROKEN_DRAIN: SignedDuration = SignedDuration::from_mins(10);
+/// Most times that the same thing is written again, and within how long.
+const SAME_MOST: usize = 25;
+const SAME_WITHIN: SignedDuration = SignedDuration::from_mins(5);
+/// How long an answer may take from the port to the mind of the loop.
+const HEARD: SignedDuration = SignedDuration::from_millis(500);
+/// Share of nodes that are not Ready above which nothing is removed, in percent, and how many are few.
+const UNREADY: (usize, usize) = (45, 3);
 
 /// What was found, and what it takes to find it.
 #[derive(Default)]
@@ -29,17 +47,60 @@ pub(crate) struct Checks {
     /// Calls that were looked at.
     seen: usize,
     /// Changes of plans that were carried out, by any life.
-    approved: BTreeSet<ChangeId>,
-    /// Machines that plans which are or were carried out have go, and those that go by themselves.
-    may_go: BTreeSet<InstanceId>,
-    /// Machines that each life knows to have launched.
+    approved: BTreeMap<ChangeId, String>,
+    /// Machines that plans which are or were carried out have go, and what comes in their place.
+    planned: BTreeMap<InstanceId, Removal>,
+    /// Machines that go by themselves, as each replica last told it.
+    going: BTreeMap<usize, BTreeMap<InstanceId, Going>>,
+    /// Machines that went by themselves as any replica ever told it.
+    went: BTreeSet<InstanceId>,
+    /// Machines that each life knows to have launched, and to have told to end.
     launched: BTreeMap<usize, BTreeMap<InstanceId, Timestamp>>,
+    ended: BTreeMap<usize, BTreeMap<InstanceId, Timestamp>>,
+    /// When nodes were last cordoned.
+    cordons: BTreeMap<NodeName, Timestamp>,
     /// Since when nodes stand cordoned.
     cordoned: BTreeMap<String, Timestamp>,
-    /// Launches that were made, and those that replaced nothing were of no use.
-    launches: Vec<Timestamp>,
-    removals: Vec<Timestamp>,
+    /// What each replica planned over last.
+    world: BTreeMap<usize, (usize, usize)>,
+    allocatable: BTreeMap<usize, BTreeMap<(String, String), Amount>>,
+    /// Launches and removals that a plan decided, and the unit that each is of.
+    launches: Vec<(Timestamp, InstanceId, String)>,
+    removals: Vec<(Timestamp, InstanceId, String)>,
+    /// Changes of which a machine was Ready once.
+    ready: BTreeSet<ChangeId>,
+    /// Every machine that was told to end.
+    all_ended: BTreeSet<InstanceId>,
+    /// Nodes that there were, as they became fewer or more.
+    nodes: Vec<(Timestamp, u32)>,
+    /// When the same thing was written.
+    writes: BTreeMap<String, Vec<Timestamp>>,
     reads: (u64, Option<Timestamp>),
+    /// When a clock was last set: what is counted over time is counted anew then.
+    clock_set: Option<Timestamp>,
+    /// Whether somebody has asked for something: people may approve what nothing else does.
+    asked: bool,
+}
+
+/// A machine that a plan has go.
+#[derive(Clone)]
+struct Removal {
+    /// Rows that go together, or the row itself.
+    unit: String,
+    /// What has to be Ready before.
+    after: BTreeSet<ChangeId>,
+}
+
+/// A step of a replica.
+pub(crate) struct Step<'a> {
+    pub(crate) replica: usize,
+    pub(crate) now: Timestamp,
+    pub(crate) status: &'a Status,
+    pub(crate) effects: &'a [Effect],
+    /// The settings of the commit that is served.
+    pub(crate) settings: &'a ControllerSettings,
+    /// Whether that commit asks for nothing at all.
+    pub(crate) is_empty: bool,
 }
 
 impl Checks {
@@ -62,21 +123,34 @@ impl Checks {
         self.broken.get_or_insert_with(|| format!("{at:.0}: {what}"));
     }
 
+    /// Notes that somebody has asked for something.
+    pub(crate) fn somebody_asks(&mut self) {
+        self.asked = true;
+    }
+
+    /// Notes that the clock of a replica was set.
+    pub(crate) fn clock_is_set(&mut self, now: Timestamp) {
+        self.clock_set = Some(now);
+    }
+
     /// Forgets what a life knew that has ended.
     pub(crate) fn restarted(&mut self, replica: usize) {
         self.launched.remove(&replica);
+        self.ended.remove(&replica);
+        self.going.remove(&replica);
     }
 
     /// Returns the most machines that were launched within a time.
     #[must_use]
     pub(crate) fn most_launches(&self, within: SignedDuration) -> usize {
-        most(&self.launches, within)
+        let moments: Vec<Timestamp> = self.launches.iter().map(|(at, ..)| *at).collect();
+        most(&moments, within)
     }
 
     /// Returns how many machines were told to end.
     #[must_use]
     pub(crate) fn removals(&self) -> usize {
-        self.removals.len()
+        self.all_ended.len()
     }
 
     /// Returns how many machines were launched.
@@ -86,30 +160,24 @@ impl Checks {
     }
 
     /// Looks at a step of a replica.
-    pub(crate) fn step(
-        &mut self,
-        replica: usize,
-        shared: &Shared,
-        status: &Status,
-        effects: &[Effect],
-    ) {
-        let now = shared.time.now();
-        for going in &status.going {
-            self.may_go.insert(going.instance.clone());
-        }
-        for effect in effects {
-            if let Effect::Apply { plan, .. } = effect {
-                self.carries_out(plan, now);
-            }
+    pub(crate) fn step(&mut self, step: &Step<'_>) {
+        let going = step.status.going.iter().map(|going| (going.instance.clone(), going.clone()));
+        let going: BTreeMap<_, _> = going.collect();
+        self.went.extend(going.keys().cloned());
+        self.going.insert(step.replica, going);
+        for effect in step.effects {
             if let Effect::Plan { world, .. } = effect {
-                self.plans_over(replica, world, now);
+                self.plans_over(step.replica, world, step.now);
+            }
+            if let Effect::Apply { plan, .. } = effect {
+                self.carries_out(plan, step);
             }
         }
-        self.calls(shared);
     }
 
-    /// I3 and I18: nothing is carried out that was made from a part, or may not be.
-    fn carries_out(&mut self, plan: &Plan, now: Timestamp) {
+    /// Looks at a plan that is begun.
+    fn carries_out(&mut self, plan: &Plan, step: &Step<'_>) {
+        let Step { now, replica, status, settings, .. } = *step;
         if plan.errored || !plan.applyable {
             self.fail(now, "I18: a plan is carried out that may not be");
         }
@@ -117,82 +185,313 @@ impl Checks {
         if !sources.all(|source| *source == Completeness::Complete) {
             self.fail(now, "I3: a plan is carried out over a world that was read in part");
         }
-        let waves = plan.capacity.waves.iter();
-        for address in waves.clone().flat_map(|wave| &wave.addresses) {
-            self.approved.insert(change_id(&plan.capacity.plan_id, address));
+        let launched: Vec<&ResourceChange> = rows(plan, WaveStep::Launch).collect();
+        let retired: Vec<&ResourceChange> = rows(plan, WaveStep::Retire).collect();
+        self.quarantines_hold(&launched, status, now);
+        self.learned_is_used(&launched, replica, now);
+        if !retired.is_empty() {
+            self.may_remove(step);
+            self.is_no_mass_removal(plan, settings, now);
         }
-        let goes: BTreeSet<_> = waves
-            .filter(|wave| wave.step == WaveStep::Retire)
-            .flat_map(|wave| &wave.addresses)
+        let plan_id = &plan.capacity.plan_id;
+        let groups: BTreeMap<_, _> = plan
+            .capacity
+            .explain
+            .iter()
+            .filter_map(|row| Some((&row.address, row.group.as_deref()?)))
             .collect();
-        let rows = plan.resource_changes.iter().filter(|row| goes.contains(&row.address));
-        let machines = rows.filter_map(|row| row.change.before.as_ref()?.instance_id.clone());
-        self.may_go.extend(machines);
+        let unit = |row: &ResourceChange| {
+            let group = groups.get(&row.address).copied();
+            format!("{plan_id} {}", group.unwrap_or(row.address.as_str()))
+        };
+        let changes = launched.iter().chain(&retired);
+        self.approved.extend(changes.map(|row| (change_id(plan_id, &row.address), unit(row))));
+        for row in retired {
+            let Some(id) = row.change.before.as_ref().and_then(|b| b.instance_id.clone()) else {
+                continue;
+            };
+            let group = groups.get(&row.address).copied();
+            let mine = |other: &&&ResourceChange| {
+                other.address == row.address
+                    || group.is_some() && groups.get(&other.address).copied() == group
+            };
+            let after = launched.iter().filter(mine);
+            let after = after.map(|row| change_id(plan_id, &row.address)).collect();
+            self.planned.insert(id, Removal { unit: unit(row), after });
+        }
     }
 
-    /// I13: what this life launched is in the world that it plans over, or has ended, or is long past.
+    /// I6: what did not help is not launched again at once.
+    fn quarantines_hold(&mut self, rows: &[&ResourceChange], status: &Status, now: Timestamp) {
+        for row in rows {
+            let pool = row.change.after.as_ref().and_then(|after| after.pool.as_ref());
+            let held = pool.and_then(|pool| status.quarantined.get(pool));
+            if held.is_some_and(|(_, until)| now < *until) {
+                self.fail(now, &format!("I6: {} is launched in quarantine", row.address));
+            }
+        }
+    }
+
+    /// I7: what was observed of a type is what plans count with.
+    fn learned_is_used(&mut self, rows: &[&ResourceChange], replica: usize, now: Timestamp) {
+        let observed = self.allocatable.get(&replica).cloned().unwrap_or_default();
+        for after in rows.iter().filter_map(|row| row.change.after.as_ref()) {
+            let kind = after.instance_type.as_ref().map(ToString::to_string).unwrap_or_default();
+            let spec = after.spec_digest.clone().unwrap_or_default();
+            let Some(known) = observed.get(&(kind.clone(), spec)) else { continue };
+            let Amount { cpu_milli, memory_bytes, .. } = after.allocatable;
+            if cpu_milli > known.cpu_milli || memory_bytes > known.memory_bytes {
+                self.fail(
+                    now,
+                    &format!("I7: {kind} is counted with more than it was seen to have"),
+                );
+            }
+        }
+    }
+
+    /// I14, I15 and I17: nothing is removed over what cannot be read, where the fleet is broken, or for a
+    /// commit that asks for nothing at all.
+    fn may_remove(&mut self, step: &Step<'_>) {
+        let Step { now, replica, status, is_empty, .. } = *step;
+        if status.world.as_ref().is_none_or(|world| world.reads.failures > 0) {
+            self.fail(now, "I14: a removal is begun while the world cannot be read");
+        }
+        let (nodes, unready) = self.world.get(&replica).copied().unwrap_or_default();
+        let (percent, few) = UNREADY;
+        if unready > few && unready * 100 > nodes * percent {
+            self.fail(now, &format!("I15: a removal is begun, {unready} of {nodes} not Ready"));
+        }
+        if is_empty {
+            self.fail(now, "I17: a removal is begun for a commit that asks for nothing");
+        }
+    }
+
+    /// I4: no more than a share of the fleet goes at once with what runs on it.
+    fn is_no_mass_removal(&mut self, plan: &Plan, settings: &ControllerSettings, now: Timestamp) {
+        let explained = plan.capacity.explain.iter();
+        let empty: BTreeSet<_> =
+            explained.filter(|row| is_empty_node(row)).map(|row| &row.address).collect();
+        let lost = rows(plan, WaveStep::Retire).filter(|row| !empty.contains(&row.address)).count();
+        let lost = lost.saturating_sub(rows(plan, WaveStep::Launch).count());
+        let nodes = self.nodes.last().map_or(0, |(_, nodes)| *nodes);
+        let most = allowed(settings.mass_removal, nodes).max(3);
+        if !self.asked && u32::try_from(lost).unwrap_or(u32::MAX) > most {
+            self.fail(now, &format!("I4: {lost} of {nodes} nodes go at once"));
+        }
+    }
+
+    /// I13: what this life launched is in the world that it plans over, and what it told to end is not in use,
+    /// or it is long past.
     fn plans_over(&mut self, replica: usize, world: &Observed, now: Timestamp) {
-        let young = |at: &Timestamp| now.duration_since(*at) < SignedDuration::from_mins(2);
+        let young = |at: &Timestamp| now.duration_since(*at) < SHOWN_WITHIN;
         let known = self.launched.get(&replica).cloned().unwrap_or_default();
         for (id, _) in known.iter().filter(|(_, at)| young(at)) {
-            if !world.instances.contains_key(id) && !self.may_go.contains(id) {
+            let may_go = self.planned.contains_key(id) || self.went.contains(id);
+            if !world.instances.contains_key(id) && !may_go {
                 self.fail(now, &format!("I13: planned as if {id} had not been launched"));
             }
         }
+        let ended = self.ended.get(&replica).cloned().unwrap_or_default();
+        // What comes back at the same moment is heard after what is under way.
+        for (id, _) in ended.iter().filter(|(_, at)| young(at) && now.duration_since(**at) > HEARD)
+        {
+            if world.instances.get(id).is_some_and(Instance::is_active) {
+                self.fail(now, &format!("I13: planned as if {id} had not been told to end"));
+            }
+        }
+        let nodes = world.nodes.values().filter(|node| !node.is_fargate());
+        let unready = nodes.clone().filter(|node| !node.ready).count();
+        self.world.insert(replica, (nodes.count(), unready));
+        self.allocatable.insert(replica, allocatable(world));
     }
 
-    /// Looks at what was asked since.
-    fn calls(&mut self, shared: &Shared) {
-        let asked = shared.asked.borrow();
-        let new: Vec<Asked> = asked.iter().skip(self.seen).cloned().collect();
-        self.seen = asked.len();
-        drop(asked);
+    /// Looks at what was asked since; `all` is everything that ever was.
+    pub(crate) fn calls(&mut self, all: &[Asked], settings: &ControllerSettings) {
+        let new: Vec<Asked> = all.iter().skip(self.seen).cloned().collect();
+        self.seen = all.len();
         for call in new {
-            self.call(shared, &call);
+            self.call(&call, settings);
         }
     }
 
-    fn call(&mut self, shared: &Shared, call: &Asked) {
-        let Asked { at, replica, held, what } = call;
-        // I12: only who holds the lease begins to write.
-        if !held && !matches!(what, What::Acknowledge(_)) {
+    /// Looks at one call.
+    pub(crate) fn call(&mut self, call: &Asked, settings: &ControllerSettings) {
+        let Asked { at, replica, lease, what, .. } = call;
+        // I12: only who holds the lease, and holds it for long enough, begins to write.
+        let holds = lease.is_some_and(|(by, until)| {
+            by == *replica
+                && call.began < until.checked_sub(super::outside::LEASE_MARGIN).unwrap_or(until)
+        });
+        if !holds && !matches!(what, What::Acknowledge(..) | What::Ended(_)) {
             self.fail(*at, &format!("I12: replica {replica} writes, and does not hold the lease"));
         }
+        self.is_polite(*at, what);
         match what {
-            What::Launch(request, Some(id)) => {
-                self.launches.push(*at);
-                let change =
-                    request.tags.get(tag::CHANGE).map(|text| ChangeId::from(text.as_str()));
-                if !change.is_some_and(|change| self.approved.contains(&change)) {
-                    self.fail(*at, &format!("I18: {id} was launched, and is in no plan"));
-                }
-                if !request.tags.contains_key(tag::CLUSTER) || !request.tags.contains_key(tag::POOL)
-                {
-                    self.fail(*at, &format!("I2: {id} was launched without our tags"));
-                }
-                self.launched.entry(*replica).or_default().insert(id.clone(), *at);
+            What::Launch(request, Some(id)) => self.launch(call, (request, id), settings),
+            What::Terminate(ended) => self.terminate(call, ended, settings),
+            What::Cordon(node, true) => {
+                self.cordons.insert(node.clone(), *at);
             }
-            What::Terminate(id, left) => {
-                self.removals.push(*at);
-                if !self.may_go.contains(id) {
-                    self.fail(*at, &format!("I18: {id} was told to end, and nothing says why"));
-                }
-                let forced = shared.kept.borrow().going.iter().any(|going| going.instance == *id);
-                if *left > 0 && !forced {
-                    self.fail(*at, &format!("I9: {id} was told to end with {left} pods on it"));
+            What::Raise { group, from, to } if to < from => {
+                self.fail(*at, &format!("I11: group {group} is shrunk by number"));
+            }
+            What::Acknowledge(receipt, open) => {
+                if let Some(id) = open.first() {
+                    let why = "before it is cordoned and kept";
+                    self.fail(*at, &format!("I20: {receipt} is taken off {why}, about {id}"));
                 }
             }
-            What::Launch(_, None) | What::Cordon(..) | What::Evict(_) | What::Acknowledge(_) => {}
+            What::Ended(id) => {
+                self.ended.entry(*replica).or_default().insert(id.clone(), *at);
+            }
+            What::Raise { .. } | What::Launch(_, None) | What::Cordon(..) | What::Evict(_) => {}
         }
+    }
+
+    fn launch(
+        &mut self,
+        call: &Asked,
+        (request, id): (&LaunchRequest, &InstanceId),
+        settings: &ControllerSettings,
+    ) {
+        let at = call.at;
+        let change = request.tags.get(tag::CHANGE).map(|text| ChangeId::from(text.as_str()));
+        let unit = change.as_ref().and_then(|change| self.approved.get(change)).cloned();
+        if unit.is_none() {
+            self.fail(at, &format!("I18: {id} was launched, and is in no plan"));
+        }
+        if !request.tags.contains_key(tag::CLUSTER) || !request.tags.contains_key(tag::POOL) {
+            self.fail(at, &format!("I2: {id} was launched without our tags"));
+        }
+        self.launched.entry(call.replica).or_default().insert(id.clone(), at);
+        if self.launches.iter().any(|(_, known, _)| known == id) {
+            return;
+        }
+        self.launches.push((at, id.clone(), unit.unwrap_or_default()));
+        let nodes = self.most_nodes(at, settings.launches.within);
+        let counted = self.counts(settings.launches, at);
+        let found = over(&self.launches, settings.launches, at, nodes).filter(|_| counted);
+        if let Some(found) = found {
+            self.fail(at, &format!("I5: {found} machines were launched, too many for the budget"));
+        }
+    }
+
+    fn terminate(&mut self, call: &Asked, ended: &Ended, settings: &ControllerSettings) {
+        let (at, id) = (call.at, &ended.id);
+        if !ended.ours {
+            self.fail(at, &format!("I2: {id} is none of ours, and was told to end"));
+        }
+        let going = self.going.get(&call.replica).and_then(|going| going.get(id)).cloned();
+        let planned = self.planned.get(id).cloned();
+        let again = !self.all_ended.insert(id.clone());
+        if !self.went.contains(id) && planned.is_none() {
+            self.fail(at, &format!("I18: {id} was told to end, and nothing says why"));
+        }
+        if again || !ended.runs {
+            return;
+        }
+        self.was_emptied(call, ended, going.as_ref());
+        let Some(planned) = planned.filter(|_| going.is_none()) else { return };
+        // What was Ready when the drain began may have broken since.
+        let came =
+            |change: &&ChangeId| ended.ready.contains(*change) || self.ready.contains(*change);
+        if let Some(missing) = planned.after.iter().find(|change| !came(change)) {
+            self.fail(at, &format!("I8: {id} was told to end before {missing} was Ready"));
+        }
+        self.removals.push((at, id.clone(), planned.unit));
+        let nodes = self.most_nodes(at, settings.removals.within);
+        let counted = self.counts(settings.removals, at);
+        let found = over(&self.removals, settings.removals, at, nodes).filter(|_| counted);
+        if let Some(found) = found {
+            self.fail(at, &format!("I4: {found} machines were removed, too many for the budget"));
+        }
+    }
+
+    /// I9: a machine is told to end once its node was cordoned, read again, and empty; what is on it goes with
+    /// it where its kubelet has long been gone, or a deadline that somebody else set has passed.
+    fn was_emptied(&mut self, call: &Asked, ended: &Ended, going: Option<&Going>) {
+        let Asked { at, .. } = *call;
+        let id = &ended.id;
+        let Some(node) = &ended.node else { return };
+        let broken = going.is_some_and(|going| {
+            let broken = going.why == "not-ready" || going.why == "never-ready";
+            broken && at.duration_since(going.since) >= BROKEN_DRAIN
+        });
+        let overdue = going.and_then(|going| going.deadline.filter(|d| *d > going.since));
+        let forced = broken || overdue.is_some_and(|deadline| at >= deadline);
+        if ended.left > 0 && !forced {
+            self.fail(at, &format!("I9: {id} was told to end with {} pods on it", ended.left));
+        }
+        match (self.cordons.get(node), call.looked) {
+            (Some(cordoned), Some(looked)) if looked >= *cordoned => {}
+            _ if forced => {}
+            (None, _) => self.fail(at, &format!("I9: {id} was told to end, and never cordoned")),
+            (Some(_), _) => {
+                self.fail(at, &format!("I9: {id} was told to end, and not read after its cordon"));
+            }
+        }
+    }
+
+    /// I19: the same thing is not written over and over.
+    fn is_polite(&mut self, at: Timestamp, what: &What) {
+        let key = match what {
+            What::Launch(request, _) => format!("launch {}", request.token),
+            What::Terminate(ended) => format!("end {}", ended.id),
+            What::Cordon(node, on) => format!("cordon {node} {on}"),
+            // Budgets of disruption are asked anew by every drain there is.
+            What::Evict(_) | What::Acknowledge(..) | What::Ended(_) | What::Raise { .. } => return,
+        };
+        let times = self.writes.entry(key.clone()).or_default();
+        times.push(at);
+        times.retain(|time| at.duration_since(*time) < SAME_WITHIN);
+        if times.len() > SAME_MOST {
+            self.fail(at, &format!("I19: {key}: more than {SAME_MOST} times within 5 minutes"));
+        }
+    }
+
+    /// Returns whether no clock was set within the time of a budget.
+    fn counts(&self, rate: Rate, now: Timestamp) -> bool {
+        self.clock_set.is_none_or(|at| now.duration_since(at) >= rate.within)
+    }
+
+    /// Returns the most nodes that there were within a time, and while the plan was made and carried out.
+    fn most_nodes(&self, at: Timestamp, within: SignedDuration) -> u32 {
+        let since = at.checked_sub(within).unwrap_or(at);
+        let since = since.checked_sub(SignedDuration::from_mins(40)).unwrap_or(since);
+        let before = self.nodes.iter().rev().find(|(time, _)| *time <= since);
+        let during = self.nodes.iter().rev().take_while(|(time, _)| *time > since);
+        during.chain(before).map(|(_, nodes)| *nodes).max().unwrap_or(0)
     }
 
     /// Looks at the world after a moment has passed.
-    pub(crate) fn tick(&mut self, shared: &Shared) {
-        self.calls(shared);
-        let now = shared.time.now();
-        let view = shared.world.view();
+    pub(crate) fn tick(&mut self, observed: &Observed, reads: u64, now: Timestamp) {
+        let nodes = u32::try_from(observed.nodes.len()).unwrap_or(u32::MAX);
+        if self.nodes.last().is_none_or(|(_, last)| *last != nodes) {
+            self.nodes.push((now, nodes));
+        }
+        let serve = observed.nodes.values().filter(|node| node.ready);
+        let serve = serve.filter_map(|node| observed.instances.get(node.instance.as_ref()?));
+        let changes = serve.filter_map(|instance| instance.tags.get(tag::CHANGE));
+        self.ready.extend(changes.map(|change| ChangeId::from(change.as_str())));
+        self.cordons_end(observed, now);
+        self.changes_are_unique(observed, now);
+        let (before, since) = self.reads;
+        match since {
+            Some(since) if now.duration_since(since) < SignedDuration::from_mins(1) => {}
+            Some(_) | None => {
+                let more = reads - before;
+                if since.is_some() && more > READS_PER_MINUTE {
+                    self.fail(now, &format!("I19: {more} reads within a minute"));
+                }
+                self.reads = (reads, Some(now));
+            }
+        }
+    }
+
+    /// I10: every drain ends.
+    fn cordons_end(&mut self, observed: &Observed, now: Timestamp) {
         let mut standing = BTreeMap::new();
-        for node in view.nodes().values() {
+        for node in observed.nodes.values() {
             let ours = node.annotations.contains_key(fleetwright::fleet::CORDONED_ANNOTATION);
             if ours && node.unschedulable && node.ready {
                 let name = node.name.to_string();
@@ -200,25 +499,12 @@ impl Checks {
                 standing.insert(name, since);
             }
         }
-        drop(view);
         for (name, since) in &standing {
             if now.duration_since(*since) > CORDONED_MAX {
                 self.fail(now, &format!("I10: node {name} has been cordoned since {since:.0}"));
             }
         }
         self.cordoned = standing;
-        self.changes_are_unique(&shared.world.observed(), now);
-        let (reads, since) = self.reads;
-        match since {
-            Some(since) if now.duration_since(since) < SignedDuration::from_mins(1) => {}
-            Some(_) | None => {
-                let more = shared.reads.get() - reads;
-                if since.is_some() && more > READS_PER_MINUTE {
-                    self.fail(now, &format!("I19: {more} reads within a minute"));
-                }
-                self.reads = (shared.reads.get(), Some(now));
-            }
-        }
     }
 
     /// I1: of each change at most one machine runs.
@@ -236,6 +522,58 @@ impl Checks {
             self.fail(now, &what);
         }
     }
+}
+
+fn rows(plan: &Plan, step: WaveStep) -> impl Iterator<Item = &ResourceChange> {
+    let waves = plan.capacity.waves.iter().filter(move |wave| wave.step == step);
+    let addresses: BTreeSet<_> = waves.flat_map(|wave| &wave.addresses).collect();
+    plan.resource_changes.iter().filter(move |row| addresses.contains(&row.address))
+}
+
+fn is_empty_node(row: &ExplainRow) -> bool {
+    let retire = match &row.reason {
+        Reason::Retire { because } => Some(because),
+        Reason::Launch { .. } | Reason::Keep { .. } | Reason::Resize { .. } => {
+            row.retire_reason.as_ref()
+        }
+    };
+    matches!(retire, Some(RetireReason::Empty { .. }))
+}
+
+fn allowed(most: Most, nodes: u32) -> u32 {
+    Rate { most, within: SignedDuration::ZERO }.of(nodes)
+}
+
+/// Returns the least that Ready nodes of ours have, by type and specification.
+fn allocatable(world: &Observed) -> BTreeMap<(String, String), Amount> {
+    let mut least: BTreeMap<(String, String), Amount> = BTreeMap::new();
+    for node in world.nodes.values().filter(|node| node.ready && node.taints.is_empty()) {
+        let instance = node.instance.as_ref().and_then(|id| world.instances.get(id));
+        let ours = |i: &&Instance| i.is_active() && i.is_ours(&world.cluster.name);
+        let Some(instance) = instance.filter(ours) else { continue };
+        let Some(spec) = instance.tags.get(tag::SPEC) else { continue };
+        let key = (instance.instance_type.to_string(), spec.clone());
+        let has = Amount::from(&node.allocatable);
+        let known = least.entry(key).or_insert_with(|| has.clone());
+        known.cpu_milli = known.cpu_milli.min(has.cpu_milli);
+        known.memory_bytes = known.memory_bytes.min(has.memory_bytes);
+    }
+    least
+}
+
+/// Returns how many moves there were within the time of a budget, where that is too many. A unit that is
+/// larger than its budget may go alone.
+fn over(
+    moves: &[(Timestamp, InstanceId, String)],
+    rate: Rate,
+    now: Timestamp,
+    nodes: u32,
+) -> Option<usize> {
+    let recent = moves.iter().filter(|(at, ..)| now.duration_since(*at) < rate.within);
+    let units: BTreeSet<&String> = recent.clone().map(|(.., unit)| unit).collect();
+    let count = recent.count();
+    let most = usize::try_from(rate.of(nodes)).unwrap_or(usize::MAX);
+    (count > most && units.len() > 1).then_some(count)
 }
 
 /// Returns the most moments within a time.

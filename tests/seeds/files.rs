@@ -22,10 +22,11 @@ const TYPES: [&str; 4] = ["m5.large", "m5.xlarge", "c5.large", "r5.large"];
 const POOLS: &str = r"
 apiVersion: karpenter.sh/v1
 kind: NodePool
-metadata: { name: web }
+metadata: { name: POOL }
 spec:
   template:
     spec:
+      TEMPLATE
       requirements:
       - { key: node.kubernetes.io/instance-type, operator: In, values: [m5.large, m5.xlarge, c5.large, r5.large] }
       - { key: karpenter.sh/capacity-type, operator: In, values: [on-demand, spot] }
@@ -50,6 +51,18 @@ pub(crate) struct Commit {
     pub(crate) image: String,
     /// Least pods that must serve of `api`, where a budget protects it.
     pub(crate) budget: Option<String>,
+    /// What each pod asks for, in thousandths of a core.
+    pub(crate) cpu: u32,
+    /// The pool, where there is one.
+    pub(crate) pool: Option<String>,
+    /// More of the template of the pool.
+    pub(crate) template: String,
+    /// Annotations of the pods of `api`.
+    pub(crate) annotations: String,
+    /// More objects.
+    pub(crate) objects: String,
+    /// More of `spec`.
+    pub(crate) fleet: String,
     /// More of `spec.controller`.
     pub(crate) controller: String,
     /// More of `spec.apply`.
@@ -62,6 +75,12 @@ impl Default for Commit {
             replicas: [("api".to_owned(), 4), ("jobs".to_owned(), 2)].into(),
             image: "al2023@v20260901".to_owned(),
             budget: None,
+            cpu: 700,
+            pool: Some("web".to_owned()),
+            template: String::new(),
+            annotations: String::new(),
+            objects: String::new(),
+            fleet: String::new(),
             controller: "removals: { most: 100% }, massRemoval: 100%".to_owned(),
             apply: String::new(),
         }
@@ -80,15 +99,18 @@ impl Commit {
         let fleet = format!(
             "apiVersion: fleetwright.dev/v1\nkind: Fleet\nmetadata: {{ name: test }}\nspec:\n  \
              cluster: {{ name: test, region: us-east-1, zones: [us-east-1a, us-east-1b] }}\n  \
-             apply: {{ {} }}\n  controller: {{ mode: full, {} }}\n",
-            self.apply, self.controller
+             apply: {{ {} }}\n  controller: {{ mode: full, {} }}\n{}",
+            self.apply, self.controller, self.fleet
         );
         let workload = |(name, replicas): (&String, &u32)| {
+            let cpu = self.cpu;
+            let annotations = if name == "api" { self.annotations.as_str() } else { "" };
             format!(
                 "---\napiVersion: apps/v1\nkind: Deployment\nmetadata: {{ name: {name}, namespace: \
                  web }}\nspec:\n  replicas: {replicas}\n  selector: {{ matchLabels: {{ app: {name} }} \
-                 }}\n  template:\n    metadata: {{ labels: {{ app: {name} }} }}\n    spec:\n      \
-                 containers:\n      - {{ name: main, image: x, resources: {{ requests: {{ cpu: 700m, \
+                 }}\n  template:\n    metadata: {{ labels: {{ app: {name} }}, \
+                 annotations: {{ {annotations} }} }}\n    spec:\n      \
+                 containers:\n      - {{ name: main, image: x, resources: {{ requests: {{ cpu: {cpu}m, \
                  memory: 1Gi }} }} }}\n"
             )
         };
@@ -100,18 +122,23 @@ impl Commit {
             )
         });
         let workloads: Vec<String> = self.replicas.iter().map(workload).chain(budget).collect();
-        let workloads = workloads.concat();
-        let pools = POOLS.replace("al2023@v20260901", &self.image);
+        let workloads = format!("{}{}", workloads.concat(), self.objects);
+        let pool = |pool: &String| POOLS.replace("POOL", pool);
+        let pools = self.pool.as_ref().map(pool).unwrap_or_default();
+        let pools = pools.replace("al2023@v20260901", &self.image);
+        let pools = pools.replace("TEMPLATE", &self.template);
         let file = |path: &str, text: String| TreeFile {
             path: path.into(),
             content: Ok(text.into_bytes().into()),
         };
-        let files = vec![
+        let files = [
             file("fleetwright.yaml", fleet),
             file("pools.yaml", pools),
             file("workloads.yaml", workloads),
         ];
-        Tree { files }
+        // A render that gave nothing leaves nothing behind.
+        let holds = |file: &TreeFile| file.content.as_ref().is_ok_and(|text| !text.is_empty());
+        Tree { files: files.into_iter().filter(holds).collect() }
     }
 }
 
@@ -147,6 +174,12 @@ impl Files {
         })
     }
 
+    /// Returns whether the commit asks for nothing at all.
+    #[must_use]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.desired.workloads.is_empty() && self.desired.pools.is_empty()
+    }
+
     /// Returns what is read of the commit beside what plans are made from.
     #[must_use]
     pub(crate) fn head(&self) -> Head {
@@ -156,6 +189,7 @@ impl Files {
             guard: self.fleet.guard.clone(),
             rests: BTreeMap::new(),
             problems: 0,
+            is_empty: self.is_empty(),
         }
     }
 

@@ -20,20 +20,24 @@ pub(crate) type Story = fn(&Rc<Catalog>) -> End;
 
 const MINUTE: SignedDuration = SignedDuration::from_mins(1);
 
-fn minutes(n: i64) -> SignedDuration {
+pub(crate) fn minutes(n: i64) -> SignedDuration {
     SignedDuration::from_mins(n)
 }
 
-fn is(what: bool, why: impl FnOnce() -> String) -> End {
+pub(crate) fn is(what: bool, why: impl FnOnce() -> String) -> End {
     if what { Ok(()) } else { Err(why()) }
 }
 
-/// The stories, by the incident that each retells.
-pub(crate) const ALL: &[(&str, Story)] = &[
+/// Returns all stories, those of hardships too, by the incident that each retells.
+pub(crate) fn all() -> impl Iterator<Item = &'static (&'static str, Story)> {
+    ALL.iter().chain(super::hardships::ALL)
+}
+
+const ALL: &[(&str, Story)] = &[
     ("a commit becomes nodes, and zero replicas none", commit_becomes_nodes),
     ("argo-cd-18480: what cannot be read removes nothing", unreadable_removes_nothing),
     ("argo-cd-18480: pods that are not listed are not gone", partial_reads_remove_nothing),
-    ("karpenter-1040: a pool that is gone from Git goes at the pace of its budget", pool_removed),
+    ("karpenter-1040: workloads that are gone go at the pace of the budget", scaled_to_nothing),
     ("karpenter-2821: a node that never suits its pod is not bought again and again", taint_adder),
     ("cluster-autoscaler-4095: a machine that never joins is ended once", never_joins),
     ("core-3198: what is sold out is left out, and asked for ever less often", sold_out),
@@ -46,13 +50,13 @@ pub(crate) const ALL: &[(&str, Story)] = &[
     ("core-1776: a budget that never yields ends in an uncordoned node", budget_never_yields),
     ("core-3185: pods that come while a node is chosen keep it", pods_come_to_empty_node),
     ("karpenter-5400: a warning is served ahead of all else", interruption),
-    ("karpenter-5400: a thousand messages at once are drained, and none is lost", many_messages),
+    ("karpenter-5400: 15,000 messages at once are drained, and none is lost", many_messages),
     ("karpenter-9226: what EC2 took back is no ghost", reclaimed_at_once),
     ("core-2077: a node that is stuck holds up no other", stuck_node),
     ("karpenter-9175: a storm of throttling is answered with patience", throttled),
     ("controllers at midnight: a clock that jumps stops nothing", clock_jumps),
     ("karpenter-5373: a restart changes nothing", restart_changes_nothing),
-    ("karpenter-6211: an image that changes rolls within the budget, replaced first", image_drifts),
+    ("karpenter-6591: an image that changes rolls within the budget, replaced first", image_drifts),
     ("fail static: with Kubernetes gone nothing is removed", kubernetes_gone),
     ("mass unready: with half of the fleet broken nothing is removed", mass_unready),
     ("mass removal: a plan that empties the fleet waits for a person", mass_removal),
@@ -63,7 +67,7 @@ pub(crate) const ALL: &[(&str, Story)] = &[
     ("an order to end leaves nothing half done", ends_in_order),
 ];
 
-fn settled(catalog: &Rc<Catalog>, seed: u64, commit: Commit) -> Result<Run, String> {
+pub(crate) fn settled(catalog: &Rc<Catalog>, seed: u64, commit: Commit) -> Result<Run, String> {
     let mut run = Run::new(seed, commit, catalog);
     run.comes_to_rest(minutes(10)).map_err(|why| format!("at the beginning: {why}"))?;
     Ok(run)
@@ -110,7 +114,7 @@ fn partial_reads_remove_nothing(catalog: &Rc<Catalog>) -> End {
     is(after == before, || format!("{after} machines of {before} are left"))
 }
 
-fn pool_removed(catalog: &Rc<Catalog>) -> End {
+fn scaled_to_nothing(catalog: &Rc<Catalog>) -> End {
     let slow = "removals: { most: 1, within: 3m }, massRemoval: 100%".to_owned();
     let commit = Commit { controller: slow, ..Commit::default().with("api", 20) };
     let mut run = settled(catalog, 4, commit)?;
@@ -243,22 +247,37 @@ fn interruption(catalog: &Rc<Catalog>) -> End {
     is(left == 0, || format!("{left} pods were on it to the end"))?;
     run.shared.world.reclaim(&taken);
     run.comes_to_rest(minutes(15))?;
-    is(run.shared.queue.borrow().is_empty(), || "the message is still there".to_owned())
+    is(run.shared.queue.borrow().len() == 0, || "the message is still there".to_owned())
 }
 
 fn many_messages(catalog: &Rc<Catalog>) -> End {
-    let mut run = settled(catalog, 13, Commit::default())?;
-    for n in 0..1_000 {
-        let detail = format!(r#"{{"instance-id":"i-{n:017x}","state":"terminated"}}"#);
+    const MESSAGES: u64 = 15_000;
+    let mut run = settled(catalog, 13, Commit::default().with("api", 8))?;
+    let taken = run.machines().first().map(|machine| machine.id.clone()).ok_or("no machine")?;
+    let begun = run.now();
+    for n in 1..MESSAGES {
+        // Of an account in which others launch and end machines all the time.
+        let detail = format!(r#"{{"instance-id":"i-f{n:016x}","state":"terminated"}}"#);
         run.message("EC2 Instance State-change Notification", "aws.ec2", &detail);
     }
-    let drained = run.until(minutes(10), |run| run.shared.queue.borrow().is_empty());
+    run.warn(&taken);
+    let made = |run: &Run| run.status().and_then(|s| s.counters.get("plans.made").copied());
+    let before = made(&run);
+    let drained = run.until(minutes(10), |run| run.shared.queue.borrow().len() == 0);
     run.well()?;
     is(drained, || format!("{} messages are left", run.shared.queue.borrow().len()))?;
+    let took = run.now().duration_since(begun).as_secs();
+    is(took <= 300, || format!("they took {took} s"))?;
     // What was taken off is known once the answers are in.
     run.pass(minutes(1));
-    let acknowledged = run.status().and_then(|s| s.counters.get("messages.acknowledged").copied());
-    is(acknowledged >= Some(1_000), || format!("{acknowledged:?} were acknowledged"))?;
+    let status = run.status().ok_or("nobody lives")?;
+    let acknowledged = status.counters.get("messages.acknowledged").copied();
+    is(acknowledged >= Some(MESSAGES), || format!("{acknowledged:?} were acknowledged"))?;
+    // Machines of others change no plan, and throw none away.
+    let plans = made(&run).unwrap_or(0) - before.unwrap_or(0);
+    is(plans <= 30, || format!("{plans} plans were made meanwhile"))?;
+    is(run.shared.kept.borrow().going.len() <= 1, || "others' machines are kept".to_owned())?;
+    run.shared.world.reclaim(&taken);
     run.comes_to_rest(minutes(10))
 }
 
@@ -367,7 +386,8 @@ fn mass_removal(catalog: &Rc<Catalog>) -> End {
     let mut run = settled(catalog, 22, commit.with("api", 40))?;
     let before = run.machines().len();
     is(before >= 5, || format!("only {before} machines"))?;
-    run.commit(|commit| commit.with("api", 0).with("jobs", 0));
+    // What every pod asks for shrinks to a tenth: most of the fleet could go, with pods on it.
+    run.commit(|commit| Commit { cpu: 70, ..commit });
     run.pass(minutes(20));
     run.well()?;
     is(run.machines().len() == before, || "machines went".to_owned())?;
@@ -380,8 +400,9 @@ fn mass_removal(catalog: &Rc<Catalog>) -> End {
     run.pass(minutes(10));
     is(run.machines().len() == before, || "machines went after a restart".to_owned())?;
     run.ask(0, Request::Reset { breaker: "mass-removal".to_owned(), by: "alice".to_owned() });
-    run.comes_to_rest(minutes(30))?;
-    is(run.machines().is_empty(), || "machines are left".to_owned())
+    run.comes_to_rest(minutes(60))?;
+    let after = run.machines().len();
+    is(after * 2 < before, || format!("{after} machines of {before} are left"))
 }
 
 fn shrinks(catalog: &Rc<Catalog>) -> End {

@@ -8,6 +8,7 @@ use std::io::Write as _;
 use std::process::ExitCode;
 use std::time::Instant;
 
+use seeds::check::prove;
 use seeds::files::catalog;
 use seeds::incidents;
 use seeds::story::tell;
@@ -39,7 +40,7 @@ fn say(text: &str) {
 fn of_incidents(text: &str) -> ExitCode {
     let catalog = catalog();
     let mut failed = 0;
-    for (name, story) in incidents::ALL.iter().filter(|(name, _)| name.contains(text)) {
+    for (name, story) in incidents::all().filter(|(name, _)| name.contains(text)) {
         let began = Instant::now();
         let end = story(&catalog);
         let took = began.elapsed().as_millis();
@@ -53,6 +54,10 @@ fn of_incidents(text: &str) -> ExitCode {
 }
 
 fn of_seeds(from: u64, count: u64, loud: bool) -> ExitCode {
+    if let Err(why) = prove() {
+        say(&format!("the checks themselves are broken: {why}"));
+        return ExitCode::FAILURE;
+    }
     let catalog = catalog();
     let began = Instant::now();
     let (mut failed, mut steps, mut launches, mut removals, mut minutes) = (0, 0, 0, 0, 0);

@@ -6,6 +6,7 @@
 
 pub(crate) mod check;
 pub(crate) mod files;
+pub(crate) mod hardships;
 pub(crate) mod incidents;
 pub(crate) mod outside;
 pub(crate) mod random;

@@ -4,8 +4,8 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
 
-use fleetwright::fleet::{Observed, Pod};
-use fleetwright::ids::{GroupName, InstanceId, NodeName, Uid};
+use fleetwright::fleet::{Instance, Node, Observed, Pod, tag};
+use fleetwright::ids::{ChangeId, GroupName, InstanceId, NodeName, Uid};
 use fleetwright::port::{
     Cloud, Cluster, ClusterObjects, EvictOutcome, Holdings, LaunchOutcome, LaunchRequest, PortError,
 };
@@ -41,6 +41,8 @@ pub(crate) struct Faults {
     pub(crate) git: bool,
     /// Whether nothing of Kubernetes answers.
     pub(crate) kubernetes: bool,
+    /// Whether Kubernetes lists no nodes, as if that were all of them.
+    pub(crate) nodeless: bool,
 }
 
 /// Something that was asked of EC2 or Kubernetes.
@@ -50,10 +52,31 @@ pub(crate) struct Asked {
     pub(crate) at: Timestamp,
     /// By which replica.
     pub(crate) replica: usize,
-    /// Whether it held the lease when it began to ask: a process may stop in between.
-    pub(crate) held: bool,
+    /// When it began to ask: a process may stop in between.
+    pub(crate) began: Timestamp,
+    /// Who held the lease then, and until when.
+    pub(crate) lease: Option<(usize, Timestamp)>,
+    /// When it last began to read Kubernetes and got all of it.
+    pub(crate) looked: Option<Timestamp>,
     /// What.
     pub(crate) what: What,
+}
+
+/// A machine that is told to end, as it was then.
+#[derive(Debug, Clone)]
+pub(crate) struct Ended {
+    /// Which.
+    pub(crate) id: InstanceId,
+    /// Whether it carries our tags, and whether it ran.
+    pub(crate) ours: bool,
+    /// See above.
+    pub(crate) runs: bool,
+    /// Its node, where one has joined.
+    pub(crate) node: Option<NodeName>,
+    /// How many pods were to leave it.
+    pub(crate) left: usize,
+    /// Changes of which the machines were Ready.
+    pub(crate) ready: BTreeSet<ChangeId>,
 }
 
 /// What was asked.
@@ -61,14 +84,26 @@ pub(crate) struct Asked {
 pub(crate) enum What {
     /// A launch, and the machine that came of it.
     Launch(Box<LaunchRequest>, Option<InstanceId>),
-    /// A machine is to end, and how many pods were to leave it then.
-    Terminate(InstanceId, usize),
+    /// A machine is to end.
+    Terminate(Ended),
+    /// EC2 has said that a machine ends.
+    Ended(InstanceId),
+    /// A group is set to a number.
+    Raise {
+        /// Which.
+        group: GroupName,
+        /// What it was set to before, and what it is set to.
+        from: u32,
+        /// See above.
+        to: u32,
+    },
     /// A node is cordoned, or no longer.
     Cordon(NodeName, bool),
     /// A pod is to leave.
     Evict(Uid),
-    /// A message was taken off the queue.
-    Acknowledge(String),
+    /// A message was taken off the queue; and machines of ours that it was about, and that were neither
+    /// cordoned then nor in what is kept.
+    Acknowledge(String, Vec<InstanceId>),
 }
 
 impl std::fmt::Debug for What {
@@ -79,11 +114,13 @@ impl std::fmt::Debug for What {
                 let end = end.as_ref().map_or("nothing", InstanceId::as_str);
                 write!(f, "launches {kind} {zone} {}: {end}", request.capacity_type)
             }
-            Self::Terminate(id, left) => write!(f, "ends {id}, {left} pods left"),
+            Self::Terminate(Ended { id, left, .. }) => write!(f, "ends {id}, {left} pods left"),
+            Self::Ended(id) => write!(f, "knows that {id} ends"),
+            Self::Raise { group, from, to } => write!(f, "sets {group} from {from} to {to}"),
             Self::Cordon(node, true) => write!(f, "cordons {node}"),
             Self::Cordon(node, false) => write!(f, "uncordons {node}"),
             Self::Evict(uid) => write!(f, "evicts {uid}"),
-            Self::Acknowledge(receipt) => write!(f, "acknowledges {receipt}"),
+            Self::Acknowledge(receipt, _) => write!(f, "acknowledges {receipt}"),
         }
     }
 }
@@ -108,13 +145,53 @@ pub(crate) struct Shared {
     pub(crate) reads: Cell<u64>,
     /// What is kept in the cluster.
     pub(crate) kept: RefCell<Kept>,
-    /// Messages: receipt, body, and from when they are shown.
-    pub(crate) queue: RefCell<BTreeMap<String, (String, Timestamp)>>,
+    /// Messages.
+    pub(crate) queue: RefCell<Queue>,
     /// Who holds the lease, and until when.
     pub(crate) lease: Cell<Option<(usize, Timestamp)>>,
     /// What EC2 showed a while ago.
     past: RefCell<VecDeque<(Timestamp, Observed)>>,
 }
+
+/// A queue: messages by receipt, and in the order in which they are shown.
+#[derive(Debug, Default)]
+pub(crate) struct Queue {
+    bodies: BTreeMap<String, (String, Timestamp)>,
+    shown: BTreeSet<(Timestamp, String)>,
+}
+
+impl Queue {
+    /// Puts a message into it, which is shown from `at` on.
+    pub(crate) fn put(&mut self, receipt: &str, body: String, at: Timestamp) {
+        self.bodies.insert(receipt.to_owned(), (body, at));
+        self.shown.insert((at, receipt.to_owned()));
+    }
+
+    /// Returns how many messages it holds.
+    pub(crate) fn len(&self) -> usize {
+        self.bodies.len()
+    }
+
+    fn take(&mut self, now: Timestamp) -> Option<Message> {
+        let (at, receipt) = self.shown.first().filter(|(at, _)| *at <= now)?.clone();
+        self.shown.pop_first();
+        let (body, shown) = self.bodies.get_mut(&receipt)?;
+        let message = Message::read(&receipt, body);
+        *shown = at.max(now).checked_add(HIDDEN).unwrap_or(Timestamp::MAX);
+        self.shown.insert((*shown, receipt));
+        Some(message)
+    }
+
+    /// Takes a message off, and returns it.
+    fn remove(&mut self, receipt: &str) -> Option<Message> {
+        let (body, shown) = self.bodies.remove(receipt)?;
+        self.shown.remove(&(shown, receipt.to_owned()));
+        Some(Message::read(receipt, &body))
+    }
+}
+
+/// For how long a node is new to whoever looks every half a minute.
+const JOINED: SignedDuration = SignedDuration::from_secs(45);
 
 /// How old stale reads are.
 const STALE: SignedDuration = SignedDuration::from_secs(15);
@@ -158,8 +235,53 @@ impl Shared {
         SignedDuration::from_millis(i64::try_from(millis).unwrap_or(20))
     }
 
-    fn note(&self, (replica, held): (usize, bool), what: What) {
-        self.asked.borrow_mut().push(Asked { at: self.time.now(), replica, held, what });
+    fn note(&self, by: &By, what: What) {
+        let By { replica, began, lease, looked } = *by;
+        let at = self.time.now();
+        self.asked.borrow_mut().push(Asked { at, replica, began, lease, looked, what });
+    }
+
+    /// Returns what is to be known of a machine that is told to end.
+    fn ended(&self, id: &InstanceId) -> Ended {
+        let observed = self.world.observed();
+        let instance = observed.instances.get(id);
+        let node = observed.node_of(id);
+        let on = |pod: &&Pod| {
+            pod.is_active()
+                && !pod.mirror
+                && node.is_some_and(|n| pod.node.as_ref() == Some(&n.name))
+        };
+        let ready = observed.nodes.values().filter(|node| node.ready);
+        let ready = ready.filter_map(|node| observed.instances.get(node.instance.as_ref()?));
+        let ready = ready.filter_map(|i| Some(ChangeId::from(i.tags.get(tag::CHANGE)?.as_str())));
+        Ended {
+            id: id.clone(),
+            ours: instance.is_some_and(|i| i.is_ours(&observed.cluster.name)),
+            runs: instance.is_some_and(Instance::is_active),
+            node: node.map(|node| node.name.clone()),
+            left: observed.pods.iter().filter(on).count(),
+            ready: ready.collect(),
+        }
+    }
+
+    /// Returns machines of ours that a message has go, and that are neither cordoned nor in what is kept.
+    fn open(&self, message: &Message) -> Vec<InstanceId> {
+        if !message.kind.takes_away() {
+            return Vec::new();
+        }
+        let observed = self.world.observed();
+        let kept = self.kept.borrow();
+        let open = |id: &&InstanceId| {
+            let instance = observed.instances.get(*id);
+            let ours = instance.is_some_and(|i| i.is_active() && i.is_ours(&observed.cluster.name));
+            let node = observed.node_of(id);
+            // One that has joined only now is cordoned as soon as it is seen.
+            let now = self.time.now();
+            let new = |node: &Node| now.duration_since(node.created_at) < JOINED;
+            let cordoned = node.is_none_or(|node| node.unschedulable || new(node));
+            ours && !(cordoned && kept.going.iter().any(|going| going.instance == **id))
+        };
+        message.instances.iter().filter(open).cloned().collect()
     }
 
     fn holds(&self, replica: usize) -> bool {
@@ -167,6 +289,14 @@ impl Shared {
         let certain = |until: Timestamp| now < until.checked_sub(LEASE_MARGIN).unwrap_or(until);
         self.lease.get().is_some_and(|(by, until)| by == replica && certain(until))
     }
+}
+
+/// Who asks, and what is known of them.
+struct By {
+    replica: usize,
+    began: Timestamp,
+    lease: Option<(usize, Timestamp)>,
+    looked: Option<Timestamp>,
 }
 
 fn broken(verb: &str) -> PortError {
@@ -182,6 +312,8 @@ pub(crate) struct Replica {
     pub(crate) shared: Rc<Shared>,
     /// Pods that it was told of.
     pub(crate) told: RefCell<BTreeSet<Uid>>,
+    /// When it last began to read Kubernetes and got all of it.
+    looked: Cell<Option<Timestamp>>,
     /// Whether it was told that it leads.
     pub(crate) leads: Cell<bool>,
     /// What people ask of it.
@@ -198,6 +330,7 @@ impl Replica {
             number,
             shared: Rc::clone(shared),
             told: RefCell::default(),
+            looked: Cell::default(),
             leads: Cell::default(),
             requests: RefCell::default(),
             ends: Cell::default(),
@@ -212,9 +345,10 @@ impl Replica {
     }
 
     /// Waits for a call to be made; fails where it never arrives.
-    async fn writes(&self, verb: &str) -> Result<(usize, bool), PortError> {
+    async fn writes(&self, verb: &str) -> Result<By, PortError> {
         let shared = &self.shared;
-        let by = (self.number, shared.holds(self.number));
+        let (began, lease) = (shared.time.now(), shared.lease.get());
+        let by = By { replica: self.number, began, lease, looked: self.looked.get() };
         shared.time.sleep(shared.delay()).await;
         if shared.chance(shared.faults.get().writes) { Err(broken(verb)) } else { Ok(by) }
     }
@@ -253,13 +387,15 @@ impl Cloud for Replica {
             LaunchOutcome::Launched(id) => Some(id.clone()),
             LaunchOutcome::InsufficientCapacity { .. } => None,
         };
-        self.shared.note(by, What::Launch(Box::new(request.clone()), id));
+        self.shared.note(&by, What::Launch(Box::new(request.clone()), id));
         self.replies(VERB).await?;
         Ok(outcome)
     }
 
     async fn raise_group(&self, group: &GroupName, desired: u32) -> Result<(), PortError> {
-        self.writes("raise group").await?;
+        let by = self.writes("raise group").await?;
+        let from = self.shared.world.observed().groups.get(group).map_or(0, |g| g.desired);
+        self.shared.note(&by, What::Raise { group: group.clone(), from, to: desired });
         self.shared.world.raise_group(group, desired).await
     }
 
@@ -271,19 +407,17 @@ impl Cloud for Replica {
     async fn terminate(&self, id: &InstanceId) -> Result<(), PortError> {
         const VERB: &str = "terminate instance";
         let by = self.writes(VERB).await?;
-        let observed = self.shared.world.observed();
-        let left = observed.node_of(id).map_or(0, |node| {
-            let on = |pod: &&Pod| pod.node.as_ref() == Some(&node.name) && pod.is_active();
-            observed.pods.iter().filter(on).count()
-        });
-        self.shared.note(by, What::Terminate(id.clone(), left));
+        self.shared.note(&by, What::Terminate(self.shared.ended(id)));
         self.shared.world.terminate(id).await?;
-        self.replies(VERB).await
+        self.replies(VERB).await?;
+        self.shared.note(&by, What::Ended(id.clone()));
+        Ok(())
     }
 }
 
 impl Cluster for Replica {
     async fn objects(&self) -> Result<ClusterObjects, PortError> {
+        let began = self.shared.time.now();
         self.reads("read cluster").await?;
         let faults = self.shared.faults.get();
         if faults.kubernetes {
@@ -293,6 +427,12 @@ impl Cluster for Replica {
         if self.shared.chance(faults.partial) {
             objects.pods.clear();
             objects.unread.push("pods were not answered".to_owned());
+        }
+        if faults.nodeless {
+            objects.nodes.clear();
+        }
+        if objects.unread.is_empty() {
+            self.looked.set(Some(began));
         }
         Ok(objects)
     }
@@ -307,7 +447,7 @@ impl Cluster for Replica {
         if self.shared.faults.get().kubernetes {
             return Err(broken("cordon node"));
         }
-        self.shared.note(by, What::Cordon(node.clone(), unschedulable));
+        self.shared.note(&by, What::Cordon(node.clone(), unschedulable));
         self.shared.world.cordon(node, uid, unschedulable).await?;
         self.replies("cordon node").await
     }
@@ -317,7 +457,7 @@ impl Cluster for Replica {
         if self.shared.faults.get().kubernetes {
             return Err(broken("evict pod"));
         }
-        self.shared.note(by, What::Evict(pod.uid.clone()));
+        self.shared.note(&by, What::Evict(pod.uid.clone()));
         let outcome = self.shared.world.evict(pod).await?;
         self.replies("evict pod").await?;
         Ok(outcome)
@@ -386,8 +526,9 @@ impl Signals for Replica {
 
     async fn acknowledge(&self, receipt: &str) -> Result<(), PortError> {
         let by = self.writes("acknowledge message").await?;
-        self.shared.note(by, What::Acknowledge(receipt.to_owned()));
-        self.shared.queue.borrow_mut().remove(receipt);
+        let message = self.shared.queue.borrow_mut().remove(receipt);
+        let open = message.map(|message| self.shared.open(&message)).unwrap_or_default();
+        self.shared.note(&by, What::Acknowledge(receipt.to_owned(), open));
         self.replies("acknowledge message").await
     }
 
@@ -426,9 +567,6 @@ impl Replica {
 
     fn message(&self) -> Option<Message> {
         let now = self.shared.time.now();
-        let mut queue = self.shared.queue.borrow_mut();
-        let (receipt, (body, shown)) = queue.iter_mut().find(|(_, (_, shown))| *shown <= now)?;
-        *shown = now.checked_add(HIDDEN).unwrap_or(Timestamp::MAX);
-        Some(Message::read(receipt, body))
+        self.shared.queue.borrow_mut().take(now)
     }
 }

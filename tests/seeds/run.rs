@@ -10,11 +10,11 @@ use fleetwright::apply::Bounds;
 use fleetwright::catalog::Catalog;
 use fleetwright::fleet::{ClusterIdentity, Instance, Observed};
 use fleetwright::ids::InstanceId;
-use fleetwright::reconcile::{Outside, Start, State, Status, drive};
+use fleetwright::reconcile::{Effect, Outside, Start, State, Status, drive};
 use fleetwright::sim::{Genesis, World};
 use jiff::{SignedDuration, Timestamp};
 
-use super::check::Checks;
+use super::check::{Checks, Step};
 use super::files::{Commit, Files};
 use super::outside::{Faults, LEASE, Replica, Shared};
 use super::random::Random;
@@ -156,10 +156,31 @@ impl Run {
                 signals: &*ports,
                 desk: &*ports,
             };
-            let mut watch = |state: &State, effects: &[fleetwright::reconcile::Effect]| {
+            let mut looked = 0;
+            let mut watch = |state: &State, effects: &[Effect]| {
                 steps.set(steps.get() + 1);
+                // Where nothing is done that could be wrong, nothing is to be looked at.
+                let idle = |effect: &Effect| matches!(effect, Effect::Wake(_));
+                if effects.iter().all(idle) && shared.asked.borrow().len() == looked {
+                    return;
+                }
+                looked = shared.asked.borrow().len();
                 let status = state.status();
-                checks.borrow_mut().step(number, &shared, &status, effects);
+                let served = status.repository.commit.clone();
+                let commits = shared.commits.borrow();
+                let files = commits.iter().find(|files| Some(&files.name) == served.as_ref());
+                let files = files.unwrap_or(&commits[0]);
+                let mut checks = checks.borrow_mut();
+                checks.step(&Step {
+                    replica: number,
+                    now: shared.time.now(),
+                    status: &status,
+                    effects,
+                    settings: &files.fleet.controller,
+                    is_empty: files.is_empty(),
+                });
+                checks.calls(&shared.asked.borrow(), &files.fleet.controller);
+                drop(checks);
                 if let Some(slot) = statuses.borrow_mut().get_mut(number) {
                     *slot = Some(status);
                 }
@@ -191,6 +212,7 @@ impl Run {
     /// Sets the clock of a replica wrong.
     pub(crate) fn skew(&mut self, number: usize, by: SignedDuration) {
         if let Some(Some(alive)) = self.alive.get_mut(number) {
+            self.checks.borrow_mut().clock_is_set(self.shared.time.now());
             alive.watch.offset.set(by);
         }
     }
@@ -198,6 +220,7 @@ impl Run {
     /// Asks something of a replica.
     pub(crate) fn ask(&self, number: usize, request: fleetwright::reconcile::Request) {
         if let Some(Some(alive)) = self.alive.get(number) {
+            self.checks.borrow_mut().somebody_asks();
             alive.outside.requests.borrow_mut().push_back(request);
         }
     }
@@ -231,7 +254,7 @@ impl Run {
         let body = format!(
             r#"{{"version":"0","detail-type":"{detail_type}","source":"{source}","time":"{now:.0}","detail":{detail}}}"#
         );
-        self.shared.queue.borrow_mut().insert(format!("m{:05}", self.messages), (body, now));
+        self.shared.queue.borrow_mut().put(&format!("m{:05}", self.messages), body, now);
     }
 
     /// Warns that a spot machine is taken back, and takes it back when `taken` is over.
@@ -251,8 +274,16 @@ impl Run {
             if self.shared.faults.get().stale > 0 {
                 self.shared.photograph();
             }
-            self.checks.borrow_mut().tick(&self.shared);
+            let settings = self.settings();
+            let mut checks = self.checks.borrow_mut();
+            checks.calls(&self.shared.asked.borrow(), &settings.fleet.controller);
+            checks.tick(&self.shared.world.observed(), self.shared.reads.get(), self.now());
         }
+    }
+
+    /// Returns the settings of the newest commit.
+    fn settings(&self) -> Rc<Files> {
+        Rc::clone(&self.shared.files.borrow())
     }
 
     /// Lets time pass until something holds, at most so long; returns whether it did.
@@ -333,6 +364,10 @@ impl Run {
         let Some(status) = self.status() else { return Err("nobody lives".to_owned()) };
         if !status.applying.is_empty() || !status.going.is_empty() {
             return Err("something is under way".to_owned());
+        }
+        let left = self.shared.queue.borrow().len();
+        if left > 0 {
+            return Err(format!("{left} messages are left"));
         }
         let Some(plan) = &status.plan else { return Err("there is no plan".to_owned()) };
         let commit = self.shared.files.borrow().name.clone();

@@ -5,6 +5,7 @@ use std::rc::Rc;
 
 use fleetwright::catalog::Catalog;
 use fleetwright::ids::InstanceId;
+use fleetwright::reconcile::Request;
 use fleetwright::sim::Unavailable;
 use jiff::SignedDuration;
 
@@ -40,6 +41,15 @@ pub(crate) fn tell(seed: u64, catalog: &Rc<Catalog>) -> Told {
     let mut run = Run::new(seed, Commit::default(), catalog);
     let mut lines = Vec::new();
     let begin = run.now();
+    let settings = [
+        "removals: { most: 100% }, massRemoval: 100%",
+        "removals: { most: 1, within: 2m }, massRemoval: 100%",
+        "launches: { most: 3, within: 3m }, removals: { most: 50%, within: 3m }, massRemoval: 100%",
+        "settle: 5s, removals: { most: 34%, within: 90s }, massRemoval: 100%",
+    ];
+    let controller = run.random.pick(&settings).copied().unwrap_or_default().to_owned();
+    lines.push(controller.clone());
+    run.commit(|commit| Commit { controller, ..commit });
     if run.random.chance(300) {
         run.start(1);
         lines.push("two replicas".to_owned());
@@ -56,7 +66,6 @@ pub(crate) fn tell(seed: u64, catalog: &Rc<Catalog>) -> Told {
     for replica in 0..2 {
         run.skew(replica, SignedDuration::ZERO);
     }
-    run.start(0);
     lines.push(format!("{:.0} all is mended", run.now()));
     let end = run.comes_to_rest(REST);
     lines.push(format!("{:.0} at rest", run.now()));
@@ -76,7 +85,8 @@ pub(crate) fn tell(seed: u64, catalog: &Rc<Catalog>) -> Told {
 }
 
 fn happen(run: &mut Run) -> String {
-    match run.random.below(12) {
+    match run.random.below(18) {
+        12..=16 => more(run),
         0..=2 => {
             let names = ["api", "jobs"];
             let name = run.random.pick(&names).copied().unwrap_or("api");
@@ -93,6 +103,7 @@ fn happen(run: &mut Run) -> String {
                 lost: run.random.below(400),
                 git: run.random.chance(200),
                 kubernetes: run.random.chance(100),
+                nodeless: run.random.chance(50),
             };
             run.faults(faults);
             format!("{faults:?}")
@@ -144,6 +155,57 @@ fn happen(run: &mut Run) -> String {
             let seconds = i64::try_from(30 + run.random.below(90)).unwrap_or(30);
             run.pause(0, SignedDuration::from_secs(seconds));
             format!("replica 0 does not run for {seconds} s")
+        }
+    }
+}
+
+/// What happens to fleets beside what breaks them.
+fn more(run: &mut Run) -> String {
+    match run.random.below(7) {
+        0 => {
+            let images = ["al2023@v20260901", "al2023@v20261001"];
+            let image = run.random.pick(&images).copied().unwrap_or("al2023@v20261001");
+            run.commit(|commit| Commit { image: image.to_owned(), ..commit });
+            format!("the image is {image}")
+        }
+        1 => {
+            for n in 0..50 {
+                let detail = format!(r#"{{"instance-id":"i-f{n:016x}","state":"shutting-down"}}"#);
+                run.message("EC2 Instance State-change Notification", "aws.ec2", &detail);
+            }
+            "machines of others end".to_owned()
+        }
+        2 => with_machine(run, |run, id| {
+            let detail = format!(r#"{{"instance-id":"{id}","state":"stopped"}}"#);
+            run.message("EC2 Instance State-change Notification", "aws.ec2", &detail);
+            run.message("EC2 Instance State-change Notification", "aws.ec2", &detail);
+            format!("{id} is said to have stopped, and has not")
+        }),
+        3 => with_machine(run, |run, id| {
+            let detail = format!(
+                r#"{{"service":"EC2","eventTypeCategory":"scheduledChange","affectedEntities":[{{"entityValue":"{id}"}}]}}"#
+            );
+            run.message("AWS Health Event", "aws.health", &detail);
+            format!("{id} is to be retired")
+        }),
+        4 => {
+            let nodes: Vec<_> = run.shared.world.view().nodes().values().cloned().collect();
+            let Some(node) = run.random.pick(&nodes).cloned() else { return "nothing".to_owned() };
+            run.shared.world.forget_node(&node.name, &node.uid);
+            format!("somebody deletes node {}", node.name)
+        }
+        5 => {
+            let until = run.now().checked_add(SignedDuration::from_mins(3)).ok();
+            let (reason, by) = ("a migration".to_owned(), "alice".to_owned());
+            run.ask(0, Request::Suspend { reason, until, by });
+            "suspended for 3 minutes".to_owned()
+        }
+        _ => {
+            let least = [None, Some("50%".to_owned()), Some("1".to_owned())];
+            let budget = run.random.pick(&least).cloned().flatten();
+            let told = format!("the budget of disruptions is {budget:?}");
+            run.commit(|commit| Commit { budget, ..commit });
+            told
         }
     }
 }

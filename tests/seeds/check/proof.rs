@@ -1,0 +1,345 @@
+//! Traces that violate the invariants, one each: a check that does not complain of its own is none.
+
+use std::future::Future;
+use std::pin::pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use fleetwright::fleet::CORDONED_ANNOTATION;
+use fleetwright::reconcile::{Limits, Planner};
+use fleetwright::units::Bytes;
+
+use super::{
+    Asked, BTreeSet, Checks, Completeness, ControllerSettings, Effect, Ended, LaunchRequest, Most,
+    Observed, Plan, READS_PER_MINUTE, Rate, SAME_MOST, SignedDuration, Status, Step, Timestamp,
+    WaveStep, What, change_id, rows, tag,
+};
+use crate::seeds::files::{Commit, Files, Plans, catalog};
+use crate::seeds::run::Run;
+
+/// What is given to checks: of a fleet at rest, with plans that change it.
+#[derive(Clone)]
+struct Trace {
+    checks: Rc<std::cell::RefCell<Checks>>,
+    settings: ControllerSettings,
+    status: Status,
+    world: Observed,
+    is_empty: bool,
+    /// Launches more; replaces every machine; removes every machine.
+    grows: Plan,
+    rolls: Plan,
+    shrinks: Plan,
+    request: LaunchRequest,
+    now: Timestamp,
+}
+
+fn now_or_never<F: Future>(work: F) -> F::Output {
+    match pin!(work).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(output) => output,
+        Poll::Pending => panic!("a plan of the simulation is made at once"),
+    }
+}
+
+impl Trace {
+    fn new() -> Self {
+        let catalog = catalog();
+        let commit = Commit::default().with("api", 20);
+        let mut run = Run::new(1, commit.clone(), &catalog);
+        run.comes_to_rest(SignedDuration::from_mins(10)).expect("at rest");
+        let world = run.observed();
+        let plan = |commit: Commit| {
+            let files = Files::read(&commit, 2, &catalog);
+            let world = Arc::new(world.clone());
+            now_or_never(Plans { files }.plan(world, Limits::default()))
+        };
+        let asked = run.shared.asked.borrow();
+        let request = asked.iter().find_map(|asked| {
+            let What::Launch(request, Some(_)) = &asked.what else { return None };
+            Some((**request).clone())
+        });
+        let status = run.status().expect("alive");
+        Self {
+            checks: Rc::default(),
+            settings: Files::read(&commit, 1, &catalog).fleet.controller.clone(),
+            status,
+            is_empty: false,
+            grows: plan(commit.clone().with("api", 40)),
+            rolls: plan(Commit { image: "al2023@v20261001".to_owned(), ..commit.clone() }),
+            shrinks: plan(commit.with("api", 0).with("jobs", 0)),
+            request: request.expect("something was launched"),
+            now: run.now(),
+            world,
+        }
+    }
+
+    fn effects(&self, effects: &[Effect]) {
+        self.checks.borrow_mut().step(&Step {
+            replica: 0,
+            now: self.now,
+            status: &self.status,
+            effects,
+            settings: &self.settings,
+            is_empty: self.is_empty,
+        });
+    }
+
+    fn plans(&self) {
+        let (world, limits) = (Arc::new(self.world.clone()), Limits::default());
+        self.effects(&[Effect::Plan { ticket: 1, commit: String::new(), world, limits }]);
+    }
+
+    fn applies(&self, plan: &Plan) {
+        let (plan, without) = (Arc::new(plan.clone()), Vec::new());
+        let commit = String::new();
+        self.effects(&[Effect::Apply { ticket: 2, commit, plan, without, waits: true }]);
+    }
+
+    fn asked(&self, what: What) -> Asked {
+        let until = self.now.checked_add(SignedDuration::from_mins(1)).expect("a time");
+        let (began, lease) = (self.now, Some((0, until)));
+        Asked { at: self.now, replica: 0, began, lease, looked: Some(self.now), what }
+    }
+
+    fn call(&self, call: &Asked) {
+        self.checks.borrow_mut().call(call, &self.settings);
+    }
+
+    fn calls(&self, what: What) {
+        self.call(&self.asked(what));
+    }
+
+    fn tick(&self) {
+        self.checks.borrow_mut().tick(&self.world, 0, self.now);
+    }
+
+    /// Returns a removal of the `n`-th machine of `plan`, as it should be.
+    fn removal(&self, plan: &Plan, n: usize) -> Ended {
+        let row = rows(plan, WaveStep::Retire).nth(n).expect("so many go");
+        let before = row.change.before.as_ref().expect("something goes");
+        let id = before.instance_id.clone().expect("known");
+        let node = self.world.node_of(&id).map(|node| node.name.clone());
+        let launches = rows(plan, WaveStep::Launch);
+        let ready = launches.map(|row| change_id(&plan.capacity.plan_id, &row.address)).collect();
+        Ended { id, ours: true, runs: true, node, left: 0, ready }
+    }
+
+    /// Has a machine be told to end after its cordon.
+    fn ends(&self, ended: Ended) {
+        if let Some(node) = ended.node.clone() {
+            self.calls(What::Cordon(node, true));
+        }
+        self.calls(What::Terminate(ended));
+    }
+
+    /// Returns the request of a launch of `plan`, by number.
+    fn launch(&self, plan: &Plan, n: usize) -> What {
+        let row = rows(plan, WaveStep::Launch).nth(n).expect("so many come");
+        let mut request = self.request.clone();
+        let change = change_id(&plan.capacity.plan_id, &row.address);
+        request.tags.insert(tag::CHANGE.to_owned(), change.to_string());
+        What::Launch(Box::new(request), Some(format!("i-new{n}").into()))
+    }
+
+    fn later(&mut self, minutes: i64) {
+        self.now = self.now.checked_add(SignedDuration::from_mins(minutes)).expect("a time");
+    }
+}
+
+/// An invariant, what it is about, and a trace that violates it.
+type Violation = (&'static str, &'static str, fn(&mut Trace));
+
+const OF_PLANS: &[Violation] = &[
+    ("I3", "a partial world", |t| {
+        let failed = Completeness::Failed { reason: "x".to_owned() };
+        t.grows.capacity.base.world.sources.insert("ec2".to_owned(), failed);
+        t.applies(&t.grows);
+    }),
+    ("I4", "a mass removal", |t| {
+        t.settings.mass_removal = Most::Count(3);
+        t.tick();
+        t.rolls.capacity.waves.retain(|wave| wave.step == WaveStep::Retire);
+        t.applies(&t.rolls);
+    }),
+    ("I6", "a launch in quarantine", |t| {
+        let until = t.now.checked_add(SignedDuration::from_mins(1)).expect("a time");
+        t.status.quarantined.insert("web".into(), (String::new(), until));
+        t.applies(&t.grows);
+    }),
+    ("I7", "a plan that knows better than what was seen", |t| {
+        let row = rows(&t.grows, WaveStep::Launch).next().expect("something comes");
+        let kind = row.change.after.as_ref().and_then(|a| a.instance_type.clone());
+        let kind = kind.expect("known");
+        t.world.instances.values_mut().for_each(|i| i.instance_type = kind.clone());
+        t.world.nodes.values_mut().for_each(|node| node.allocatable.memory = Bytes(1));
+        t.plans();
+        t.applies(&t.grows);
+    }),
+    ("I14", "a removal while the world cannot be read", |t| {
+        t.status.world.as_mut().expect("seen").reads.failures = 1;
+        t.applies(&t.shrinks);
+    }),
+    ("I15", "a removal while the fleet is broken", |t| {
+        t.world.nodes.values_mut().for_each(|node| node.ready = false);
+        t.plans();
+        t.applies(&t.shrinks);
+    }),
+    ("I17", "a removal for an empty commit", |t| {
+        t.is_empty = true;
+        t.applies(&t.shrinks);
+    }),
+    ("I18", "a plan with errors", |t| {
+        t.grows.errored = true;
+        t.applies(&t.grows);
+    }),
+    ("I18", "a plan that is denied", |t| {
+        t.grows.applyable = false;
+        t.applies(&t.grows);
+    }),
+    ("I13", "a launch that is forgotten", |t| {
+        t.applies(&t.grows);
+        t.calls(t.launch(&t.grows, 0));
+        t.plans();
+    }),
+    ("I13", "a removal that is forgotten", |t| {
+        t.calls(What::Ended(t.removal(&t.shrinks, 0).id));
+        t.later(1);
+        t.plans();
+    }),
+];
+
+const OF_LAUNCHES: &[Violation] = &[
+    ("I1", "two machines of a change", |t| {
+        let mut twin = t.world.instances.values().next().expect("one").clone();
+        twin.id = "i-twin".into();
+        t.world.instances.insert(twin.id.clone(), twin);
+        t.tick();
+    }),
+    ("I2", "a launch without tags", |t| {
+        t.applies(&t.grows);
+        let What::Launch(mut request, id) = t.launch(&t.grows, 0) else { return };
+        request.tags.remove(tag::POOL);
+        t.calls(What::Launch(request, id));
+    }),
+    ("I5", "too many launches", |t| {
+        t.settings.launches.most = Most::Count(1);
+        t.applies(&t.grows);
+        t.calls(t.launch(&t.grows, 0));
+        t.calls(t.launch(&t.grows, 1));
+    }),
+    ("I12", "a launch without the lease", |t| {
+        t.applies(&t.grows);
+        t.call(&Asked { lease: None, ..t.asked(t.launch(&t.grows, 0)) });
+    }),
+    ("I12", "a launch under the lease of another", |t| {
+        t.applies(&t.grows);
+        let call = t.asked(t.launch(&t.grows, 0));
+        t.call(&Asked { lease: call.lease.map(|(_, until)| (1, until)), ..call });
+    }),
+    ("I12", "a launch at the end of the lease", |t| {
+        t.applies(&t.grows);
+        let call = t.asked(t.launch(&t.grows, 0));
+        t.call(&Asked { lease: Some((0, t.now)), ..call });
+    }),
+    ("I18", "a launch that no plan has", |t| t.calls(t.launch(&t.grows, 0))),
+    ("I19", "the same launch over and over", |t| {
+        t.applies(&t.grows);
+        for _ in 0..=SAME_MOST {
+            t.calls(t.launch(&t.grows, 0));
+        }
+    }),
+    ("I19", "too many reads", |t| {
+        t.tick();
+        t.later(1);
+        t.checks.borrow_mut().tick(&t.world, READS_PER_MINUTE + 1, t.now);
+    }),
+];
+
+const OF_REMOVALS: &[Violation] = &[
+    ("I2", "a removal of another's machine", |t| {
+        t.applies(&t.shrinks);
+        t.ends(Ended { ours: false, ..t.removal(&t.shrinks, 0) });
+    }),
+    ("I4", "too many removals", |t| {
+        t.settings.removals = Rate { most: Most::Count(1), within: SignedDuration::from_mins(5) };
+        t.applies(&t.shrinks);
+        t.ends(t.removal(&t.shrinks, 0));
+        t.later(4);
+        t.ends(t.removal(&t.shrinks, 1));
+    }),
+    ("I8", "a removal before what replaces it is Ready", |t| {
+        t.applies(&t.rolls);
+        t.ends(Ended { ready: BTreeSet::new(), ..t.removal(&t.rolls, 0) });
+    }),
+    ("I9", "a removal with pods left", |t| {
+        t.applies(&t.shrinks);
+        t.ends(Ended { left: 1, ..t.removal(&t.shrinks, 0) });
+    }),
+    ("I9", "a removal without a cordon", |t| {
+        t.applies(&t.shrinks);
+        t.calls(What::Terminate(t.removal(&t.shrinks, 0)));
+    }),
+    ("I9", "a removal without a look after the cordon", |t| {
+        t.applies(&t.shrinks);
+        let ended = t.removal(&t.shrinks, 0);
+        let looked = Some(t.now);
+        t.later(1);
+        t.calls(What::Cordon(ended.node.clone().expect("joined"), true));
+        t.call(&Asked { looked, ..t.asked(What::Terminate(ended)) });
+    }),
+    ("I10", "a cordon that nobody takes back", |t| {
+        let node = t.world.nodes.values_mut().next().expect("one");
+        node.unschedulable = true;
+        node.annotations.insert(CORDONED_ANNOTATION.to_owned(), "true".to_owned());
+        t.tick();
+        t.later(61);
+        t.tick();
+    }),
+    ("I11", "a group that shrinks by number", |t| {
+        t.calls(What::Raise { group: "g".into(), from: 3, to: 2 });
+    }),
+    ("I12", "a cordon without the lease", |t| {
+        let node = t.world.nodes.keys().next().expect("one").clone();
+        t.call(&Asked { lease: None, ..t.asked(What::Cordon(node, true)) });
+    }),
+    ("I18", "a removal that nothing asks for", |t| t.ends(t.removal(&t.shrinks, 0))),
+    ("I20", "a message that is taken off too early", |t| {
+        t.calls(What::Acknowledge("m1".to_owned(), vec!["i-1".into()]));
+    }),
+];
+
+/// Shows that every check complains of a trace that violates it, and none of what is in order.
+///
+/// # Errors
+/// With the check that does not.
+pub(crate) fn prove() -> Result<(), String> {
+    let trace = Trace::new();
+    for (invariant, about, violate) in [OF_PLANS, OF_LAUNCHES, OF_REMOVALS].concat() {
+        let mut trace = Trace { checks: Rc::default(), ..trace.clone() };
+        violate(&mut trace);
+        let said = trace.checks.borrow().well().err().unwrap_or_default();
+        if !said.contains(&format!(" {invariant}: ")) {
+            return Err(format!("{invariant}, {about}: the check said {said:?}"));
+        }
+    }
+    let mut trace = Trace { checks: Rc::default(), ..trace };
+    in_order(&mut trace);
+    let end = trace.checks.borrow().well();
+    end.map_err(|said| format!("what is in order was complained of: {said}"))
+}
+
+fn in_order(trace: &mut Trace) {
+    trace.tick();
+    trace.plans();
+    trace.applies(&trace.grows);
+    trace.calls(trace.launch(&trace.grows, 0));
+    trace.later(3);
+    trace.applies(&trace.rolls);
+    trace.ends(trace.removal(&trace.rolls, 0));
+    trace.later(3);
+    trace.applies(&trace.shrinks);
+    trace.ends(trace.removal(&trace.shrinks, 1));
+    trace.calls(What::Acknowledge("m1".to_owned(), Vec::new()));
+    trace.calls(What::Raise { group: "g".into(), from: 3, to: 4 });
+    trace.tick();
+}
