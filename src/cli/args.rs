@@ -440,6 +440,10 @@ pub(super) struct RunArgs {
     #[cfg(feature = "page")]
     #[arg(long, value_name = "ADDRESS")]
     pub(super) listen: Option<std::net::SocketAddr>,
+    /// A further name by which the page is reached, such as that of an ingress; may be repeated
+    #[cfg(feature = "page")]
+    #[arg(long, value_name = "NAME", requires = "listen")]
+    pub(super) listen_name: Vec<String>,
     /// Let the time of sim:DIR pass this many times as fast
     #[arg(long, value_name = "TIMES", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(super) speed: u32,

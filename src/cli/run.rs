@@ -63,7 +63,8 @@ impl Face {
     ) -> Result<Self, CliError> {
         let Some(address) = settings.listen else { return Ok(Self(None)) };
         let (board, reader) = Board::new(State::new(begun.clone()).status());
-        let listening = listen(address, Site::of(reader, serves)).map_err(|error| {
+        let site = Site { names: settings.listen_names.clone(), ..Site::of(reader, serves) };
+        let listening = listen(address, site).map_err(|error| {
             CliError::text(error.to_string())
                 .context(format!("cannot listen on {address}"))
                 .hint("pass --listen with an address that is free")

@@ -71,6 +71,9 @@ pub(super) struct RunSettings {
     /// Where page, metrics and answers to probes are served.
     #[cfg(feature = "page")]
     pub(super) listen: Option<std::net::SocketAddr>,
+    /// Further names by which they are reached.
+    #[cfg(feature = "page")]
+    pub(super) listen_names: Vec<String>,
     /// How many times as fast the time of an embedded world passes.
     pub(super) speed: u32,
     /// How long to wait for the lock.
@@ -656,6 +659,8 @@ fn run(args: RunArgs) -> Result<RunSettings, CliError> {
         once,
         #[cfg(feature = "page")]
         listen,
+        #[cfg(feature = "page")]
+        listen_name,
         speed,
         lock_timeout,
     } = args;
@@ -671,6 +676,8 @@ fn run(args: RunArgs) -> Result<RunSettings, CliError> {
         once,
         #[cfg(feature = "page")]
         listen,
+        #[cfg(feature = "page")]
+        listen_names: listen_name,
         speed,
         lock_timeout: duration("--lock-timeout", &lock_timeout)?,
     })
