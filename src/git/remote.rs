@@ -148,6 +148,7 @@ impl Remote {
             git(&["init", "--quiet", "--bare", "--", &clone.display().to_string()])
                 .map_err(GitErrorKind::Fetch)?;
         }
+        remove_stale_lock(&clone.join("shallow.lock"));
         let reference = reference(revision);
         let clone = format!("--git-dir={}", clone.display());
         let refspec = format!("+{revision}:{reference}");
@@ -212,6 +213,17 @@ impl CloneCache {
         Err(format!(
             "others may write into its folder {shown}; remove it, or run `chmod 700` on it"
         ))
+    }
+}
+
+/// Removes what a fetch that was killed has left behind, and which would keep every later one out: one
+/// that is older than any fetch may take is nobody's.
+fn remove_stale_lock(lock: &std::path::Path) {
+    let age = std::fs::metadata(lock).and_then(|found| found.modified());
+    let age = age.ok().and_then(|at| at.elapsed().ok());
+    if age.is_some_and(|age| age > FETCH.time) {
+        // Where it cannot be removed, the fetch says so.
+        let _ = std::fs::remove_file(lock);
     }
 }
 
@@ -345,6 +357,11 @@ mod tests {
         let clone = remote.clone_in(&cache);
         assert!(clone.join("shallow").is_file() && !clone.join("apps").exists());
         place.write("apps/a.yaml", "4").commit();
+        // One that was killed in the middle leaves its lock.
+        let lock = fs::File::create(clone.join("shallow.lock")).expect("a lock");
+        assert!(remote.read(None, &cache).is_err(), "it may be somebody's");
+        let long_ago = std::time::SystemTime::now() - FETCH.time * 2;
+        lock.set_modified(long_ago).expect("an older one");
         let read = remote.read(None, &cache).expect("read again");
         assert_eq!(read.tree.files[0].content.as_deref(), Ok(&b"4"[..]), "what is there now");
         let error = remote.read(Some("nowhere"), &cache).expect_err("no such branch");

@@ -141,6 +141,8 @@ struct Beside {
     watched: Watched,
     wires: Ends,
     queue: watch::Sender<Option<String>>,
+    /// Told whether the loop can take messages.
+    ready: watch::Sender<bool>,
     _tasks: JoinSet<()>,
 }
 
@@ -160,10 +162,10 @@ impl Beside {
         let (to, messages) = mpsc::channel(queue::WAITING_MAX);
         let (newsfeed, news) = mpsc::channel(NEWS_MAX);
         let (done, acknowledged) = mpsc::channel(queue::WAITING_MAX);
-        let queue = watch::channel(None).0;
+        let (queue, ready) = (watch::channel(None).0, watch::channel(false).0);
         let mut tasks = JoinSet::new();
-        let (leads, named) = (leadership.watch(), queue.subscribe());
-        let when = When { leads, queue: named.clone() };
+        let named = queue.subscribe();
+        let when = When { ready: ready.subscribe(), queue: named.clone() };
         for _ in 0..queue::LISTENERS {
             tasks.spawn(queue::listen(Arc::clone(&aws), when.clone(), to.clone()));
         }
@@ -182,7 +184,7 @@ impl Beside {
         });
         let watched = Watched::start(kubernetes.clone(), newsfeed);
         let wires = Ends { urgent, messages, news, done };
-        Self { kubernetes, leadership, aws, watched, wires, queue, _tasks: tasks }
+        Self { kubernetes, leadership, aws, watched, wires, queue, ready, _tasks: tasks }
     }
 
     async fn drive(
@@ -191,7 +193,7 @@ impl Beside {
         start: Start,
         console: &mut Console,
     ) -> Result<State, CliError> {
-        let Self { kubernetes, leadership, aws, watched, wires, queue, _tasks } = self;
+        let Self { kubernetes, leadership, aws, watched, wires, queue, ready, _tasks } = self;
         let account = Account::new(Arc::clone(&aws));
         let (requests, asked_of_loop) = mpsc::channel(SIGNALS_MAX);
         let (face, door) = opened(settings, &start, &kubernetes, requests, console)?;
@@ -227,6 +229,8 @@ impl Beside {
         let mut look = |state: &State, effects: &[Effect]| {
             let status = state.status();
             leadership.note_busy(!status.applying.is_empty());
+            let takes = status.leader && status.repository.commit.is_some();
+            ready.send_if_modified(|ready| std::mem::replace(ready, takes) != takes);
             teller.look(&status);
             record.look(&status, effects);
             face.show(status);

@@ -371,8 +371,7 @@ fn a_plan_is_applied_over_the_wire_and_planning_again_finds_nothing() {
 }
 
 /// What has the loop act at once.
-const LOOP: &str = "\
-  controller:
+const LOOP: &str = "  controller:
     mode: full
     steer: true
     settle: 1s

@@ -1,4 +1,5 @@
-//! Messages of the queue: received while this replica leads, and taken off in bundles.
+//! Messages of the queue: received while this replica leads and knows what may be done, and taken off in
+//! bundles.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,8 +26,8 @@ pub(super) type Done = (String, oneshot::Sender<Result<(), PortError>>);
 /// When messages are received, and from where.
 #[derive(Debug, Clone)]
 pub(super) struct When {
-    /// Whether this replica leads.
-    pub(super) leads: watch::Receiver<bool>,
+    /// Whether the loop can take them: what it cannot comes again, but only after a while.
+    pub(super) ready: watch::Receiver<bool>,
     /// Name or URL of the queue, where there is one.
     pub(super) queue: watch::Receiver<Option<String>>,
 }
@@ -35,9 +36,9 @@ impl When {
     /// Waits until messages are to be received; returns the queue, or nothing at the end.
     async fn now(&mut self) -> Option<String> {
         loop {
-            self.leads.wait_for(|leads| *leads).await.ok()?;
+            self.ready.wait_for(|ready| *ready).await.ok()?;
             let named = self.queue.wait_for(Option::is_some).await.ok()?.clone();
-            if let Some(name) = named.filter(|_| *self.leads.borrow()) {
+            if let Some(name) = named.filter(|_| *self.ready.borrow()) {
                 return Some(name);
             }
         }

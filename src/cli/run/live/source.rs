@@ -19,8 +19,10 @@ use crate::cli::settings::SourceSettings;
 use crate::cli::world::WorldChoice;
 use crate::fleet::{ClusterIdentity, Observed};
 use crate::git::{TreeBase, TreeRead};
+use crate::manifest::Severity;
 use crate::plan::{Pinned, Plan};
 use crate::reconcile::{Head, Limits, Planner, Source};
+use crate::render::escape;
 
 /// How long counts what EC2 offers, what machines need to join, and what was looked up for launches.
 const COUNTS_FOR: Duration = Duration::from_mins(5);
@@ -31,6 +33,9 @@ const STANDS_IN_FOR: Duration = Duration::from_hours(1);
 /// The most by which a read is put off, so that clusters do not all ask at once.
 const JITTER_MAX: Duration = Duration::from_secs(5);
 const JITTER_SHARE: u32 = 10;
+
+/// Most errors of a commit that are logged; `fleetwright validate` lists them all.
+const ERRORS_MAX: usize = 10;
 
 /// The repository of one cluster.
 pub(super) struct Followed {
@@ -112,6 +117,12 @@ impl Followed {
         let joining = self.joining().await?;
         let machines = Machines::of(&repository.desired, joining.endpoint, &joining.kubernetes);
         self.aws.reserve(reserves(repository));
+        let problems = repository.desired.problems.iter();
+        let errors = problems.filter(|problem| problem.severity == Severity::Error);
+        for error in errors.take(ERRORS_MAX) {
+            let (at, said) = (&error.origin, escape(&error.message));
+            tracing::warn!(%at, object = %escape(&error.object), "{said}");
+        }
         let (machines, aws) = (Arc::new(machines), Arc::clone(&self.aws));
         Ok((plans.head(), LivePlans { plans: Arc::new(plans), machines, aws }))
     }
