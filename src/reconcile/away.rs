@@ -48,6 +48,8 @@ pub(super) struct Away {
     again: Timestamp,
     /// Since when its pods are asked to leave.
     draining: Option<Timestamp>,
+    /// Whether no pod comes to it any more: it is cordoned, or no node of it ever joined.
+    closed: bool,
     /// Whether its drain was given up, so that its node is uncordoned.
     gives_up: bool,
     /// The first look at the world that may say that it is gone.
@@ -105,6 +107,8 @@ struct Moment {
     replaced: bool,
     /// Whether the last look was whole, and begun after the last write about it.
     looked: bool,
+    /// Whether it had a node once, which no look may make undone at once.
+    joined: bool,
 }
 
 /// What came of a turn.
@@ -145,6 +149,7 @@ impl State {
             tries: 0,
             again,
             draining: None,
+            closed: false,
             gives_up: false,
             from,
         };
@@ -233,6 +238,9 @@ impl State {
                 Whose::Ours if leaving.why != Kind::StateChange.as_str() => {
                     self.goes(leaving, self.world_no);
                 }
+                // Another message has it go, and is not dealt with by this one.
+                Whose::Ours | Whose::Nobodys | Whose::Unknown
+                    if self.away.contains_key(&leaving.instance) => {}
                 // What still runs after it was said to end was not to end, or runs again.
                 Whose::Ours | Whose::Nobodys | Whose::Unknown => {
                     self.mail.dealt_with(&leaving.instance);
@@ -245,7 +253,7 @@ impl State {
     fn is_dealt_with(&self, instance: &InstanceId) -> bool {
         let recorded = self.recorded.contains(instance);
         let away = self.away.get(instance);
-        recorded && away.is_some_and(|away| away.phase != AwayPhase::Noted)
+        recorded && away.is_some_and(|away| away.closed && away.phase != AwayPhase::Noted)
     }
 
     fn settle(&mut self, instance: &InstanceId) {
@@ -296,6 +304,8 @@ impl State {
         (node, pods): (Option<&Node>, impl Fn(&NodeName) -> Vec<&'w Pod>),
         effects: &mut Vec<Effect>,
     ) {
+        // A look that shows no node at all shows nothing of any.
+        let joined = node.is_none() && (world.nodes.is_empty() || self.had_joined(id));
         let Some(away) = self.away.get_mut(id) else { return };
         // Only a whole look may say that there is no such machine, or that it is not ours.
         let looked = self.world_no >= away.from && self.world_reads.failures == 0;
@@ -313,7 +323,7 @@ impl State {
         if !(ours && runs) {
             return;
         }
-        let moment = Moment { now: self.now, replaced, looked };
+        let moment = Moment { now: self.now, replaced, looked, joined };
         match away.act(node, pods, moment, effects) {
             Came::On => self.settle(id),
             Came::GaveUp => self.count("drains.given_up", 1),
@@ -353,6 +363,7 @@ impl State {
             return;
         }
         away.next(AwayPhase::Replacing, self.now);
+        away.closed = true;
         // Whatever came before the cordon is seen by a look that was begun after it.
         away.from = self.looks + 1;
         self.world_due = self.world_due.min(later(self.looked_at, BUSY_REFRESH).max(self.now));
@@ -466,6 +477,13 @@ impl Away {
         self.leaving.deadline.filter(|deadline| *deadline > self.leaving.since)
     }
 
+    /// Returns the latest moment at which its pods are asked to leave, whether or not their new place is there.
+    fn latest(&self) -> Timestamp {
+        let Leaving { since, deadline, .. } = &self.leaving;
+        let latest = later(*since, REPLACE_WITHIN);
+        deadline.map_or(latest, |at| earlier(at, DRAIN_LEAD).min(latest))
+    }
+
     fn cordon(&mut self, node: &Node, unschedulable: bool, effects: &mut Vec<Effect>) {
         effects.push(Effect::Cordon {
             instance: self.leaving.instance.clone(),
@@ -482,7 +500,7 @@ impl Away {
         moment: Moment,
         effects: &mut Vec<Effect>,
     ) -> Came {
-        let Moment { now, replaced, looked } = moment;
+        let Moment { now, replaced, looked, joined } = moment;
         if self.gives_up {
             let ours = |node: &&Node| node.annotations.contains_key(CORDONED_ANNOTATION);
             let Some(node) = node.filter(|node| node.unschedulable).filter(ours) else {
@@ -502,15 +520,13 @@ impl Away {
             }
             return Came::On;
         }
+        self.closed |= node.is_some() || (looked && !joined);
         match self.phase {
-            // That no node is shown says nothing where not all could be read.
-            AwayPhase::Noted if !looked => {}
+            // That no node is shown says nothing where not all could be read, and little of one that had joined.
+            AwayPhase::Noted if !looked || (joined && now < self.latest()) => {}
             AwayPhase::Noted => self.next(AwayPhase::Replacing, now),
             AwayPhase::Replacing => {
-                let Leaving { since, deadline, .. } = &self.leaving;
-                let latest = later(*since, REPLACE_WITHIN);
-                let latest = deadline.map_or(latest, |at| earlier(at, DRAIN_LEAD).min(latest));
-                if replaced || now >= latest {
+                if replaced || now >= self.latest() {
                     self.next(AwayPhase::Draining, now);
                     self.draining = Some(now);
                 }
@@ -527,13 +543,14 @@ impl Away {
 
     /// Has pods leave, and the machine end once none is left that a fresh look shows.
     fn drain(&mut self, left: &[&Pod], moment: Moment, effects: &mut Vec<Effect>) -> Came {
-        let Moment { now, looked, .. } = moment;
+        let Moment { now, looked, joined, .. } = moment;
         let begun = self.draining.unwrap_or(now);
         let forced = match self.forced_at() {
             Some(deadline) => now >= deadline,
             None => self.is_broken() && now >= later(begun, BROKEN_DRAIN),
         };
-        if left.is_empty() || forced {
+        // Where a node was and is not shown, nobody knows what is on it.
+        if (left.is_empty() && !joined) || forced {
             if looked {
                 self.end(now, effects);
             }

@@ -64,6 +64,14 @@ impl State {
         }
     }
 
+    /// Returns whether a machine had a node once, as far as this life or the record knows.
+    pub(super) fn had_joined(&self, id: &InstanceId) -> bool {
+        let launched = self.kept.iter().flat_map(|kept| &kept.launched);
+        let ready =
+            |launch: &super::kept::Launched| launch.instance == *id && launch.ready_at.is_some();
+        self.joined.contains(id) || launched.into_iter().any(ready)
+    }
+
     /// Returns the machines of which nobody can say that they never joined: those whose begin the record
     /// does not tell, and those that it has seen Ready.
     fn may_have_joined(&self, world: &Observed) -> BTreeSet<InstanceId> {

@@ -370,7 +370,7 @@ impl State {
         if observed.is_complete() {
             self.count("reads.world.done", 1);
             self.world_reads = SourceState { read_at: Some(now), error: None, failures: 0 };
-            self.unseen.strike(&observed, now);
+            self.unseen.strike(now);
             if let Some(kept) = &mut self.kept {
                 kept.learn(&observed, now);
             }

@@ -46,13 +46,12 @@ impl Unseen {
         self.ended.contains_key(instance)
     }
 
-    /// Strikes what is long past, and machines that `observed` shows as ended. What was launched is kept
-    /// for as long as EC2 may show it late: a later look may be older than an earlier one.
-    pub(super) fn strike(&mut self, observed: &Observed, now: Timestamp) {
+    /// Strikes what is long past. What was done is kept for as long as EC2 may show it late, whatever a look
+    /// shows: a later look may be older than an earlier one.
+    pub(super) fn strike(&mut self, now: Timestamp) {
         let young = |at: &Timestamp| now < later(*at, SHOWN_WITHIN);
         self.launched.retain(|_, at| young(at));
-        let runs = |id: &InstanceId| observed.instances.get(id).is_some_and(Instance::is_active);
-        self.ended.retain(|id, at| runs(id) && young(at));
+        self.ended.retain(|_, at| young(at));
     }
 
     /// Returns a machine that was launched and is not shown yet: planning without it would launch

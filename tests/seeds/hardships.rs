@@ -247,7 +247,7 @@ fn chaos_empty(catalog: &Rc<Catalog>) -> End {
     run.well()?;
     let launched = run.checks.borrow().most_launches(minutes(5));
     // Karpenter's own test allows 35.
-    is(launched <= 8, || format!("{launched} machines within 5 minutes"))
+    is(launched <= 5, || format!("{launched} machines within 5 minutes"))
 }
 
 fn blink(catalog: &Rc<Catalog>) -> End {
