@@ -84,7 +84,9 @@ impl Kubernetes {
                 Err(error) => return Err(error),
             };
             let mut items = page.items;
-            items.iter_mut().for_each(|item| sort.name(item));
+            for item in &mut items {
+                sort.name(item);
+            }
             take(Some(items));
             if page.metadata.next.is_empty() {
                 return Ok(page.metadata.resource_version);

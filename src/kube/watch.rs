@@ -122,18 +122,16 @@ impl Watched {
                 }
                 inner.forget_what_is_shown();
                 let late = begun.elapsed() > LAG_MAX;
-                if !inner.written.is_empty() {
-                    if late {
-                        // Somebody else wrote in between, or the watch stands still: a list tells.
-                        inner.written.clear();
-                        return None;
-                    }
-                } else {
+                if inner.written.is_empty() {
                     let missing = inner.missing_owners();
                     if late || missing.is_subset(&inner.absent) {
                         inner.absent = missing;
                         return Some(inner.objects());
                     }
+                } else if late {
+                    // Somebody else wrote in between, or the watch stands still: a list tells.
+                    inner.written.clear();
+                    return None;
                 }
             }
             tokio::time::sleep(LAG_POLL).await;
@@ -389,7 +387,9 @@ async fn once(
     {
         let mut inner = shown.lock();
         let mut shelf = shelf;
-        shelf.values_mut().for_each(|seen| inner.intern(seen));
+        for seen in shelf.values_mut() {
+            inner.intern(seen);
+        }
         if let Some(place) = inner.shelves.get_mut(n) {
             *place = shelf;
         }

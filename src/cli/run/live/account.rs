@@ -130,23 +130,23 @@ impl<C: Cloud> Cloud for Account<C> {
 
 #[cfg(test)]
 mod tests {
-    use std::cell::Cell;
+    use std::sync::atomic::{AtomicU32, Ordering};
 
     use super::*;
 
     /// Counts its reads, of which every third fails.
     #[derive(Default)]
-    struct Counting(Cell<u32>);
+    struct Counting(AtomicU32);
 
     impl Cloud for Counting {
         async fn holdings(&self) -> Result<Holdings, PortError> {
             tokio::time::sleep(Duration::from_millis(20)).await;
-            self.0.set(self.0.get() + 1);
-            if self.0.get().is_multiple_of(3) {
+            let reads = self.0.fetch_add(1, Ordering::Relaxed) + 1;
+            if reads.is_multiple_of(3) {
                 let (verb, reason) = ("read".to_owned(), "no".to_owned());
                 return Err(PortError { verb, reason, transient: true });
             }
-            Ok(Holdings { unread: vec![self.0.get().to_string()], ..Holdings::default() })
+            Ok(Holdings { unread: vec![reads.to_string()], ..Holdings::default() })
         }
 
         async fn launch(&self, _: &LaunchRequest) -> Result<LaunchOutcome, PortError> {
@@ -180,7 +180,7 @@ mod tests {
     fn what_was_read_is_shown_until_it_is_old_or_something_was_written() {
         run(async {
             let account = account(Duration::from_millis(200));
-            let reads = || account.cloud.0.get();
+            let reads = || account.cloud.0.load(Ordering::Relaxed);
             account.holdings().await.expect("read");
             account.holdings().await.expect("at hand");
             assert_eq!(reads(), 1);
@@ -217,9 +217,9 @@ mod tests {
             let account = account(AGE_MAX);
             let looks = async {
                 tokio::time::sleep(Duration::from_millis(100)).await;
-                let reads = account.cloud.0.get();
+                let reads = account.cloud.0.load(Ordering::Relaxed);
                 account.holdings().await.expect("at hand");
-                assert_eq!((reads, account.cloud.0.get()), (1, 1));
+                assert_eq!((reads, account.cloud.0.load(Ordering::Relaxed)), (1, 1));
             };
             tokio::select! {
                 () = account.keep_fresh() => unreachable!("it goes on"),

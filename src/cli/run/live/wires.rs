@@ -59,15 +59,15 @@ impl Signals for Wires<'_> {
     }
 
     async fn acknowledge(&self, receipt: &str) -> Result<(), PortError> {
-        let gone = |_| PortError {
+        let gone = || PortError {
             verb: "take messages off the queue".to_owned(),
             reason: "nobody does that any more".to_owned(),
             transient: true,
         };
         let (answer, answered) = oneshot::channel();
         let sent = self.done.send((receipt.to_owned(), answer)).await;
-        sent.map_err(|_| gone(()))?;
-        answered.await.map_err(|_| gone(()))?
+        sent.map_err(|_| gone())?;
+        answered.await.map_err(|_| gone())?
     }
 
     fn may_write(&self) -> bool {
