@@ -3,11 +3,11 @@
 use jiff::SignedDuration;
 
 use crate::demand::{Demand, DemandMode};
-use crate::fleet::{LiveScale, PodPhase};
+use crate::fleet::{LiveEvents, LiveScale, PodPhase};
 use crate::ids::{Origin, WorkloadId, WorkloadKind};
 use crate::manifest::{
-    BufferScaling, Concurrency, CronSchedule, Horizontal, Scale, ScaleTarget, Scaler, ScalerRule,
-    Schedule, Unresolved, Workload,
+    BufferScaling, Concurrency, CronSchedule, EventDriven, Fallback, Horizontal, Paused, Scale,
+    ScaleTarget, Scaler, ScalerRule, Schedule, Unresolved, Workload,
 };
 use crate::story::{Story, workload_id};
 
@@ -111,5 +111,48 @@ fn a_buffer_of_absurd_size_is_named_and_takes_no_memory() {
         let story = story(WorkloadKind::CapacityBuffer, Scale::Buffer(scaling));
         let demand = Demand::build(&story.desired, &story.observed, DemandMode::Live);
         assert_eq!((demand.unresolved.len(), demand.groups.len()), (expected, 1 - expected));
+    }
+}
+
+#[test]
+fn a_trigger_that_cannot_be_read_has_its_fallback_within_the_bounds() {
+    let of = |fallback: Option<u32>, in_fallback: bool| {
+        let mut story = story(WorkloadKind::Deployment, Scale::Replicas(1));
+        let WorkloadId { namespace, name, kind } = workload_id();
+        let rule = EventDriven {
+            min: 1,
+            max: 10,
+            idle: None,
+            polling: SignedDuration::from_secs(30),
+            cooldown: SignedDuration::from_secs(300),
+            stabilization: SignedDuration::from_secs(300),
+            fallback: fallback.map(|replicas| Fallback { replicas }),
+            crons: Vec::new(),
+            triggers: vec!["aws-sqs-queue".to_owned()],
+            has_formula: false,
+            paused: Paused::No,
+            is_forced: false,
+        };
+        story.desired.scalers = vec![Scaler {
+            object: "ScaledObject other/inflate".to_owned(),
+            origin: Origin::new("a.yaml", 9),
+            namespace: namespace.clone(),
+            name: "inflate".to_owned(),
+            targets: vec![ScaleTarget { kind: kind.as_str().to_owned(), name: name.to_string() }],
+            rule: ScalerRule::EventDriven(rule),
+        }];
+        story.observed.scaling.event_driven = vec![LiveEvents {
+            namespace,
+            name: "inflate".to_owned(),
+            in_fallback,
+            wanted_jobs: None,
+            pending_jobs: None,
+        }];
+        planned(&story)
+    };
+    for (fallback, in_fallback, expected) in
+        [(None, true, 1), (Some(6), false, 1), (Some(6), true, 6), (Some(60), true, 10)]
+    {
+        assert_eq!(of(fallback, in_fallback), expected, "{fallback:?}, in fallback: {in_fallback}");
     }
 }
