@@ -29,7 +29,12 @@ pub async fn keep(
     status: &Status,
     written: &mut Written,
 ) -> Result<u32, PortError> {
-    if !status.leader || status.plan.is_none() {
+    if !status.leader {
+        // Whoever leads meanwhile writes others.
+        *written = Written::default();
+        return Ok(0);
+    }
+    if status.plan.is_none() {
         return Ok(0);
     }
     let wanted = objects(status);
@@ -181,5 +186,7 @@ mod tests {
         *shelf.broken.borrow_mut() = false;
         assert_eq!(keep(&status("aa11")), Ok(1));
         assert_eq!(*shelf.puts.borrow(), 1);
+        assert_eq!(keep(&Status { leader: false, ..status("aa11") }), Ok(0));
+        assert_eq!(keep(&status("aa11")), Ok(1), "another replica may have removed it meanwhile");
     }
 }

@@ -1,7 +1,7 @@
 //! The clients, and who this account is.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use aws_config::timeout::TimeoutConfig;
@@ -16,13 +16,15 @@ use super::machine::Machines;
 use crate::fargate::Profile;
 use crate::port::PortError;
 
-/// Longest wait for one answer, tries included.
-const ANSWER_MAX: Duration = Duration::from_mins(1);
+/// Longest wait for one answer, tries included: shorter than the margin by which a lease is given up.
+const ANSWER_MAX: Duration = Duration::from_secs(30);
 /// Longest wait for one try.
 const TRY_MAX: Duration = Duration::from_secs(20);
 
+/// Says whether something may be written now.
+type Permit = Box<dyn Fn() -> bool + Send + Sync>;
+
 /// An account in a region, as one cluster uses it.
-#[derive(Debug)]
 pub struct Aws {
     pub(super) ec2: Ec2,
     pub(super) scaling: aws_sdk_autoscaling::Client,
@@ -42,6 +44,14 @@ pub struct Aws {
     reserving: AtomicBool,
     /// Fargate profiles, and when they were read.
     pub(super) profiles: Mutex<Option<(Instant, Vec<Profile>)>>,
+    /// Asked right before a machine is launched or ended; without one, always.
+    permit: OnceLock<Permit>,
+}
+
+impl std::fmt::Debug for Aws {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Aws").field("cluster", &self.cluster).finish_non_exhaustive()
+    }
 }
 
 /// Why an account cannot be used.
@@ -88,7 +98,25 @@ impl Aws {
             machines: Mutex::default(),
             reserving: AtomicBool::new(false),
             profiles: Mutex::default(),
+            permit: OnceLock::new(),
         }
+    }
+
+    /// Asks `permit` right before a machine is launched or ended: what is looked up first, and what a
+    /// limit makes wait, may take longer than a lease lasts. The first permit counts.
+    pub fn permitted_by(&self, permit: impl Fn() -> bool + Send + Sync + 'static) {
+        let _ = self.permit.set(Box::new(permit));
+    }
+
+    /// Returns an error where nothing may be written any more.
+    pub(super) fn may_write(&self, verb: &str) -> Result<(), PortError> {
+        if self.permit.get().is_none_or(|permit| permit()) {
+            return Ok(());
+        }
+        Err(super::cloud::refused(
+            verb,
+            "it is no longer certain that this process leads".to_owned(),
+        ))
     }
 
     /// Returns the same with what launches need.

@@ -69,6 +69,7 @@ impl Cloud for Aws {
             return Err(refused(VERB, reason));
         }
         self.limiter.take(Api::Terminate).await;
+        self.may_write(VERB)?;
         let asked = self.ec2.terminate_instances().instance_ids(id.as_str()).send().await;
         match asked {
             Ok(_) => Ok(()),

@@ -88,6 +88,7 @@ impl Aws {
             return Ok(());
         }
         self.limiter.take(Api::Scaling).await;
+        self.may_write(VERB)?;
         self.scaling
             .set_desired_capacity()
             .auto_scaling_group_name(name.as_str())

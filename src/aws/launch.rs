@@ -51,6 +51,7 @@ impl Aws {
         let template = self.template(machines, &content).await?;
         let call = self.fleet((class, request), template, &subnet.id);
         self.limiter.take(Api::Launch).await;
+        self.may_write("launch instance")?;
         match call.send().await {
             Ok(answer) => Ok(outcome(answer)?),
             Err(error) => {

@@ -216,7 +216,7 @@ fn carry_out(
     match choice {
         WorldChoice::Sim(directory) => in_world((choice, directory), repository, adoption, console),
         #[cfg(feature = "cluster")]
-        WorldChoice::Live => super::live::tag(repository, adoption),
+        WorldChoice::Live => super::live::tag(repository, adoption, console),
         #[cfg(not(feature = "cluster"))]
         WorldChoice::Live => {
             Err(CliError::text("this program was built without what a live world needs")

@@ -112,13 +112,17 @@ pub(super) fn observe(repository: &Repository) -> Result<Observed, CliError> {
 
 /// Tags the instances of an approved adoption under the lock of applies, if it is by then what it was;
 /// returns how many.
-pub(super) fn tag(repository: &Repository, adoption: &Adoption) -> Result<usize, CliError> {
+pub(super) fn tag(
+    repository: &Repository,
+    adoption: &Adoption,
+    console: &mut Console,
+) -> Result<usize, CliError> {
     block_on(async {
         let live = Live::connect(repository).await?;
         let holder = format!("adopt/{}/{}", std::process::id(), Wall.now().as_millisecond());
         let lease = Lease::new(&live.kubernetes, LEASE_NAMESPACE, LEASE_NAME, holder);
         let locked = |error: LeaseError| CliError::new(error).kind(Exit::Locked);
-        let mut held = lease.acquire(Wall.now()).await.map_err(locked)?;
+        let mut held = acquire(&lease, Duration::ZERO, console).await?;
         let mut done = still(adoption, &repository.desired, &live.look().await);
         // As many at a time as are tagged long before the lock runs out.
         for rows in adoption.rows.chunks(TAGGED_AT_ONCE) {
@@ -343,7 +347,8 @@ async fn acquire(
         };
         let taken = matches!(error, LeaseError::Taken { .. } | LeaseError::Lost { .. });
         if !taken {
-            return Err(CliError::new(error).hint("the apply needs to read and write leases"));
+            return Err(CliError::new(error)
+                .hint("whoever changes something needs to read and write leases"));
         }
         if let LeaseError::Taken { holder, .. } = &error
             && holder.starts_with(LOOP)

@@ -13,6 +13,9 @@ use crate::ids::Uid;
 /// Longest wait for an answer of the API server.
 const ANSWER_MAX: Duration = Duration::from_mins(1);
 
+/// Longest wait for the answer to a write: shorter than the margin by which a lease is given up.
+const WRITTEN_WITHIN: Duration = Duration::from_secs(20);
+
 /// A cluster, reached through its API server.
 #[derive(Clone)]
 pub struct Kubernetes {
@@ -57,6 +60,8 @@ impl Kubernetes {
         config.write_timeout = Some(ANSWER_MAX);
         let mut writes = config.clone();
         writes.default_retry = false;
+        writes.read_timeout = Some(WRITTEN_WITHIN);
+        writes.write_timeout = Some(WRITTEN_WITHIN);
         let client = |config: Config| -> Result<Client, ConnectError> {
             Client::try_from(config).map_err(|e: Error| ConnectError::Client(e.to_string()))
         };

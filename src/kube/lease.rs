@@ -32,9 +32,9 @@ use crate::port::PortError;
 /// How long a lease lasts that is not renewed.
 const DURATION: Duration = Duration::from_mins(1);
 
-/// How long before its end a lease no longer counts as held: the longest call to the outside, and
-/// clocks that run at different rates.
-const MARGIN: Duration = Duration::from_secs(20);
+/// How long before its end a lease no longer counts as held: the longest call to the outside, half a
+/// minute, and clocks that run at different rates.
+const MARGIN: Duration = Duration::from_secs(35);
 
 /// How often a write is tried again because somebody asked for the lease meanwhile.
 const WRITES_MAX: u32 = 3;
@@ -64,7 +64,7 @@ pub struct Lease {
 /// A lease that is held.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Held {
-    /// How often the lease changed hands: no two holders have the same number.
+    /// How often the lease was taken: no two holders have the same number.
     pub epoch: i32,
     /// What EC2 had no capacity for lately; it is kept when the lease is given back.
     pub memory: Memory,
@@ -164,7 +164,8 @@ impl Lease {
         {
             return Err(self.taken(by));
         }
-        held.epoch = held.epoch.saturating_add(i32::from(holder != self.holder));
+        // Two processes may go by one name, as in one pod: the older one finds that it has lost.
+        held.epoch = held.epoch.saturating_add(1);
         if held.version.is_some() {
             return self.replace(held, Some((&self.holder, DURATION)), now).await;
         }

@@ -161,7 +161,13 @@ impl Watched {
                 self.kubernetes.each(PODS, Some(&fields), &mut take).await?;
             }
             let of_them = |pod: &Pod| pod.node.as_ref().is_some_and(|node| nodes.contains(node));
-            objects.pods.retain(|pod| !of_them(pod));
+            // The watch may not show yet where one of them was bound.
+            let bound = asked.values().filter_map(|seen| match &seen.piece {
+                Piece::Pod(pod, _) => Some(pod.uid.clone()),
+                _ => None,
+            });
+            let bound: BTreeSet<Uid> = bound.collect();
+            objects.pods.retain(|pod| !of_them(pod) && !bound.contains(&pod.uid));
         }
         self.shown.lock().put_into(&asked, &mut objects);
         Ok(objects)
@@ -355,7 +361,12 @@ async fn follow(kubernetes: Kubernetes, shown: Arc<Shown>, (n, sort): (usize, So
     let mut wait = RETRY_FIRST;
     loop {
         match once(&kubernetes, &shown, (n, sort), &mut wait).await {
-            Ok(Ended::Expired) => {}
+            // What is shown is old until the sort was listed anew.
+            Ok(Ended::Expired) => {
+                shown.set_live(n, false);
+                tokio::time::sleep(wait).await;
+                wait = (wait * 2).min(RETRY_MOST);
+            }
             Ok(Ended::Absent) => tokio::time::sleep(ABSENT_EVERY).await,
             Err(error) => {
                 let error = port_error(&format!("watch {}", sort.path), &error);

@@ -158,6 +158,8 @@ impl Beside {
     fn begin(kubernetes: Kubernetes, aws: Aws, start: &Start, ended: Arc<AtomicBool>) -> Self {
         let aws = Arc::new(aws);
         let leadership = Arc::new(Leadership::new(&kubernetes, &start.identity));
+        let certain = Arc::clone(&leadership);
+        aws.permitted_by(move || certain.is_certain());
         let (tell, urgent) = mpsc::channel(SIGNALS_MAX);
         let (to, messages) = mpsc::channel(queue::WAITING_MAX);
         let (newsfeed, news) = mpsc::channel(NEWS_MAX);
@@ -229,7 +231,9 @@ impl Beside {
         let mut look = |state: &State, effects: &[Effect]| {
             let status = state.status();
             leadership.note_busy(!status.applying.is_empty());
-            let takes = status.leader && status.repository.commit.is_some();
+            // Whoever only plans leaves messages to those who act on them.
+            let acts = status.leader && status.mode != Mode::Observe;
+            let takes = acts && status.repository.commit.is_some();
             ready.send_if_modified(|ready| std::mem::replace(ready, takes) != takes);
             teller.look(&status);
             record.look(&status, effects);

@@ -75,6 +75,11 @@ impl<'c> Teller<'c> {
                 self.about = about;
             }
         }
+        let gone = |what: &String| {
+            what.starts_with("i-")
+                && !status.going.iter().any(|going| going.instance.as_str() == what.as_str())
+        };
+        self.told.retain(|what, _| !gone(what));
         for going in &status.going {
             let said = format!("{} goes ({})", going.instance, going.why);
             self.tell(&now, going.instance.as_str(), Some(said));

@@ -20,6 +20,9 @@ use crate::reconcile::{Desk, Kept, Signal};
 /// How often the lease is renewed: also the longest until it is seen that somebody asks for it.
 const RENEW_EVERY: Duration = Duration::from_secs(5);
 
+/// The longest that one renewal may take.
+const RENEW_WITHIN: Duration = Duration::from_secs(8);
+
 /// The longest that what is under way has to end before the lease is given back all the same.
 const HAND_OVER_WITHIN: Duration = Duration::from_secs(90);
 
@@ -129,7 +132,10 @@ impl Leadership {
             }
             let _alone = self.pen.lock().await;
             let held = self.held()?;
-            match self.lease.renew(&held, Wall.now()).await {
+            let renewed = tokio::time::timeout(RENEW_WITHIN, self.lease.renew(&held, Wall.now()));
+            // A connection that hangs is given up in time for another try.
+            let renewed = renewed.await.unwrap_or_else(|_| Err(LeaseError::Port(unanswered())));
+            match renewed {
                 Ok(next) => {
                     let by = next.asked_for_by().map(str::to_owned);
                     self.set(Some(next));
@@ -168,6 +174,11 @@ impl Leadership {
 async fn send(tell: &mpsc::Sender<Signal>, signal: Signal) {
     // Nobody listens any more where the loop has ended.
     let _ = tell.send(signal).await;
+}
+
+fn unanswered() -> PortError {
+    let reason = format!("no answer within {} s", RENEW_WITHIN.as_secs());
+    PortError { verb: "renew lease".to_owned(), reason, transient: true }
 }
 
 fn not_kept(reason: String) -> PortError {

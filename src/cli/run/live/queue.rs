@@ -1,4 +1,4 @@
-//! Messages of the queue: received while this replica leads and knows what may be done, and taken off in
+//! Messages of the queue: received while this replica leads and acts and knows what may be done, and taken off in
 //! bundles.
 
 use std::sync::Arc;
@@ -26,7 +26,8 @@ pub(super) type Done = (String, oneshot::Sender<Result<(), PortError>>);
 /// When messages are received, and from where.
 #[derive(Debug, Clone)]
 pub(super) struct When {
-    /// Whether the loop can take them: what it cannot comes again, but only after a while.
+    /// Whether the loop can take them and may act on them: what it cannot comes again, but only after a
+    /// while, and what it may not is for others.
     pub(super) ready: watch::Receiver<bool>,
     /// Name or URL of the queue, where there is one.
     pub(super) queue: watch::Receiver<Option<String>>,

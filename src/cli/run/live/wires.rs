@@ -34,6 +34,10 @@ pub(super) struct Wires<'w> {
 impl Wires<'_> {
     fn poll(&self, context: &mut Context<'_>) -> Poll<Signal> {
         if let Poll::Ready(Some(signal)) = self.urgent.borrow_mut().poll_recv(context) {
+            // Who led before may have launched what was not there when it was read.
+            if signal == Signal::Gained {
+                self.account.outdate();
+            }
             return Poll::Ready(signal);
         }
         if let Poll::Ready(Some(message)) = self.messages.borrow_mut().poll_recv(context) {
