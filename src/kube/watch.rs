@@ -162,9 +162,9 @@ impl Watched {
             }
             let of_them = |pod: &Pod| pod.node.as_ref().is_some_and(|node| nodes.contains(node));
             // The watch may not show yet where one of them was bound.
-            let bound = asked.values().filter_map(|seen| match &seen.piece {
-                Piece::Pod(pod, _) => Some(pod.uid.clone()),
-                _ => None,
+            let bound = asked.values().filter_map(|seen| {
+                let Piece::Pod(pod, _) = &seen.piece else { return None };
+                Some(pod.uid.clone())
             });
             let bound: BTreeSet<Uid> = bound.collect();
             objects.pods.retain(|pod| !of_them(pod) && !bound.contains(&pod.uid));

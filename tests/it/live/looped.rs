@@ -23,7 +23,7 @@ use super::proxy::{Fault, Proxy};
 use crate::sandbox::Sandbox;
 
 /// Longest wait for anything but the end of a lease.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_mins(2);
 
 const FLEET: &str = "\
 apiVersion: fleetwright.dev/v1
@@ -155,14 +155,15 @@ impl Scene {
         Loop { process, log }
     }
 
-    async fn client(&self) -> Client {
+    /// Must be called where a runtime goes on.
+    fn client(&self) -> Client {
         let config = kube::Config::new(self.sandbox.url().parse().expect("a URL"));
         Client::try_from(config).expect("a client")
     }
 
     /// Returns the nodes that are Ready and take pods.
     async fn nodes(&self) -> BTreeSet<String> {
-        let found = get(&self.client().await, "/api/v1/nodes").await;
+        let found = get(&self.client(), "/api/v1/nodes").await;
         let all = found["items"].as_array().expect("a list").iter();
         let open = |node: &&Json| node["spec"]["unschedulable"] != true && is_ready(node);
         let name = |node: &Json| node["metadata"]["name"].as_str().expect("a name").to_owned();
@@ -182,19 +183,9 @@ impl Scene {
         }
     }
 
-    fn account(&self, url: &str) -> SdkConfig {
-        let credentials = Credentials::new("test", "test", None, None, "test");
-        SdkConfig::builder()
-            .behavior_version(BehaviorVersion::latest())
-            .region(Region::new("us-east-1"))
-            .endpoint_url(url)
-            .credentials_provider(SharedCredentialsProvider::new(credentials))
-            .build()
-    }
-
     /// Returns the ids of instances that run, by the change that launched them.
     async fn instances(&self) -> BTreeMap<String, Vec<String>> {
-        let ec2 = aws_sdk_ec2::Client::new(&self.account(self.sandbox.url()));
+        let ec2 = aws_sdk_ec2::Client::new(&account(self.sandbox.url()));
         let found = ec2.describe_instances().send().await.expect("a list");
         let found = found.reservations.unwrap_or_default().into_iter();
         let mut by_change: BTreeMap<String, Vec<String>> = BTreeMap::new();
@@ -278,6 +269,17 @@ impl Drop for Loop {
     }
 }
 
+/// Returns how the account is reached at `url`.
+fn account(url: &str) -> SdkConfig {
+    let credentials = Credentials::new("test", "test", None, None, "test");
+    SdkConfig::builder()
+        .behavior_version(BehaviorVersion::latest())
+        .region(Region::new("us-east-1"))
+        .endpoint_url(url)
+        .credentials_provider(SharedCredentialsProvider::new(credentials))
+        .build()
+}
+
 #[test]
 fn a_commit_becomes_nodes_one_that_needs_none_has_them_go_and_no_repository_removes_nothing() {
     let scene = Scene::set("controller", None);
@@ -302,7 +304,7 @@ fn a_commit_becomes_nodes_one_that_needs_none_has_them_go_and_no_repository_remo
         assert!(!said.contains("ERROR") && !said.contains("secret"), "{said}");
         // What was given back is free at once.
         let lease = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/fleetwright-apply";
-        let lease = get(&scene.client().await, lease).await;
+        let lease = get(&scene.client(), lease).await;
         assert_eq!(lease["spec"]["holderIdentity"], "");
     });
     scene.sandbox.end();
@@ -314,7 +316,7 @@ fn a_machine_that_is_taken_back_is_replaced_first_and_its_message_taken_off_the_
     let scene = Scene::set("controller", Some(moto));
     runtime().block_on(async {
         let url = scene.moto.as_ref().expect("it runs").url().to_owned();
-        let sqs = aws_sdk_sqs::Client::new(&scene.account(&url));
+        let sqs = aws_sdk_sqs::Client::new(&account(&url));
         let queue = sqs.create_queue().queue_name("prod").send().await.expect("a queue");
         let queue = queue.queue_url.expect("a URL");
         let replica = scene.start("a");
@@ -358,7 +360,7 @@ fn a_machine_that_is_taken_back_is_replaced_first_and_its_message_taken_off_the_
         let look = look.set_attribute_names(Some(names.into()));
         let found = look.send().await.expect("attributes").attributes.expect("some");
         assert!(found.values().all(|count| count == "0"), "{found:?}");
-        let events = get(&scene.client().await, "/api/v1/namespaces/default/events").await;
+        let events = get(&scene.client(), "/api/v1/namespaces/default/events").await;
         assert!(events.to_string().contains("spot-interruption"), "{events}");
         replica.end();
     });
@@ -481,7 +483,7 @@ fn a_burst_of_pods_has_its_launch_call_within_a_fraction_of_a_second() {
     runtime().block_on(async {
         let replica = scene.start("a");
         replica.says("nothing to change").await;
-        let client = scene.client().await;
+        let client = scene.client();
         let mut waits = Vec::new();
         for burst in 0..bursts {
             let begun = Instant::now();
@@ -531,7 +533,7 @@ fn a_flood_of_messages_about_strangers_is_taken_off_the_queue_to_the_last() {
     let scene = Scene::set("controller", Some(moto));
     runtime().block_on(async {
         let url = scene.moto.as_ref().expect("it runs").url().to_owned();
-        let sqs = aws_sdk_sqs::Client::new(&scene.account(&url));
+        let sqs = aws_sdk_sqs::Client::new(&account(&url));
         let queue = sqs.create_queue().queue_name("prod").send().await.expect("a queue");
         let queue = queue.queue_url.expect("a URL");
         let all: Vec<usize> = (0..messages).collect();
