@@ -96,6 +96,22 @@ where
     }
 }
 
+/// Logs the error that something ended with: the state counts it and acts on it, and does not say why.
+fn tell_failure(event: &Event) {
+    let (Event::Saved(Err(error))
+    | Event::Cordoned { end: Err(error), .. }
+    | Event::Ended { end: Err(error), .. }
+    | Event::Acknowledged { end: Err(error), .. }
+    | Event::Nominated { end: Err(error), .. }) = event
+    else {
+        if let Event::Recalled(Err(error)) = event {
+            tracing::warn!(%error, "what was kept cannot be read; nothing begins");
+        }
+        return;
+    };
+    tracing::warn!(%error, "it is tried again");
+}
+
 /// Something under way, which ends in an event.
 type Running<'a> = Pin<Box<dyn Future<Output = Event> + 'a>>;
 
@@ -171,6 +187,7 @@ where
             }
             if let Some((n, event)) = ended {
                 drop(running.remove(n));
+                tell_failure(&event);
                 // What it told before it ended comes first.
                 let mut inbox = self.inbox.borrow_mut();
                 inbox.push_back(event);

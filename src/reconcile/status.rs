@@ -20,7 +20,7 @@ use crate::units::MicroUsd;
 /// | name | counts |
 /// |---|---|
 /// | `reads.git.done`, `.failed` | reads of the repository |
-/// | `reads.world.done`, `.partial`, `.failed` | looks at the world |
+/// | `reads.world.done`, `.partial`, `.failed`, `.blind` | looks at the world; the last show no node where ours had joined |
 /// | `plans.made`, `.changed` | plans, and those with another digest than the one before |
 /// | `plan_millis` | milliseconds spent on planning |
 /// | `reconciles.nothing`, `.held`, `.applied`, `.partly`, `.refused`, `.interrupted` | how plans ended |
@@ -31,6 +31,8 @@ use crate::units::MicroUsd;
 /// | `evictions.done`, `.blocked` | pods asked to leave, and those that a budget kept |
 /// | `messages.KIND` | interruption messages, by kind |
 /// | `messages.acknowledged` | messages taken off the queue |
+/// | `messages.deferred` | messages left to come again, because too many waited |
+/// | `drains.given_up` | drains that did not end in time |
 /// | `nominations.made`, `.honoured`, `.dropped` | steered pods |
 /// | `errors.SOURCE` | errors of `git`, `ec2`, `kubernetes`, `queue`, `record`, `lease` |
 /// | `steps`, `step_micros` | steps of the state machine, and what they took |

@@ -161,6 +161,16 @@ pub const FAMILIES: &[Family] = &[
         &[],
         "Messages that were taken off the queue.",
     ),
+    counter(
+        "fleetwright_interruption_messages_deferred_total",
+        &[],
+        "Messages that were left to come again, because too many waited.",
+    ),
+    counter(
+        "fleetwright_drains_given_up_total",
+        &[],
+        "Drains that did not end in time; the node takes pods again.",
+    ),
     counter("fleetwright_nominations_total", &["result"], "Pods that were steered to their nodes."),
     counter("fleetwright_reactions_total", &[], "Bursts of pending pods that led to a launch."),
     counter(
