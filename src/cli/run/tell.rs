@@ -27,9 +27,26 @@ impl<'c> Teller<'c> {
     /// Tells what is new in `status`.
     pub(super) fn look(&mut self, status: &Status) {
         let now = format!("{:.0}", status.now);
+        self.sources(&now, status);
+        // That a moment moves on while the reason stays is no news.
+        if let Some(plan) = &status.plan {
+            let kinds: Vec<_> = plan.held.values().map(|by| discriminant(&by.why)).collect();
+            let summary = &plan.plan.summary;
+            let about = format!("{} {kinds:?} {summary:?}", plan.digest());
+            if self.about != about {
+                self.tell(&now, "plan", Some(self::plan(plan)));
+                self.about = about;
+            }
+        }
+        self.incidents(&now, status);
+        self.ends(&now, status);
+    }
+
+    /// Tells what is served, and what cannot be read.
+    fn sources(&mut self, now: &str, status: &Status) {
         let repository = &status.repository;
         self.tell(
-            &now,
+            now,
             "commit",
             repository.commit.as_ref().map(|commit| {
                 let errors = match repository.problems {
@@ -45,13 +62,13 @@ impl<'c> Teller<'c> {
         );
         let waiting = repository.waiting.as_ref();
         self.tell(
-            &now,
+            now,
             "waiting",
             waiting.map(|(commit, why)| format!("commit {} waits {why}", short(commit))),
         );
         let git = repository.reads.error.as_ref();
         self.tell(
-            &now,
+            now,
             "git",
             Some(git.map_or_else(String::new, |(why, _)| {
                 format!("the repository cannot be read; nothing is removed because of that: {why}")
@@ -59,22 +76,17 @@ impl<'c> Teller<'c> {
         );
         let world = status.world.as_ref().and_then(|world| world.reads.error.as_ref());
         self.tell(
-            &now,
+            now,
             "world",
             Some(world.map_or_else(String::new, |(why, _)| {
                 format!("the world cannot be read as a whole; nothing is changed: {why}")
             })),
         );
-        // That a moment moves on while the reason stays is no news.
-        if let Some(plan) = &status.plan {
-            let kinds: Vec<_> = plan.held.values().map(|by| discriminant(&by.why)).collect();
-            let summary = &plan.plan.summary;
-            let about = format!("{} {kinds:?} {summary:?}", plan.digest());
-            if self.about != about {
-                self.tell(&now, "plan", Some(self::plan(plan)));
-                self.about = about;
-            }
-        }
+    }
+
+    /// Tells which machines go, and what latched.
+    fn incidents(&mut self, now: &str, status: &Status) {
+        // What has gone may go again.
         let gone = |what: &String| {
             what.starts_with("i-")
                 && !status.going.iter().any(|going| going.instance.as_str() == what.as_str())
@@ -82,12 +94,16 @@ impl<'c> Teller<'c> {
         self.told.retain(|what, _| !gone(what));
         for going in &status.going {
             let said = format!("{} goes ({})", going.instance, going.why);
-            self.tell(&now, going.instance.as_str(), Some(said));
+            self.tell(now, going.instance.as_str(), Some(said));
         }
         for breaker in &status.breakers {
             let said = format!("breaker {} latched: {}", breaker.name, breaker.why);
-            self.tell(&now, &breaker.name, Some(said));
+            self.tell(now, &breaker.name, Some(said));
         }
+    }
+
+    /// Tells how plans ended since the last look.
+    fn ends(&mut self, now: &str, status: &Status) {
         let all = status.counters.iter().filter(|(name, _)| name.starts_with("reconciles."));
         let ends = all.filter(|(name, _)| !name.ends_with("nothing") && !name.ends_with("held"));
         let ends = usize::try_from(ends.map(|(_, n)| *n).sum::<u64>()).unwrap_or(usize::MAX);
