@@ -18,9 +18,12 @@
 //! `PROOF_SEED` which ones, and `PROOF_FAMILY` of which family of rules. `PROOF_CASE` names a file with
 //! one case, which is then tried among the kept ones.
 
+mod amount;
 mod carry;
 mod draw;
+mod evict;
 mod fleets;
+mod group;
 mod orders;
 mod stage;
 mod steps;
@@ -58,11 +61,13 @@ fn setting(name: &str, default: u32) -> u32 {
 /// A law that plans keep, and its name.
 type Law = (&'static str, fn(&Stage) -> Result<(), String>);
 
-const LAWS: [Law; 5] = [
+const LAWS: [Law; 7] = [
+    ("a pod counts with what it takes", Stage::counts_what_pods_take),
     ("single placements lead where the plan has the pods", Stage::is_reached_by_single_steps),
     ("the scheduler leaves no more than the plan", Stage::holds_in_rehearsed_orders),
     ("what some fleet holds is not left out", Stage::leaves_nothing_that_some_fleet_holds),
     ("what one more node holds is not left out", Stage::leaves_nothing_that_one_more_node_holds),
+    ("who is evicted makes room", Stage::says_who_is_evicted),
     ("the order of documents decides nothing", Stage::does_not_depend_on_order),
 ];
 

@@ -1,16 +1,21 @@
 //! Plans carried out in the simulated world.
 
+use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use fleetwright::apply::{ApplySettings, Bounds, Ports, Replan, Verdict, Waits, apply};
-use fleetwright::catalog::Catalog;
+use fleetwright::catalog::{CapacityType, Catalog, InstanceType, NodeSettings, allocation};
 use fleetwright::demand::{ShapeContext, shape_of};
 use fleetwright::engine;
-use fleetwright::fleet::{Observed, Pod, write_world};
-use fleetwright::manifest::{Desired, Scale};
+use fleetwright::fleet::{Group, Observed, Pod, write_world};
+use fleetwright::manifest::{Desired, NodeGroup, Scale};
 use fleetwright::plan::{Pinned, Plan};
-use fleetwright::sim::{DeliveredWorkload, Delivery, Genesis, ShapeOf, World};
+use fleetwright::port::LaunchRequest;
+use fleetwright::requirement::label;
+use fleetwright::sim::{
+    DeliveredGroup, DeliveredWorkload, Delivery, Genesis, LaunchTemplate, ShapeOf, World,
+};
 use fleetwright::storage::Storage;
 use jiff::SignedDuration;
 
@@ -85,7 +90,8 @@ impl Stage {
 fn out(given: &Given, made: &Made, desired: &Desired) -> Result<Observed, String> {
     let directory = tempfile::tempdir().map_err(|error| error.to_string())?;
     let file = directory.path().join("world.json");
-    std::fs::write(file, write_world(&given.world)).map_err(|error| error.to_string())?;
+    let world = with_zones_of_groups(given.world.clone(), desired);
+    std::fs::write(file, write_world(&world)).map_err(|error| error.to_string())?;
     let context = Rc::new(desired.clone());
     let shape: ShapeOf = Rc::new(move |namespace, template| {
         shape_of(namespace, template, &ShapeContext::of(&context))
@@ -93,7 +99,7 @@ fn out(given: &Given, made: &Made, desired: &Desired) -> Result<Observed, String
     let (cluster, now) = (given.world.cluster.clone(), given.world.taken_at);
     let genesis = Genesis { cluster: cluster.clone(), now, seed: 1 };
     let world = World::open(directory.path(), &genesis, shape).map_err(|e| e.to_string())?;
-    world.deliver(&delivery(desired)).map_err(|error| error.to_string())?;
+    world.deliver(&delivery(desired, &made.catalog)).map_err(|error| error.to_string())?;
     let settings = ApplySettings {
         cluster,
         approved: None,
@@ -131,11 +137,14 @@ impl Replan for Again<'_> {
 }
 
 /// Returns what a delivery tool would bring the world to.
-fn delivery(desired: &Desired) -> Delivery {
+fn delivery(desired: &Desired, catalog: &Catalog) -> Delivery {
     let replicas = |scale: &Scale| match scale {
         Scale::Replicas(count) => *count,
+        Scale::Job { pods, completions, suspended: false } => {
+            completions.unwrap_or(u32::MAX).min(*pods)
+        }
         Scale::PerNode
-        | Scale::Job { .. }
+        | Scale::Job { suspended: true, .. }
         | Scale::CronJob { .. }
         | Scale::ScaledJob(_)
         | Scale::Buffer(_) => 0,
@@ -156,9 +165,67 @@ fn delivery(desired: &Desired) -> Delivery {
         budgets: desired.disruption_budgets.clone(),
         namespaces: desired.namespaces.clone(),
         storage: declared_storage(desired),
-        groups: Vec::new(),
+        groups: groups(desired, catalog),
         fargate_profiles: desired.fargate_profiles.clone(),
     }
+}
+
+/// Returns the world with what a case does not say of live groups: where and of what they make members.
+fn with_zones_of_groups(mut world: Observed, desired: &Desired) -> Observed {
+    for group in desired.node_groups.values() {
+        let live = world.groups.values_mut();
+        for live in live.filter(|live| live.name.as_str() == format!("asg-{}", group.name)) {
+            live.zones.clone_from(&group.zones);
+            live.types.clone_from(&group.types);
+        }
+    }
+    world
+}
+
+/// Returns the declared groups, and what their members register as.
+fn groups(desired: &Desired, catalog: &Catalog) -> Vec<DeliveredGroup> {
+    let one = |group: &NodeGroup| {
+        let pool = &desired.pools[&group.name];
+        let class = &desired.node_classes[pool.node_class.as_ref()?];
+        let identity = group.identity().map(|(key, value)| (key.to_owned(), value.to_owned()));
+        let kinds = group.types.iter().filter_map(|name| catalog.types.get(name));
+        let machine = |kind: &InstanceType| {
+            let amounts = allocation(kind, &NodeSettings::of(pool, class));
+            let mut labels = kind.labels.clone();
+            labels.retain(|key, _| !key.as_str().starts_with("karpenter."));
+            labels.extend(pool.labels.clone());
+            labels.extend([label("topology.kubernetes.io/region", catalog.region.as_str())]);
+            LaunchRequest {
+                token: String::new(),
+                instance_type: kind.name.clone(),
+                zone: "".into(),
+                capacity_type: CapacityType::OnDemand,
+                reservation: None,
+                image: String::new(),
+                tags: BTreeMap::new(),
+                labels,
+                taints: pool.taints.clone(),
+                startup_taints: Vec::new(),
+                capacity: amounts.capacity,
+                allocatable: amounts.allocatable,
+            }
+        };
+        Some(DeliveredGroup {
+            group: Group {
+                name: format!("asg-{}", group.name).as_str().into(),
+                min: group.min,
+                max: group.max,
+                desired: group.desired.unwrap_or(group.min),
+                types: group.types.clone(),
+                zones: group.zones.clone(),
+                tags: group.tags.clone(),
+                suspended: Vec::new(),
+            },
+            identity: identity.into(),
+            template: LaunchTemplate::of(CapacityType::OnDemand, kinds.map(machine).collect()),
+        })
+    };
+    desired.node_groups.values().filter_map(one).collect()
 }
 
 /// Returns the storage objects that the tree declares.

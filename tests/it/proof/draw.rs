@@ -300,8 +300,11 @@ impl fmt::Display for Tree {
         for index in 0..self.nodes.len() {
             self.write_node(index, f)?;
         }
+        // What is said of a node that the tree does not have is left out.
         let node = |line: &&String| {
-            (0..self.nodes.len()).any(|index| line.contains(&format!(" n{index} ")))
+            let named = line.strip_prefix("attaches n").and_then(|rest| rest.split(' ').next());
+            let index = named.and_then(|number| number.parse::<usize>().ok());
+            index.is_none_or(|index| index < self.nodes.len())
         };
         self.twists.iter().flat_map(|t| &t.last).filter(node).try_for_each(|l| writeln!(f, "{l}"))
     }
@@ -342,14 +345,19 @@ impl Tree {
         let Workload { pods, cpu, options, port, rules } = &self.workloads[index];
         let pods = (*pods).max(self.running(index));
         let (options, more_words) = (words(options.iter().copied()), more.words());
+        // The last word decides of what kind it is, and only some kinds have claims of their own.
+        let kind = more_words.split(' ').filter_map(|word| word.strip_prefix("kind=")).next_back();
+        let has_claims = kind == Some("StatefulSet");
+        let has_containers = more.body().any(|line| line.starts_with("containers:"));
         writeln!(f, "pods w{index} {pods} cpu={cpu}m memory=100Mi{options}{more_words}")?;
-        if let Some(port) = port {
+        if let Some(port) = port.filter(|_| !has_containers) {
             let ports = format!("[{{ containerPort: {port}, hostPort: {port} }}]");
             let amounts = format!("{{ requests: {{ cpu: {cpu}m, memory: 100Mi }} }}");
             let container = format!("name: app, image: app, ports: {ports}, resources: {amounts}");
             writeln!(f, "  containers:\n  - {{ {container} }}")?;
         }
-        let more = more.body().map(str::to_owned);
+        let may = |line: &&str| has_claims || !line.starts_with("claims ");
+        let more = more.body().filter(may).map(str::to_owned);
         let mut fields = Vec::new();
         // A field of a pod is written once.
         let is_first = |line: &String| {

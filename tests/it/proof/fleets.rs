@@ -2,15 +2,19 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use fleetwright::catalog::{Catalog, NodeSettings, Offering, Overlays, allocation};
-use fleetwright::ids::{InstanceTypeName, LabelKey, LabelValue, Labels, PoolName};
+use fleetwright::catalog::{
+    CapacityType, Catalog, InstanceType, NodeSettings, Offering, Overlays, allocation,
+};
+use fleetwright::fleet::Reservation;
+use fleetwright::ids::{InstanceTypeName, LabelKey, LabelValue, Labels, PoolName, ReservationId};
 use fleetwright::manifest::Pool;
 use fleetwright::requirement::{Requirements, label};
 use fleetwright::schedule::ScheduleNode;
 use fleetwright::solve::pool_requirements;
 use fleetwright::storage::{EBS_DRIVER, attach_resource};
-use fleetwright::units::Resources;
+use fleetwright::units::{MicroUsd, Resources};
 
+use super::group::members;
 use super::stage::{Kind, Seat, Stage};
 
 /// Most new nodes of a fleet.
@@ -26,6 +30,8 @@ struct Offered {
     pool: PoolName,
     kind: InstanceTypeName,
     capacity: Resources,
+    /// The machine of a reservation that it would be.
+    reservation: Option<ReservationId>,
 }
 
 impl Stage {
@@ -100,7 +106,15 @@ impl Stage {
             let new = self.seats.iter().filter(|seat| seat.is_new);
             let new = new.filter(|seat| seat.pool.as_ref() == Some(&offered.pool));
             let there = there.into_iter().chain(new.map(|seat| &seat.capacity));
-            self.allows(&offered.pool, there, [&offered.capacity])
+            let launched = self.seats.iter().filter(|seat| seat.is_new);
+            let mut taken = BTreeMap::new();
+            for id in launched.filter_map(|seat| seat.reservation.as_ref()) {
+                *taken.entry(id).or_insert(0) += 1;
+            }
+            for id in offered.reservation.iter() {
+                *taken.entry(id).or_insert(0) += 1;
+            }
+            self.allows(&offered.pool, there, [&offered.capacity]) && are_left(self, taken)
         });
         all
     }
@@ -123,6 +137,10 @@ impl Stage {
         more: impl IntoIterator<Item = &'a Resources>,
     ) -> bool {
         let limits = &self.desired.pools[pool].limits;
+        if let Some(most) = self.most_members(pool) {
+            let more = u32::try_from(more.into_iter().count()).unwrap_or(u32::MAX);
+            return members(&self.given.world, pool).saturating_add(more) <= most;
+        }
         if self.given.has_joining(pool.as_str()) {
             // What has not joined counts as well; by how much is for others to say.
             return limits.nodes.is_none() && limits.resources.is_empty();
@@ -197,13 +215,24 @@ fn each_fleet(
 
 fn is_within_limits<'a>(stage: &Stage, counts: impl Iterator<Item = (&'a Offered, usize)>) -> bool {
     let mut new: BTreeMap<&PoolName, Vec<&Resources>> = BTreeMap::new();
+    let mut reserved = BTreeMap::new();
     for (offered, count) in counts {
         new.entry(&offered.pool).or_default().extend(std::iter::repeat_n(&offered.capacity, count));
+        for id in offered.reservation.iter() {
+            *reserved.entry(id).or_insert(0) += count;
+        }
     }
     new.into_iter().filter(|(_, more)| !more.is_empty()).all(|(pool, more)| {
         let there = stage.given.nodes_of(pool.as_str());
         stage.allows(pool, there, more)
-    })
+    }) && are_left(stage, reserved)
+}
+
+/// Returns whether each reservation has as many machines left as are taken of it.
+fn are_left(stage: &Stage, taken: BTreeMap<&ReservationId, usize>) -> bool {
+    let left = |id: &ReservationId| stage.given.world.reservations.get(id).map(|r| r.available);
+    let left = |id| usize::try_from(left(id).unwrap_or(0)).unwrap_or(usize::MAX);
+    taken.into_iter().all(|(id, count)| count <= left(id))
 }
 
 /// Returns whether what runs and so many more nodes of each kind hold the pending pods, in whatever
@@ -238,8 +267,7 @@ fn numbered(node: &ScheduleNode, number: usize) -> ScheduleNode {
     node
 }
 
-/// Returns every node that some pool may launch, but those of pools with a fixed number of nodes and
-/// those of reservations.
+/// Returns every node that some pool may launch, but those of pools with a fixed number of nodes.
 fn offered(stage: &Stage) -> Vec<Offered> {
     let Stage { desired, made, .. } = stage;
     let mut all = Vec::new();
@@ -280,21 +308,24 @@ fn offered_by(stage: &Stage, pool: &Pool) -> Vec<Offered> {
     let (at, mut all) = (given.world.taken_at, Vec::new());
     for kind in made.catalog.types.values() {
         let amounts = allocation(kind, &NodeSettings::of(pool, class));
-        for offering in kind.offerings.iter().filter(|offering| offering.price.is_some()) {
-            let Offering { zone, capacity_type, .. } = offering;
+        for Way { offering, reservation } in ways(kind, stage) {
+            let Offering { zone, capacity_type, .. } = &offering;
             let mut sold_out = given.world.exclusions.iter();
             if sold_out.any(|rule| rule.covers(at, &kind.name, zone, *capacity_type)) {
                 continue;
             }
-            let labels = labels(pool, &kind.labels, offering, &made.catalog);
+            let mut labels = labels(pool, &kind.labels, &offering, &made.catalog);
+            labels.extend(reservation.into_iter().flat_map(labels_of_reservation));
+            if desired.node_groups.contains_key(&pool.name) {
+                labels.retain(|key, _| !key.as_str().starts_with("karpenter."));
+            }
             for labels in completed(stage, labels, &wanted) {
                 let mut amounts = amounts.clone();
                 overlays.overlaid(&labels, offering.price).extend(&mut amounts);
                 let name = format!("{}/{}/{zone}/{capacity_type}", pool.name, kind.name);
                 let custom = |key: &str| labels.get(key).map(|value| format!("/{value}"));
-                let custom: Vec<String> =
-                    CUSTOM.iter().filter_map(|(key, _)| custom(key)).collect();
-                let name = name + &custom.concat();
+                let custom = CUSTOM.iter().filter_map(|(key, _)| custom(key));
+                let name = custom.fold(name, |name, part| name + &part);
                 let mut allocatable = amounts.allocatable;
                 if let Some(limit) = stage.attach_limit(&name.as_str().into(), &labels) {
                     allocatable.extended.insert(attach_resource(EBS_DRIVER), limit);
@@ -308,11 +339,45 @@ fn offered_by(stage: &Stage, pool: &Pool) -> Vec<Offered> {
                     unschedulable: false,
                 };
                 let (pool, capacity) = (pool.name.clone(), amounts.capacity);
-                all.push(Offered { node, pool, kind: kind.name.clone(), capacity });
+                let reservation = reservation.map(|reservation| reservation.id.clone());
+                all.push(Offered { node, pool, kind: kind.name.clone(), capacity, reservation });
             }
         }
     }
     all
+}
+
+/// One way to have a node.
+struct Way<'a> {
+    offering: Offering,
+    reservation: Option<&'a Reservation>,
+}
+
+/// Returns what is sold of a type, and the machines of it that are paid for already: the node class
+/// of every case selects all reservations.
+fn ways<'a>(kind: &InstanceType, stage: &'a Stage) -> Vec<Way<'a>> {
+    let sold = kind.offerings.iter().filter(|offering| offering.price.is_some());
+    let sold = sold.map(|offering| Way { offering: offering.clone(), reservation: None });
+    let reserved = stage.given.world.reservations.values();
+    let reserved = reserved.filter(|reservation| reservation.instance_type == kind.name);
+    let reserved = reserved.filter_map(|reservation| {
+        let mut there = kind.offerings.iter();
+        let there = there.find(|offering| offering.zone == reservation.zone)?;
+        let (capacity_type, price) = (CapacityType::Reserved, Some(MicroUsd::ZERO));
+        let offering = Offering { capacity_type, price, ..there.clone() };
+        Some(Way { offering, reservation: Some(reservation) })
+    });
+    sold.chain(reserved).collect()
+}
+
+fn labels_of_reservation(reservation: &Reservation) -> Labels {
+    let label = |key: &str, value: &str| label(&format!("karpenter.k8s.aws/{key}"), value);
+    let labels = [
+        label("capacity-reservation-id", reservation.id.as_str()),
+        label("capacity-reservation-type", reservation.kind.as_str()),
+        label("capacity-reservation-interruptible", "false"),
+    ];
+    labels.into_iter().collect()
 }
 
 /// Labels that pools may leave open, and the values that trees name.

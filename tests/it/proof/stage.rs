@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use fleetwright::demand::{Demand, DemandMode, PodGroup, PodShape, Sharing};
-use fleetwright::ids::{Address, Labels, NodeName, PoolName, WorkloadId};
-use fleetwright::manifest::Desired;
+use fleetwright::ids::{Address, Labels, NodeName, PoolName, ReservationId, WorkloadId};
+use fleetwright::manifest::{Desired, Problem};
 use fleetwright::plan::wire::{NodeState, ResourceChange};
 use fleetwright::pod::untolerated;
 use fleetwright::requirement::{key, label};
@@ -22,6 +22,7 @@ pub(super) struct Seat {
     pub(super) node: ScheduleNode,
     pub(super) pool: Option<PoolName>,
     pub(super) is_new: bool,
+    pub(super) reservation: Option<ReservationId>,
     pub(super) capacity: Resources,
     /// Pods of each kind that ran here before.
     pub(super) staying: Vec<u32>,
@@ -87,7 +88,8 @@ impl Stage {
         let demand = Demand::build(&desired, &given.world, DemandMode::Live);
         let groups = demand.groups.iter().enumerate();
         let kinds: Vec<Kind> = groups.flat_map(|(index, pods)| Kind::of(index, pods)).collect();
-        if !is_sound(&demand, &kinds, &given) {
+        let refused = |problem: &Problem| problem.message.starts_with("the API server refuses");
+        if demand.problems.iter().any(refused) || !is_sound(&demand, &kinds, &given) {
             return Ok(None);
         }
         let made = given.plan(&[])?;
@@ -101,8 +103,9 @@ impl Stage {
     }
 
     fn seat(&self, row: &ResourceChange) -> Option<Seat> {
-        let NodeState { node: name, pool, labels, taints, allocatable, capacity, .. } =
-            row.change.after.clone()?;
+        let NodeState {
+            node: name, pool, labels, taints, allocatable, capacity, reservation, ..
+        } = row.change.after.clone()?;
         // An instance of which nobody knows what node it becomes is none yet.
         if labels.is_empty() {
             return None;
@@ -127,7 +130,8 @@ impl Stage {
         let node = ScheduleNode { name, labels, taints, allocatable, unschedulable };
         let is_new = known.is_none();
         let address = row.address.clone();
-        Some(Seat { address, node, pool, is_new, capacity: resources(&capacity), staying, coming })
+        let capacity = resources(&capacity);
+        Some(Seat { address, node, pool, is_new, reservation, capacity, staying, coming })
     }
 
     /// Returns how many EBS volumes a node attaches, where some node tells.

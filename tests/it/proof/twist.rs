@@ -9,6 +9,8 @@ use proptest::prelude::Just;
 use proptest::sample::select;
 use proptest::strategy::{BoxedStrategy, Strategy, Union};
 
+use super::amount::amounts;
+use super::group::groups;
 use super::volume::volumes;
 
 /// Most twists of one tree: each makes brute force slower, and what goes wrong harder to read.
@@ -57,6 +59,12 @@ impl Twist {
         Self { given, ..Self::default() }
     }
 
+    /// Adds a manifest of the workload that it is about.
+    pub(super) fn with_manifest(mut self, text: String) -> Self {
+        self.pods.as_mut().expect("it is about a workload").manifests.push(text);
+        self
+    }
+
     pub(super) fn and(self, other: Self) -> Self {
         let Self { mut given, mut last, pool, pods, node } = self;
         given.extend(other.given);
@@ -75,8 +83,11 @@ impl Addition {
 
 type Family = (&'static str, fn() -> BoxedStrategy<Twist>);
 
-const FAMILIES: [Family; 16] = [
+const FAMILIES: [Family; 19] = [
     ("volumes", volumes),
+    ("amounts", amounts),
+    ("groups", groups),
+    ("jobs", jobs),
     ("labels", labels),
     ("keys", keys),
     ("fields", fields),
@@ -350,6 +361,12 @@ fn priorities() -> BoxedStrategy<Twist> {
         ]),
     );
     chosen.prop_map(|(of, (words, body))| Twist::pods(of, words, body)).boxed()
+}
+
+/// Work that ends.
+fn jobs() -> BoxedStrategy<Twist> {
+    let line = select(vec![&[][..], &["restartPolicy: OnFailure"][..]]);
+    (any(), line).prop_map(|(of, body)| Twist::pods(of, "kind=Job", body)).boxed()
 }
 
 /// Nodes on their way.

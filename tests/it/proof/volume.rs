@@ -23,19 +23,19 @@ pub(super) fn volumes() -> BoxedStrategy<Twist> {
         let claim = format!("data-{{w}}-{ordinal}");
         let lines = bound(&claim, "ReadWriteOnce", &in_zone(zone));
         let set = classes().and(Twist::pods(of, "kind=StatefulSet", &["claims data gp3"]));
-        lines.into_iter().fold(set, with_manifest)
+        lines.into_iter().fold(set, Twist::with_manifest)
     });
     let one = (any(), select(ZONES.to_vec()), modes()).prop_map(|(of, zone, mode)| {
         let lines = bound("one", mode, &in_zone(zone));
-        lines.into_iter().fold(classes().and(uses("one", of)), with_manifest)
+        lines.into_iter().fold(classes().and(uses("one", of)), Twist::with_manifest)
     });
     let local = any().prop_map(|of| {
         let lines = bound("one", "ReadWriteOnce", &required("kubernetes.io/hostname", "n0"));
-        lines.into_iter().fold(classes().and(uses("one", of)), with_manifest)
+        lines.into_iter().fold(classes().and(uses("one", of)), Twist::with_manifest)
     });
     let late = (any(), modes()).prop_map(|(of, mode)| {
         let spec = format!("{{ accessModes: [{mode}], storageClassName: gp3 }}");
-        with_manifest(classes().and(uses("late", of)), claim("late", &spec))
+        classes().and(uses("late", of)).with_manifest(claim("late", &spec))
     });
     let limit = (0..2_usize, 0..3_u32).prop_map(|(node, count)| Twist {
         last: vec![format!("attaches n{node} {count}")],
@@ -80,13 +80,6 @@ fn uses(claim: &str, of: usize) -> Twist {
     let line =
         format!("volumes: [{{ name: data, persistentVolumeClaim: {{ claimName: {claim} }} }}]");
     Twist::pods(of, "", &[&line])
-}
-
-fn with_manifest(twist: Twist, text: String) -> Twist {
-    let mut twist = twist;
-    let pods = twist.pods.as_mut().expect("somebody uses the claim");
-    pods.manifests.push(text);
-    twist
 }
 
 fn in_zone(zone: &str) -> String {
