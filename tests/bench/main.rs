@@ -22,6 +22,7 @@ mod mix;
 #[path = "../it/optimum.rs"]
 mod optimum;
 mod packing;
+mod replay;
 mod repository;
 mod scheduler;
 mod standing;

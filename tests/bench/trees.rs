@@ -6,8 +6,14 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
+use fleetwright::demand::{Demand, DemandMode};
+use fleetwright::fleet::{ClusterIdentity, Observed};
+use fleetwright::git::read_tree;
+use fleetwright::manifest::{read, read_fleet};
+use fleetwright::plan::Plan;
 use fleetwright::units::MicroUsd;
 
+use crate::replay::{Cast, WAYS};
 use crate::{RUNS, run};
 
 /// A tree, the better of the two bounds, and what Karpenter v1.13's own `Solve` plans for it, all
@@ -70,7 +76,7 @@ fn row(name: &str, bound: MicroUsd, karpenter: MicroUsd) -> anyhow::Result<()> {
         over(packed),
         cost.hourly_after.rounded(2),
         over(cost.hourly_after),
-        plan.capacity.pods.unschedulable,
+        pending(&tree, &plan)?,
         steered.rounded(2),
         over(steered),
         cost.lower_bound_hourly.rounded(2),
@@ -79,6 +85,19 @@ fn row(name: &str, bound: MicroUsd, karpenter: MicroUsd) -> anyhow::Result<()> {
         times[RUNS / 2].as_secs_f64() * 1000.0,
     );
     Ok(())
+}
+
+/// Returns how many pods have no place: those that the plan leaves out, and those that wait in the
+/// worst of the ways in which pods may come.
+fn pending(tree: &Path, plan: &Plan) -> anyhow::Result<u64> {
+    let files = read_tree(tree)?;
+    let (fleet, _) = read_fleet(&files.tree);
+    let desired = read(&files.tree, &fleet);
+    let observed = Observed::empty(ClusterIdentity::default(), "2026-11-01T00:00:00Z".parse()?);
+    let demand = Demand::build(&desired, &observed, DemandMode::Live);
+    let cast = Cast { desired: &desired, demand: &demand, observed: &observed };
+    let worst = WAYS.iter().map(|way| cast.left_over(plan, *way)).max().unwrap_or(0);
+    Ok(u64::from(plan.capacity.pods.unschedulable) + u64::try_from(worst)?)
 }
 
 /// What the steered plan costs, asked of the binary as a user does.
@@ -90,6 +109,6 @@ fn steered(tree: &Path) -> anyhow::Result<MicroUsd> {
         .stderr(Stdio::null())
         .output()?;
     anyhow::ensure!(output.status.success(), "planning {} failed", tree.display());
-    let plan: fleetwright::plan::Plan = serde_json::from_slice(&output.stdout)?;
+    let plan: Plan = serde_json::from_slice(&output.stdout)?;
     Ok(plan.capacity.cost.hourly_after)
 }

@@ -28,6 +28,9 @@ mod permissions;
 mod preview;
 mod proof;
 mod reconcile;
+mod rehearsal;
+#[path = "../bench/replay.rs"]
+mod replay;
 mod review;
 #[cfg(feature = "sandbox")]
 mod sandbox;

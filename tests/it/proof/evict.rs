@@ -69,11 +69,13 @@ impl Stage {
                     gone.extend((0..here).map(|_| scene.classes[other]));
                 }
             }
-            gone.iter().for_each(|class| {
+            for class in &gone {
                 scene.scheduler.unbind(*class, node);
-            });
+            }
             let fits = !gone.is_empty() && scene.scheduler.fits(class, node).is_ok();
-            gone.iter().for_each(|class| scene.scheduler.bind(*class, node));
+            for class in &gone {
+                scene.scheduler.bind(*class, node);
+            }
             fits
         })
     }

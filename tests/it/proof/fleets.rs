@@ -111,7 +111,7 @@ impl Stage {
             for id in launched.filter_map(|seat| seat.reservation.as_ref()) {
                 *taken.entry(id).or_insert(0) += 1;
             }
-            for id in offered.reservation.iter() {
+            if let Some(id) = &offered.reservation {
                 *taken.entry(id).or_insert(0) += 1;
             }
             self.allows(&offered.pool, there, [&offered.capacity]) && are_left(self, taken)
@@ -218,7 +218,7 @@ fn is_within_limits<'a>(stage: &Stage, counts: impl Iterator<Item = (&'a Offered
     let mut reserved = BTreeMap::new();
     for (offered, count) in counts {
         new.entry(&offered.pool).or_default().extend(std::iter::repeat_n(&offered.capacity, count));
-        for id in offered.reservation.iter() {
+        if let Some(id) = &offered.reservation {
             *reserved.entry(id).or_insert(0) += count;
         }
     }

@@ -1,0 +1,189 @@
+//! A plan's pods put to the scheduler's model once more, in orders of its own.
+//!
+//! The rehearsal of `solve` is not asked: what stands here reads a finished plan, places each pod that
+//! it calls placed on the nodes that it plans, and counts those that wait in the end.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use fleetwright::demand::{Demand, PodGroup, PodShape};
+use fleetwright::fleet::Observed;
+use fleetwright::ids::{Namespace, NodeName, WorkloadId};
+use fleetwright::manifest::Desired;
+use fleetwright::plan::Plan;
+use fleetwright::plan::wire::{Amount, NodeState, ResourceChange};
+use fleetwright::requirement::label;
+use fleetwright::schedule::{Balance, ClassIndex, NodeIndex, ScheduleNode, Scheduler};
+use fleetwright::units::{Bytes, MilliCpu, Resources};
+use rand::SeedableRng;
+use rand::seq::SliceRandom;
+use rand_pcg::Pcg64;
+
+/// In which order pods come.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Order {
+    Declared,
+    LargestFirst,
+    SmallestFirst,
+    ByNamespace,
+    Shuffled,
+}
+
+/// A way to come: an order, the rule for balance of Kubernetes 1.35 or of 1.36, and the seed of shuffles
+/// and ties.
+pub(crate) type Way = (Order, Balance, u64);
+
+/// The ways in which plans have to hold.
+pub(crate) const WAYS: [Way; 8] = [
+    (Order::Declared, Balance::Change, 0),
+    (Order::Declared, Balance::Level, 1),
+    (Order::LargestFirst, Balance::Change, 2),
+    (Order::SmallestFirst, Balance::Level, 5),
+    (Order::ByNamespace, Balance::Change, 11),
+    (Order::ByNamespace, Balance::Level, 12),
+    (Order::Shuffled, Balance::Change, 6),
+    (Order::Shuffled, Balance::Level, 9),
+];
+
+/// What a plan is about.
+pub(crate) struct Cast<'a> {
+    pub(crate) desired: &'a Desired,
+    pub(crate) demand: &'a Demand,
+    pub(crate) observed: &'a Observed,
+}
+
+/// Pods that are alike.
+struct Kind<'a> {
+    shape: &'a Arc<PodShape>,
+    workload: &'a WorkloadId,
+    /// How many stay where.
+    staying: Vec<(&'a NodeName, u32)>,
+    coming: u32,
+}
+
+impl Cast<'_> {
+    /// Returns how many pods that `plan` calls placed wait in the end where they come in this way.
+    pub(crate) fn left_over(&self, plan: &Plan, (order, balance, seed): Way) -> usize {
+        let rows = plan.resource_changes.iter();
+        let nodes: Vec<ScheduleNode> = rows.filter_map(|row| self.node(row)).collect();
+        let kinds = self.kinds(plan, &nodes);
+        let scheduler = Scheduler::new(nodes, &self.desired.namespaces, seed);
+        let mut scheduler = scheduler.with_balance(balance);
+        let all: Vec<NodeIndex> = scheduler.nodes().collect();
+        for daemon in &self.demand.daemons {
+            let class = scheduler.class(&daemon.shape, Some(&daemon.workload));
+            for node in &all {
+                if scheduler.fits(class, *node).is_ok() {
+                    scheduler.bind(class, *node);
+                }
+            }
+        }
+        let classes: Vec<ClassIndex> =
+            kinds.iter().map(|kind| scheduler.class(kind.shape, Some(kind.workload))).collect();
+        for (kind, class) in kinds.iter().zip(&classes) {
+            for (name, count) in &kind.staying {
+                let node = scheduler.node(name).expect("it stays");
+                (0..*count).for_each(|_| scheduler.bind(*class, node));
+            }
+        }
+        waiting(&mut scheduler, queue(&kinds, order, seed).into_iter().map(|kind| classes[kind]))
+    }
+
+    fn node(&self, row: &ResourceChange) -> Option<ScheduleNode> {
+        let state = row.change.after.as_ref()?;
+        let NodeState { node, labels, taints, allocatable, .. } = state;
+        if labels.is_empty() {
+            return None;
+        }
+        let known = node.as_ref().and_then(|name| self.observed.nodes.get(name));
+        let name = node.clone().unwrap_or_else(|| NodeName::from(row.address.as_str()));
+        let mut labels = labels.clone();
+        labels.extend([label("kubernetes.io/hostname", name.as_str())]);
+        Some(ScheduleNode {
+            name,
+            labels,
+            taints: taints.clone(),
+            allocatable: resources(allocatable),
+            unschedulable: known.is_some_and(|node| node.unschedulable),
+        })
+    }
+
+    /// Returns the pods that the plan calls placed.
+    fn kinds(&self, plan: &Plan, nodes: &[ScheduleNode]) -> Vec<Kind<'_>> {
+        let there: BTreeSet<&NodeName> = nodes.iter().map(|node| &node.name).collect();
+        let mut kinds = Vec::new();
+        for group in &self.demand.groups {
+            let rows = plan.capacity.unschedulable.iter();
+            let left = rows.filter(|row| row.workload == group.workload).map(|row| row.pods);
+            let mut left: u32 = left.sum();
+            for (shape, planned, running) in alike(group) {
+                let mut coming = planned;
+                let mut staying = Vec::new();
+                for (name, count) in running.iter().filter(|(name, _)| there.contains(name)) {
+                    // Of more pods than are planned some are about to go.
+                    let stays = coming.min(*count);
+                    staying.push((name, stays));
+                    coming -= stays;
+                }
+                let out = left.min(coming);
+                (left, coming) = (left - out, coming - out);
+                kinds.push(Kind { shape, workload: &group.workload, staying, coming });
+            }
+        }
+        kinds
+    }
+}
+
+/// Returns the pods of a group that are alike, how many are planned, and how many run where.
+fn alike(group: &PodGroup) -> Vec<(&Arc<PodShape>, u32, &BTreeMap<NodeName, u32>)> {
+    if group.parts.is_empty() {
+        return vec![(&group.shape, group.counts.planned, &group.running)];
+    }
+    group.parts.iter().map(|part| (&part.shape, part.planned, &part.running)).collect()
+}
+
+/// Returns the pods that come, by kind, as they come.
+fn queue(kinds: &[Kind<'_>], order: Order, seed: u64) -> Vec<usize> {
+    let size = |kind: &usize| {
+        let requests = &kinds[*kind].shape.requests;
+        (requests.cpu, requests.memory)
+    };
+    let namespace = |kind: &usize| -> &Namespace { &kinds[*kind].shape.namespace };
+    let pods = |(index, kind): (usize, &Kind)| {
+        std::iter::repeat_n(index, usize::try_from(kind.coming).unwrap_or(usize::MAX))
+    };
+    let mut queue: Vec<usize> = kinds.iter().enumerate().flat_map(pods).collect();
+    match order {
+        Order::Declared => {}
+        Order::LargestFirst => queue.sort_by_key(|kind| Reverse(size(kind))),
+        Order::SmallestFirst => queue.sort_by_key(size),
+        Order::ByNamespace => queue.sort_by(|a, b| namespace(a).cmp(namespace(b))),
+        Order::Shuffled => queue.shuffle(&mut Pcg64::seed_from_u64(seed)),
+    }
+    queue.sort_by_key(|kind| Reverse(kinds[*kind].shape.priority));
+    queue
+}
+
+/// Has the scheduler place pods in turn, and those that wait again whenever others found a place;
+/// returns how many wait in the end.
+fn waiting(scheduler: &mut Scheduler, queue: impl Iterator<Item = ClassIndex>) -> usize {
+    let mut waiting: Vec<ClassIndex> = queue.collect();
+    loop {
+        let before = waiting.len();
+        waiting.retain(|class| scheduler.try_schedule(*class, None).is_none());
+        if waiting.is_empty() || waiting.len() == before {
+            return waiting.len();
+        }
+    }
+}
+
+fn resources(amount: &Amount) -> Resources {
+    Resources {
+        cpu: MilliCpu(amount.cpu_milli),
+        memory: Bytes(amount.memory_bytes),
+        ephemeral_storage: Bytes(amount.ephemeral_storage_bytes),
+        pods: amount.pods,
+        extended: amount.extended.iter().map(|(k, n)| (k.as_str().into(), *n)).collect(),
+    }
+}
