@@ -33,7 +33,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use crate::catalog::Catalog;
 use crate::fleet::{ClusterIdentity, Observed};
-use crate::ids::{Address, Digest, InstanceId};
+use crate::ids::{Address, ChangeId, Digest, InstanceId};
 use crate::observe::observe;
 use crate::plan::wire::WaveStep;
 use crate::plan::{Pinned, Plan};
@@ -68,6 +68,9 @@ pub struct ApplySettings<'a> {
     pub bounds: Bounds,
     /// What a launch is waited for.
     pub waits: Waits,
+    /// Changes as which launches of the plan were asked for before, for another plan that decided the same of
+    /// them: they are asked for as these again, so that each is launched once.
+    pub begun: BTreeMap<Address, ChangeId>,
 }
 
 /// What a launch is waited for.
@@ -142,11 +145,16 @@ pub async fn apply<C: Cloud, K: Cluster, T: Clock>(
     report: &mut dyn FnMut(&Event),
 ) -> Result<Receipt, ApplyError> {
     let started_at = ports.clock.now();
-    let waves = guard::check_plan(plan, settings, started_at)?;
+    let mut waves = guard::check_plan(plan, settings, started_at)?;
+    waves.iter_mut().for_each(|wave| wave.begun_as(&settings.begun));
     let groups = work::groups(plan);
     let (outcomes, dropped) = (Vec::new(), BTreeMap::new());
-    let mut run = Run { plan, ports, settings, report, groups, dropped, outcomes };
-    run.dropped = guard::check_world(plan, &waves, settings, &run.look().await)?;
+    let seen = None;
+    let mut run = Run { plan, ports, settings, report, groups, dropped, outcomes, seen };
+    let seen = run.look().await;
+    run.dropped = guard::check_world(plan, &waves, settings, &seen)?;
+    // Where nothing comes in between, that is the look before the first launch, too.
+    run.seen = Some(seen);
     // Planning again takes long, and holding the lock may have become uncertain meanwhile.
     run.ports.clock.breathe().await;
     run.say(None, Step::Checked { dropped: run.dropped.len() });
@@ -157,6 +165,7 @@ pub async fn apply<C: Cloud, K: Cluster, T: Clock>(
             WaveWork::Launch(launches) => run.launch_wave(launches).await,
             WaveWork::Retire(retires) => run.retire_wave(retires).await,
         }
+        run.seen = None;
     }
     Ok(run.into_receipt(started_at))
 }
@@ -180,6 +189,8 @@ struct Run<'a, C, K, T> {
     /// Changes that are no longer needed, with the reason; they are left out.
     dropped: BTreeMap<Address, String>,
     outcomes: Vec<ChangeOutcome>,
+    /// The look that everything was checked by, until something is done.
+    seen: Option<Observed>,
 }
 
 impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {

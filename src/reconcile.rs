@@ -9,6 +9,7 @@
 //! is replaced first; what is held back says why.
 
 pub mod allow;
+mod asked;
 mod away;
 mod commit;
 mod drive;
@@ -21,6 +22,7 @@ mod mail;
 mod message;
 mod ports;
 mod request;
+mod rival;
 mod state;
 mod status;
 mod steer;
@@ -32,6 +34,7 @@ mod work;
 pub mod adr_0012 {}
 
 pub use crate::manifest::Mode;
+pub use asked::Asked;
 pub use drive::{Outside, drive};
 pub use event::{Effect, Event, Head, Limits, Signal, Ticket};
 pub use kept::{Applied, Approved, Kept, Launched, Leaving, Quarantine, Removed, SoldOut};

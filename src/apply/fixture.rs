@@ -263,6 +263,7 @@ pub(super) fn settings() -> ApplySettings<'static> {
         interrupted: None,
         bounds: Bounds::default(),
         waits: Waits::UntilReady,
+        begun: BTreeMap::new(),
     }
 }
 

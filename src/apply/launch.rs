@@ -34,7 +34,10 @@ enum Verdict {
 impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
     /// Launches every instance of the wave that is not there yet, and waits until all are Ready.
     pub(super) async fn launch_wave(&mut self, launches: &[LaunchWork<'_>]) {
-        let observed = self.look_again().await;
+        let observed = match self.seen.take().filter(Observed::is_complete) {
+            Some(seen) => Some(seen),
+            None => self.look_again().await,
+        };
         let mut booting = Vec::new();
         for work in launches.iter().filter(|work| work.group.is_none()) {
             if let Some(begun) = self.begin(work, observed.as_ref()).await {

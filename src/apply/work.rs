@@ -22,6 +22,16 @@ impl WaveWork<'_> {
         }
     }
 
+    /// Has launches that were asked for before be asked for as the same changes.
+    pub(super) fn begun_as(&mut self, begun: &BTreeMap<Address, ChangeId>) {
+        let Self::Launch(launches) = self else { return };
+        for work in launches {
+            if let Some(change) = begun.get(work.address) {
+                work.change_id = change.clone();
+            }
+        }
+    }
+
     pub(super) fn addresses(&self) -> impl Iterator<Item = &Address> {
         let (launches, retires) = match self {
             Self::Launch(launches) => (launches.as_slice(), [].as_slice()),

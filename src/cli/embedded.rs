@@ -83,6 +83,7 @@ pub(super) fn carry_out(
         interrupted: Some(&interrupted),
         bounds: Bounds::default(),
         waits: Waits::UntilReady,
+        begun: BTreeMap::new(),
     };
     if !World::is_kept_in(directory) {
         // What is refused leaves no world behind.

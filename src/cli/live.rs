@@ -8,6 +8,7 @@ pub(super) use market::{market, market_of};
 pub(super) use record::read_kept;
 
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::rc::Rc;
 use std::task::Poll;
@@ -219,6 +220,7 @@ pub(super) fn carry_out(
             interrupted: Some(&interrupted),
             bounds: Bounds::default(),
             waits: Waits::UntilReady,
+            begun: BTreeMap::new(),
         };
         verify(plan, &settings, Wall.now()).map_err(embedded::refused)?;
         let joining = aws.joining().await.map_err(no_account)?;

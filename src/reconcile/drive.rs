@@ -3,8 +3,9 @@
 //! This module decides nothing and keeps nothing but what is under way. Invariants: signals come ahead of
 //! everything else; every effect ends in one event; nothing is written while the lease is not certain.
 
+use std::borrow::Cow;
 use std::cell::RefCell;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::future::Future;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
@@ -17,12 +18,17 @@ use jiff::{SignedDuration, Timestamp};
 use super::event::{Effect, Event, Head, Limits, Ticket};
 use super::ports::{Desk, Planner, Signals, Source};
 use super::state::{Start, State, step};
+use super::work::shows_the_same;
 use crate::apply::{self, ApplySettings, Bounds, Fenced, Replan, Waits, apply};
 use crate::fleet::{ClusterIdentity, Observed, Pod};
-use crate::ids::InstanceId;
+use crate::ids::{Address, ChangeId, InstanceId};
 use crate::observe::observe;
 use crate::plan::{Pinned, Plan};
 use crate::port::{Clock, Cloud, Cluster, EvictOutcome, PortError};
+
+/// How old a plan may be that counts as made over what is seen now, where that is the same: what has a time of its own
+/// may be due later.
+const AGE_MAX: SignedDuration = SignedDuration::from_secs(5);
 
 /// Most commits of which the planners are kept.
 const PLANNERS_MAX: usize = 4;
@@ -74,6 +80,7 @@ where
         cluster: start.cluster.clone(),
         bounds,
         planners: Rc::default(),
+        planned: Rc::default(),
         served: Rc::default(),
         inbox: Rc::default(),
         flags: RefCell::default(),
@@ -115,6 +122,9 @@ fn tell_failure(event: &Event) {
 /// Something under way, which ends in an event.
 type Running<'a> = Pin<Box<dyn Future<Output = Event> + 'a>>;
 
+/// A plan, and the world that it was made over.
+type Over = (Arc<Plan>, Arc<Observed>);
+
 /// Planners by commit, the newest last.
 type Planners<P> = Rc<RefCell<Vec<(String, Rc<P>)>>>;
 
@@ -143,6 +153,8 @@ struct Hands<'a, C, K, T, S: Source, G, D> {
     cluster: ClusterIdentity,
     bounds: Bounds,
     planners: Planners<S::Planner>,
+    /// The last plan, and the world that it was made over.
+    planned: Rc<RefCell<Option<Over>>>,
     /// The commit that was planned from last.
     served: Rc<RefCell<String>>,
     /// What happened in applies, in order.
@@ -221,8 +233,8 @@ where
             Effect::Plan { ticket, commit, world, limits } => {
                 self.plan(ticket, &commit, world, limits)
             }
-            Effect::Apply { ticket, commit, plan, without, waits } => {
-                self.apply(ticket, &commit, (plan, without), waits)
+            Effect::Apply { ticket, commit, plan, without, waits, begun } => {
+                self.apply(ticket, &commit, (plan, without), (waits, begun))
             }
             Effect::Cordon { instance, node, uid, unschedulable } => Box::pin(async move {
                 let may_write = || signals.may_write();
@@ -292,9 +304,11 @@ where
         let Some(planner) = self.planner(commit) else {
             return Box::pin(std::future::ready(Event::Unplanned { ticket }));
         };
+        let last = Rc::clone(&self.planned);
         Box::pin(async move {
             let began = clock.now();
-            let plan = Arc::new(planner.plan(world, limits).await);
+            let plan = Arc::new(planner.plan(Arc::clone(&world), limits).await);
+            last.replace(Some((Arc::clone(&plan), world)));
             Event::Planned { ticket, plan, took: clock.now().duration_since(began) }
         })
     }
@@ -304,13 +318,15 @@ where
         ticket: Ticket,
         commit: &str,
         (plan, without): (Arc<Plan>, Vec<InstanceId>),
-        waits: bool,
+        (waits, begun): (bool, BTreeMap<Address, ChangeId>),
     ) -> Running<'a> {
         let Outside { cloud, cluster, clock, signals, .. } = self.outside;
         let Some(planner) = self.planner(commit) else {
             let why = "the commit it was made from is no longer at hand".to_owned();
             return Box::pin(std::future::ready(Event::Applied { ticket, end: Err(why) }));
         };
+        let over = self.planned.borrow().clone();
+        let over = over.filter(|(of, _)| Arc::ptr_eq(of, &plan)).map(|(_, world)| world);
         let flag = Rc::new(AtomicBool::new(false));
         let mut flags = self.flags.borrow_mut();
         flags.retain(|flag| Rc::strong_count(flag) > 1);
@@ -322,7 +338,7 @@ where
             let (cloud, cluster) =
                 (Fenced::new(cloud, &may_write), Fenced::new(cluster, &may_write));
             let ports = apply::Ports { cloud: &cloud, cluster: &cluster, clock };
-            let again = Pinning { planner: &*planner, without };
+            let again = Pinning { planner: &*planner, without, over };
             let settings = ApplySettings {
                 cluster: identity,
                 approved: None,
@@ -331,6 +347,7 @@ where
                 interrupted: Some(&*flag),
                 bounds,
                 waits: if waits { Waits::UntilReady } else { Waits::UntilLaunched },
+                begun,
             };
             let mut report = |event: &apply::Event| {
                 inbox.borrow_mut().push_back(Event::Progress { ticket, event: event.clone() });
@@ -360,6 +377,18 @@ async fn evict<C, K: Cluster, T, S, G: Signals, D>(
 struct Pinning<'p, P> {
     planner: &'p P,
     without: Vec<InstanceId>,
+    /// The world that the plan was made over, where it was the last one.
+    over: Option<Arc<Observed>>,
+}
+
+impl<P> Pinning<'_, P> {
+    /// Returns whether the plan was made over what `world` shows, just now: made again it would be the same.
+    fn is_of(&self, world: &Observed) -> bool {
+        self.over.as_ref().is_some_and(|over| {
+            let age = world.taken_at.duration_since(over.taken_at);
+            age.abs() <= AGE_MAX && shows_the_same(over, world)
+        })
+    }
 }
 
 impl<P> std::fmt::Debug for Pinning<'_, P> {
@@ -370,11 +399,14 @@ impl<P> std::fmt::Debug for Pinning<'_, P> {
 
 impl<P: Planner> Replan for Pinning<'_, P> {
     fn replan(&self, plan: &Plan, observed: &Observed) -> Pinned {
-        if self.without.is_empty() {
-            return self.planner.pinned(plan, observed);
+        let mut world = Cow::Borrowed(observed);
+        if !self.without.is_empty() {
+            world.to_mut().take_away(&self.without.iter().cloned().collect());
         }
-        let mut world = observed.clone();
-        world.take_away(&self.without.iter().cloned().collect());
+        if self.is_of(&world) {
+            let (now, dropped, missing, frozen) = (plan.clone(), [].into(), Vec::new(), None);
+            return Pinned { now, dropped, missing, frozen };
+        }
         self.planner.pinned(plan, &world)
     }
 }

@@ -11,7 +11,7 @@ use super::request::Request;
 use crate::apply;
 use crate::apply::Receipt;
 use crate::fleet::{Exclusion, Observed, Pod};
-use crate::ids::{Address, InstanceId, NodeName, PoolName, Uid};
+use crate::ids::{Address, ChangeId, InstanceId, NodeName, PoolName, Uid};
 use crate::manifest::{ControllerSettings, GuardSettings};
 use crate::plan::Plan;
 use crate::port::{EvictOutcome, PortError};
@@ -145,6 +145,8 @@ pub enum Event {
 pub enum Signal {
     /// A pod waits for a node: a hint to look at the world.
     PodPending,
+    /// Somebody wants to see what the last steps led to.
+    Wake,
     /// The repository may have changed: a hint to read it.
     Pushed,
     /// The world changed in another way: a hint to look at it.
@@ -203,6 +205,8 @@ pub enum Effect {
         without: Vec<InstanceId>,
         /// Whether machines are waited for that were launched.
         waits: bool,
+        /// The changes as which launches of it were asked for before.
+        begun: BTreeMap<Address, ChangeId>,
     },
     /// Have every apply undo its drains and begin nothing new.
     Interrupt,

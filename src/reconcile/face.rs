@@ -6,6 +6,7 @@ use super::state::State;
 use super::status::{PlanNow, RepositoryNow, SourceState, Status, WorldNow};
 use super::view::is_waiting;
 use crate::fleet::{Instance, Observed};
+use crate::manifest::Mode;
 
 impl State {
     /// Returns whether the loop has ended.
@@ -18,6 +19,27 @@ impl State {
     #[must_use]
     pub fn wakes_at(&self) -> Option<Timestamp> {
         self.wakes_at
+    }
+
+    /// Returns who else makes and removes nodes, in words: while they do the loop only plans.
+    #[must_use]
+    pub fn rival(&self) -> Option<&str> {
+        self.rival.as_deref()
+    }
+
+    /// Returns whether a plan is being carried out.
+    #[must_use]
+    pub fn is_applying(&self) -> bool {
+        !self.lanes.is_empty()
+    }
+
+    /// Returns whether messages are to be received: they may be acted on, it is known what may be done, and there
+    /// is room for more. Others come again only after a while, and whoever only plans leaves them to those
+    /// who act.
+    #[must_use]
+    pub fn takes_messages(&self) -> bool {
+        let acts = self.leader && self.mode() != Mode::Observe && self.head.is_some();
+        acts && !self.stopping && self.mail.has_room()
     }
 
     /// Returns what the loop knows, as a plain value.

@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
+use super::asked::Asked;
 use super::status::{Breaker, Suspension};
 use crate::fleet::{Exclusion, Instance, InstanceState, Observed, tag};
 use crate::ids::{Digest, InstanceId, PoolName};
@@ -27,6 +28,8 @@ const APPROVED_ROWS_OF: usize = 3;
 const APPROVED_ROWS_MAX: usize = 500;
 /// Most offerings that are remembered as sold out.
 const SOLD_OUT_MAX: usize = 100;
+/// In how many parts what remains of launches is left out where it does not fit: each is one look at the length.
+const SHED_PARTS: usize = 8;
 /// How long launches and removals are remembered: as long as any budget looks back.
 const MOVES_KEPT: SignedDuration = Rate::WITHIN_MAX;
 /// How long an approval counts.
@@ -84,6 +87,16 @@ pub struct Kept {
     pub sold_out: Vec<SoldOut>,
     /// Machines that go because of something that nobody here decided.
     pub going: Vec<Leaving>,
+    /// Launches that were asked for, and of which it is not known what became of them.
+    pub asked: Vec<Asked>,
+    /// How many entries were left out of what was written, so that it fits.
+    #[serde(default, skip_serializing_if = "is_none")]
+    pub shed: usize,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands over a reference")]
+fn is_none(shed: &usize) -> bool {
+    *shed == 0
 }
 
 /// An apply of CI, as it left its mark.
@@ -254,6 +267,44 @@ impl Kept {
         self.sold_out.retain(|entry| {
             now < later(entry.exclusion.until, SignedDuration::from_secs(entry.seconds))
         });
+    }
+
+    /// Returns what is written of it, in at most `most` bytes as long as that is possible: without what is cheapest
+    /// to be without, in this order. Rows of approvals, the oldest approval first: then its plan is approved as
+    /// it is or not at all. What launches decide that were asked for, the oldest first: they are waited for
+    /// then, and not asked for again. Launches, the oldest first: the machines that are there tell of them
+    /// again. Everything else is bounded so that it fits.
+    #[must_use]
+    pub fn fitted(&self, most: usize) -> Self {
+        let mut kept = self.clone();
+        kept.shed = 0;
+        let mut size = kept.size();
+        for n in 0..kept.approved.len() {
+            if size <= most {
+                return kept;
+            }
+            kept.shed += std::mem::take(&mut kept.approved[n].rows).len();
+            size = kept.size();
+        }
+        for n in 0..kept.asked.len() {
+            if size <= most {
+                return kept;
+            }
+            kept.shed += kept.asked[n].forget_rows();
+            size = kept.size();
+        }
+        while size > most && !kept.launched.is_empty() {
+            let part = kept.launched.len().div_ceil(SHED_PARTS);
+            kept.shed += part;
+            kept.launched.drain(..part);
+            size = kept.size();
+        }
+        kept
+    }
+
+    /// Returns its length as text, in bytes.
+    fn size(&self) -> usize {
+        serde_json::to_string(self).map_or(usize::MAX, |text| text.len())
     }
 
     /// Notes what a plan decides whose digest is approved, so that a part of it is approved as well.
@@ -442,6 +493,7 @@ pub(super) fn earlier(at: Timestamp, span: SignedDuration) -> Timestamp {
 
 #[cfg(test)]
 mod tests {
+    use super::super::asked::ROWS_MAX;
     use super::*;
 
     fn at(seconds: i64) -> Timestamp {
@@ -546,6 +598,99 @@ mod tests {
         // A process that died may have removed it at any moment until now.
         kept.take_over(at(900));
         assert_eq!(counted(&kept), [(three, at(900), false), (one, at(100), false)]);
+    }
+
+    /// Returns what is kept where every list is as long as it can be.
+    fn full() -> Kept {
+        let id = |n: usize| InstanceId::from(format!("i-{n:017x}").as_str());
+        let name = |n: usize| format!("a-pool-with-a-name-{n}").as_str().into();
+        let moment = |n: usize| at(i64::try_from(n).expect("few"));
+        let asked = |plan: usize| Asked {
+            plan: format!("{plan:064x}").into(),
+            at: at(0),
+            times: 1,
+            rows: (0..ROWS_MAX)
+                .map(|n| (format!("ec2_instance.pool[\"{n}\"]").into(), format!("{n:016x}")))
+                .collect(),
+            more: 0,
+        };
+        Kept {
+            launched: (0..MOVES_MAX)
+                .map(|n| Launched {
+                    instance: id(n),
+                    pool: name(n % 9),
+                    at: moment(n),
+                    ready_at: Some(at(9)),
+                    helped: true,
+                    from_start: true,
+                })
+                .collect(),
+            removed: (0..MOVES_MAX)
+                .map(|n| Removed { instance: id(n), at: moment(n), open: true })
+                .collect(),
+            approved: (0..APPROVALS_MAX)
+                .map(|n| Approved {
+                    digest: format!("{n:064x}").into(),
+                    by: "somebody@example.com".to_owned(),
+                    at: moment(n),
+                    rows: (0..if n + APPROVED_ROWS_OF < APPROVALS_MAX {
+                        0
+                    } else {
+                        APPROVED_ROWS_MAX
+                    })
+                        .map(|row| format!("{row:020x}"))
+                        .collect(),
+                })
+                .collect(),
+            confirmed: (0..APPROVALS_MAX).map(id).collect(),
+            sold_out: (0..SOLD_OUT_MAX)
+                .map(|n| SoldOut {
+                    exclusion: Exclusion {
+                        instance_type: Some(format!("m5.{n}xlarge").as_str().into()),
+                        zone: Some("us-east-1a".into()),
+                        capacity_type: None,
+                        until: at(9),
+                    },
+                    seconds: 360,
+                })
+                .collect(),
+            going: (0..GOING_MAX)
+                .map(|n| Leaving {
+                    instance: id(n),
+                    why: "rebalance-recommendation".to_owned(),
+                    since: moment(n),
+                    deadline: Some(at(9)),
+                })
+                .collect(),
+            asked: vec![asked(1), asked(2)],
+            ..Kept::default()
+        }
+    }
+
+    #[test]
+    fn what_does_not_fit_is_left_out_in_a_stated_order_and_counted() {
+        let kept = full();
+        let rows = APPROVED_ROWS_OF * APPROVED_ROWS_MAX;
+        let sizes = |kept: &Kept| {
+            let rows: usize = kept.approved.iter().map(|approval| approval.rows.len()).sum();
+            let asked: Vec<_> = kept.asked.iter().map(|a| (a.rows.len(), a.more)).collect();
+            (rows, asked, kept.launched.len())
+        };
+        let whole = (ROWS_MAX, 0);
+        let count = (0, u32::try_from(ROWS_MAX).expect("few"));
+        assert_eq!(kept.fitted(usize::MAX), kept, "what fits stays whole");
+        for (less, left, shed) in [
+            (1, (rows - APPROVED_ROWS_MAX, vec![whole, whole], MOVES_MAX), APPROVED_ROWS_MAX),
+            (40_000, (0, vec![count, whole], MOVES_MAX), rows + ROWS_MAX),
+            (150_000, (0, vec![count, count], MOVES_MAX - 100), rows + 2 * ROWS_MAX + 100),
+        ] {
+            let fitted = kept.fitted(kept.size() - less);
+            assert_eq!((sizes(&fitted), fitted.shed), (left, shed), "{less} bytes less");
+        }
+        // The API server takes 256 KiB of annotations, and others have some.
+        let fitted = kept.fitted(100 << 10);
+        assert!(fitted.size() <= 100 << 10, "{}", fitted.size());
+        assert_eq!((&fitted.going, &fitted.removed), (&kept.going, &kept.removed));
     }
 
     #[test]

@@ -9,7 +9,7 @@ use super::event::{Effect, Ticket, sold_out};
 use super::kept::{Launched, later};
 use super::state::{Lane, Retry, State};
 use super::status::Status;
-use super::{allow, work};
+use super::{allow, asked, work};
 use crate::apply::{Event, Outcome, Receipt, Step, Verdict};
 use crate::ids::{Address, InstanceId, PoolName};
 use crate::plan::Plan;
@@ -27,9 +27,11 @@ impl State {
         match &event.step {
             Step::Launched { instance_id, .. } | Step::Joined { instance_id } => {
                 self.count("launches.done", 1);
+                self.was_answered(ticket, event.address.as_ref());
                 self.was_launched(&plan, event.address.as_ref(), instance_id);
             }
             Step::NoCapacity { .. } => {
+                lane.unheard.retain(|address| Some(address) != event.address.as_ref());
                 self.count("launches.no_capacity", 1);
                 if let (Some(kept), Some(exclusion)) = (&mut self.kept, sold_out(event)) {
                     kept.note_sold_out(exclusion, now);
@@ -56,17 +58,29 @@ impl State {
                 self.count("evictions.done", u64::try_from(*pods).unwrap_or(u64::MAX));
             }
             Step::Blocked { .. } => self.count("evictions.blocked", 1),
-            Step::Retrying { .. } => self.count("errors.ec2", 1),
+            Step::Found { .. } => self.was_answered(ticket, event.address.as_ref()),
+            Step::Retrying { .. } => {
+                lane.unheard.extend(event.address.clone());
+                self.count("errors.ec2", 1);
+            }
             Step::Checked { .. }
             | Step::Wave { step: WaveStep::Launch, .. }
             | Step::Raised { .. }
-            | Step::Found { .. }
             | Step::Unreadable
             | Step::Ready { .. }
             | Step::Waiting { .. }
             | Step::Cordoned { .. }
             | Step::Uncordoned { .. }
             | Step::Finished { .. } => {}
+        }
+    }
+
+    /// Forgets that a launch is awaited.
+    fn was_answered(&mut self, ticket: Ticket, address: Option<&Address>) {
+        let (Some(address), Some(kept)) = (address, &mut self.kept) else { return };
+        asked::answered(&mut kept.asked, address);
+        if let Some(lane) = self.lanes.get_mut(&ticket) {
+            lane.unheard.remove(address);
         }
     }
 
@@ -167,6 +181,7 @@ impl State {
         let all = |ids: BTreeSet<&InstanceId>| ids.into_iter().cloned().collect::<BTreeSet<_>>();
         let now = self.now;
         if let Some(kept) = &mut self.kept {
+            asked::ended(&mut kept.asked, &lane.plan, &lane.unheard, now);
             kept.release(&all(left));
             // Of some the answer was lost: that they were told is known only now.
             kept.remove(
@@ -176,7 +191,7 @@ impl State {
         }
     }
 
-    /// Begins what waited until its removals were kept, where they are now.
+    /// Begins what waited until its launches and removals were kept, where they are now.
     pub(super) fn begin_kept(&mut self, effects: &mut Vec<Effect>) {
         let unread = self.world_reads.failures > 0;
         if unread && self.lanes.values().any(|lane| lane.begins.is_some()) {
@@ -187,13 +202,14 @@ impl State {
         }
         let Some(saved) = &self.saved else { return };
         for lane in self.lanes.values_mut() {
-            if lane.begins.is_some() && saved.has_reserved(&lane.goes) {
+            let asked = asked::has_asked(&saved.asked, &lane.plan);
+            if lane.begins.is_some() && asked && saved.has_reserved(&lane.goes) {
                 effects.extend(lane.begins.take().map(|effect| *effect));
             }
         }
     }
 
-    /// Gives up what waits until its removals are kept: nothing of it was begun.
+    /// Gives up what waits until it is kept: nothing of it was begun.
     pub(super) fn drop_waiting(&mut self) {
         let waits = |_: &Ticket, lane: &mut Lane| lane.begins.is_some();
         let dropped: Vec<Lane> = self.lanes.extract_if(.., waits).map(|(_, lane)| lane).collect();

@@ -12,6 +12,8 @@ use crate::ids::InstanceId;
 
 /// Most messages that are held at once; a receipt of SQS has about half a kilobyte.
 pub(super) const MESSAGES_MAX: usize = 5_000;
+/// Most messages that were received and have not come here yet.
+const COMING_MAX: usize = 1_000;
 /// Most messages that are being taken off at the same time.
 const AT_ONCE: usize = 100;
 
@@ -40,6 +42,11 @@ impl Mail {
     /// Returns how many messages are held.
     pub(super) fn len(&self) -> usize {
         self.open.len() + self.done.len() + self.under_way
+    }
+
+    /// Returns whether more may be received: what is on its way still has room then.
+    pub(super) fn has_room(&self) -> bool {
+        self.len() < MESSAGES_MAX - COMING_MAX
     }
 
     /// Has a message wait until all of `machines` are dealt with.

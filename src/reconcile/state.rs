@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
 
+use super::asked;
 use super::away::{Away, Turn};
 use super::event::{Effect, Event, Head, Limits, Signal, Ticket};
 use super::face;
@@ -69,7 +70,9 @@ pub(super) struct Lane {
     /// Machines that it removes, and those of them that were told to end.
     pub(super) goes: BTreeSet<InstanceId>,
     pub(super) ended: BTreeSet<InstanceId>,
-    /// By what it is begun once its removals are kept.
+    /// Launches of which EC2 may have heard, while nobody has heard of its answer.
+    pub(super) unheard: BTreeSet<Address>,
+    /// By what it is begun once its launches and removals are kept.
     pub(super) begins: Option<Box<Effect>>,
 }
 
@@ -124,6 +127,9 @@ pub struct State {
     pub(super) world_no: u64,
     pub(super) need: u64,
     pub(super) unseen: Unseen,
+    /// Who else makes and removes nodes, and when that is looked for again.
+    pub(super) rival: Option<String>,
+    pub(super) rival_due: Timestamp,
     /// The first and the last pod of a burst.
     pub(super) batch: Option<(Timestamp, Timestamp)>,
     /// When the first of the pods was seen that the next plan is for.
@@ -206,7 +212,7 @@ pub fn step(mut state: State, event: Event, now: Timestamp) -> (State, Vec<Effec
     // A clock that was set back must not keep the loop waiting for moments that were near.
     if now < state.now {
         (state.git_due, state.world_due, state.replan_at) = (now, now, now);
-        (state.desk.at, state.former_due.at) = (now, now);
+        (state.desk.at, state.former_due.at, state.rival_due) = (now, now, now);
         state.removes.values_mut().for_each(|retry| retry.at = now);
         state.launches.values_mut().for_each(|retry| retry.at = now);
         state.away.values_mut().for_each(|away| away.hurry(now));
@@ -249,6 +255,8 @@ impl State {
             world_no: 0,
             need: 1,
             unseen: Unseen::default(),
+            rival: None,
+            rival_due: now,
             batch: None,
             reaction: None,
             planning: None,
@@ -297,9 +305,13 @@ impl State {
         self.tickets
     }
 
-    /// Returns what the loop may do: as the caller says, else as the repository does.
+    /// Returns what the loop may do: as the caller says, else as the repository does; no more than plan while
+    /// somebody else makes and removes nodes.
     #[must_use]
     pub fn mode(&self) -> Mode {
+        if self.rival.is_some() {
+            return Mode::Observe;
+        }
         let of_head = || self.head.as_ref().map(|head| head.controller.mode);
         self.start.mode.or_else(of_head).unwrap_or_default()
     }
@@ -336,6 +348,7 @@ impl State {
             self.remember(&kept);
             self.saved = Some((*kept).clone());
             kept.take_over(self.now);
+            asked::take_over(&mut kept.asked, self.now);
             // What was launched last may not be shown yet, whoever launched it.
             for launch in &kept.launched {
                 self.unseen.launch(&launch.instance, launch.at.min(self.now));
@@ -373,7 +386,9 @@ impl State {
             self.unseen.strike(now);
             if let Some(kept) = &mut self.kept {
                 kept.learn(&observed, now);
+                asked::shown(&mut kept.asked, &observed);
             }
+            self.look_for_rivals(&observed);
             self.watch_health(&observed);
             self.steering.judge(&observed, &mut self.counters);
             self.world_no = self.looks;
@@ -412,6 +427,8 @@ impl State {
                 self.reaction = self.reaction.or(Some(now));
             }
             Signal::WorldChanged => self.world_due = self.world_due.min(now),
+            // A step is taken, and that is all.
+            Signal::Wake => {}
             Signal::Pushed => self.git_due = self.git_due.min(now),
             Signal::Message(message) => self.was_told(message),
             Signal::Request(request) => self.asked(request),

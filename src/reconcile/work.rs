@@ -6,6 +6,7 @@ use std::sync::Arc;
 use jiff::{SignedDuration, Timestamp};
 
 use super::allow::{self, Circumstances, Verdict, allowed};
+use super::asked;
 use super::away::Turn;
 use super::event::{Effect, Limits, Ticket};
 use super::kept::later;
@@ -22,6 +23,8 @@ use crate::plan::wire::{Action, ResourceChange, RetireReason, WaveStep};
 const ROUNDS: u32 = 3;
 /// Between two plans over a world that does not change: what has a time of its own may be due.
 const REPLAN: SignedDuration = SignedDuration::from_mins(5);
+/// Longest text that is kept: the API server takes 256 KiB of annotations.
+const KEPT_MAX: usize = 200 << 10;
 /// Most plans that are carried out at the same time.
 const LANES: usize = 4;
 
@@ -33,6 +36,8 @@ impl State {
         }
         if let Some(kept) = &mut self.kept {
             kept.forget(self.now);
+            let under_way = self.lanes.values().map(|lane| lane.plan.capacity.plan_id.clone());
+            asked::forget(&mut kept.asked, &under_way.collect(), self.now);
         }
         self.advance_away(turn, effects);
         self.read(effects);
@@ -207,7 +212,7 @@ impl State {
             return;
         }
         if held.is_empty() {
-            self.begin_apply(plan, planning.going, effects);
+            self.begin_apply(plan, planning.going);
             return;
         }
         let waits = planning.world.pods.iter().any(view::is_waiting);
@@ -232,7 +237,9 @@ impl State {
         self.covered = all.then_some(planning.going_no);
     }
 
-    fn may_act(&self) -> bool {
+    /// Returns whether it leads, and may do more than plan.
+    #[must_use]
+    pub fn may_act(&self) -> bool {
         self.leader && self.mode() != Mode::Observe
     }
 
@@ -325,17 +332,22 @@ impl State {
         }
     }
 
-    fn begin_apply(
-        &mut self,
-        plan: Arc<Plan>,
-        going: BTreeSet<InstanceId>,
-        effects: &mut Vec<Effect>,
-    ) {
+    fn begin_apply(&mut self, plan: Arc<Plan>, going: BTreeSet<InstanceId>) {
         let approved = self.circumstances().and_then(|with| allow::approval(&plan, &with.borrow()));
         let (Some(head), Some(approved)) = (self.head.clone(), approved) else { return };
         if self.stopping {
             return;
         }
+        let Some(kept) = &mut self.kept else { return };
+        let begun = match asked::ask(&mut kept.asked, &plan, self.now) {
+            Ok(begun) => begun,
+            Err(until) => {
+                // Machines may be on their way that this plan does not count with.
+                self.count("reconciles.held", 1);
+                self.replan_at = until;
+                return;
+            }
+        };
         let ticket = self.ticket();
         let addresses: BTreeSet<Address> =
             plan.capacity.waves.iter().flat_map(|wave| wave.addresses.clone()).collect();
@@ -363,16 +375,15 @@ impl State {
             self.count("pending.reaction_millis", u64::try_from(waited).unwrap_or(0));
         }
         let (commit, without) = (head.commit.clone(), going.into_iter().collect());
-        let apply =
-            Effect::Apply { ticket, commit, plan: Arc::clone(&plan), without, waits: removes };
-        let mut begins = Some(Box::new(apply));
-        if goes.is_empty() {
-            effects.extend(begins.take().map(|effect| *effect));
-        } else if let Some(kept) = &mut self.kept {
+        let (unheard, waits) = (begun.keys().cloned().collect(), removes);
+        let apply = Arc::clone(&plan);
+        let begins = Effect::Apply { ticket, commit, plan: apply, without, waits, begun };
+        let begins = Some(Box::new(begins));
+        if let Some(kept) = &mut self.kept {
             kept.reserve(&goes, self.now);
         }
-        let ended = BTreeSet::new();
-        let lane = Lane { plan, addresses, past, removes, launching: true, goes, ended, begins };
+        let (ended, launching) = (BTreeSet::new(), true);
+        let lane = Lane { plan, addresses, past, removes, launching, goes, ended, unheard, begins };
         self.lanes.insert(ticket, lane);
     }
 
@@ -389,8 +400,10 @@ impl State {
         }
         let Some(kept) = &self.kept else { return };
         if self.saved.as_ref() != Some(kept) {
+            let fitted = kept.fitted(KEPT_MAX);
             self.saving = Some(kept.clone());
-            effects.push(Effect::Save(Box::new(kept.clone())));
+            self.count("kept.shed", u64::try_from(fitted.shed).unwrap_or(u64::MAX));
+            effects.push(Effect::Save(Box::new(fitted)));
         }
     }
 
@@ -484,6 +497,11 @@ fn after(retries: &BTreeMap<PoolName, Retry>) -> BTreeMap<PoolName, Timestamp> {
 
 /// Returns whether two looks show the same world, whenever they were taken.
 fn is_same(a: &Observed, b: &Observed) -> bool {
+    shows_the_same(a, b) && a.exclusions == b.exclusions
+}
+
+/// Returns the same, of what looks show: what is sold out no look does.
+pub(super) fn shows_the_same(a: &Observed, b: &Observed) -> bool {
     let same = |a: &Observed, b: &Observed| {
         a.sources == b.sources
             && a.instances == b.instances
@@ -495,7 +513,6 @@ fn is_same(a: &Observed, b: &Observed) -> bool {
     same(a, b)
         && a.templates == b.templates
         && a.storage == b.storage
-        && a.exclusions == b.exclusions
         && a.reservations == b.reservations
         && a.fargate_profiles == b.fargate_profiles
         && a.scaling == b.scaling

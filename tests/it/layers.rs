@@ -89,8 +89,8 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     (
         "reconcile",
         &[
-            "apply", "catalog", "demand", "fleet", "ids", "manifest", "observe", "plan", "pod",
-            "port", "units",
+            "adopt", "apply", "catalog", "demand", "fleet", "ids", "manifest", "observe", "plan",
+            "pod", "port", "units",
         ],
     ),
     // Views of what the loop publishes.

@@ -118,6 +118,7 @@ impl Scene {
             interrupted: None,
             bounds,
             waits: Waits::UntilReady,
+            begun: [].into(),
         };
         let ports = Ports { cloud: &cloud, cluster: &cluster, clock: &Wall };
         let mut said = Vec::new();

@@ -128,6 +128,7 @@ impl Scene {
             interrupted: None,
             bounds: bounds(),
             waits: Waits::UntilReady,
+            begun: [].into(),
         };
         let ports = Ports { cloud: &cloud, cluster: &cluster, clock: &Off(off) };
         Box::pin(apply(&self.plan, &ports, &settings, &mut |_| {})).await

@@ -108,6 +108,7 @@ fn out(given: &Given, made: &Made, desired: &Desired) -> Result<Observed, String
         interrupted: None,
         bounds: Bounds::default(),
         waits: Waits::UntilReady,
+        begun: [].into(),
     };
     let ports = Ports { cloud: &world, cluster: &world, clock: &world };
     let runtime = tokio::runtime::Builder::new_current_thread().build();

@@ -92,7 +92,8 @@ impl Trace {
     fn applies(&self, plan: &Plan) {
         let (plan, without) = (Arc::new(plan.clone()), Vec::new());
         let commit = String::new();
-        self.effects(&[Effect::Apply { ticket: 2, commit, plan, without, waits: true }]);
+        let begun = [].into();
+        self.effects(&[Effect::Apply { ticket: 2, commit, plan, without, waits: true, begun }]);
     }
 
     fn asked(&self, what: What) -> Asked {

@@ -26,9 +26,6 @@ const RENEW_WITHIN: Duration = Duration::from_secs(8);
 /// The longest that what is under way has to end before the lease is given back all the same.
 const HAND_OVER_WITHIN: Duration = Duration::from_secs(90);
 
-/// Longest text that is kept: the API server takes 256 KiB of annotations.
-const KEPT_MAX: usize = 200 << 10;
-
 /// The place of the leader, held or wanted.
 pub(super) struct Leadership {
     kubernetes: Kubernetes,
@@ -207,8 +204,9 @@ impl Desk for Leadership {
 
     async fn save(&self, kept: &Kept) -> Result<(), PortError> {
         let text = serde_json::to_string(kept).map_err(|error| not_kept(error.to_string()))?;
-        if text.len() > KEPT_MAX {
-            return Err(not_kept(format!("{} bytes are too many for an annotation", text.len())));
+        if kept.shed > 0 {
+            let (shed, bytes) = (kept.shed, text.len());
+            tracing::warn!(shed, bytes, "what is kept did not fit whole; the oldest is left out");
         }
         let _alone = self.pen.lock().await;
         let mut held = self.held().ok_or_else(|| not_kept("the lease is not held".to_owned()))?;

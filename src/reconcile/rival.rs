@@ -1,0 +1,86 @@
+//! Others who make and remove nodes: while one of them runs the loop only plans, since they would fight.
+
+use jiff::SignedDuration;
+
+use super::kept::later;
+use super::state::State;
+use crate::adopt::rivals;
+use crate::fleet::Observed;
+
+/// Between two looks for them: each goes through all pods.
+const LOOK_EVERY: SignedDuration = SignedDuration::from_mins(1);
+
+impl State {
+    /// Notes who else makes and removes nodes; what was held back because of them is planned again.
+    pub(super) fn look_for_rivals(&mut self, observed: &Observed) {
+        if self.now < self.rival_due {
+            return;
+        }
+        self.rival_due = later(self.now, LOOK_EVERY);
+        let rival = rivals(observed).into_iter().next();
+        let rival = rival.map(|rival| format!("{} runs as {}", rival.kind, rival.workload));
+        if rival != self.rival {
+            self.rival = rival;
+            self.replan_at = self.now;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use jiff::Timestamp;
+
+    use super::super::{Event, Mode, Start, step};
+    use super::*;
+    use crate::fleet::{ClusterIdentity, Pod, PodPhase};
+    use crate::ids::{WorkloadId, WorkloadKind};
+
+    fn at(seconds: i64) -> Timestamp {
+        Timestamp::from_second(1_000_000 + seconds).expect("a time")
+    }
+
+    fn world(seconds: i64, runs: bool) -> Event {
+        let mut observed = Observed::empty(ClusterIdentity::default(), at(seconds));
+        let owner = WorkloadId {
+            namespace: "kube-system".into(),
+            kind: WorkloadKind::Deployment,
+            name: "karpenter".into(),
+        };
+        observed.pods.extend(runs.then(|| Pod {
+            namespace: "kube-system".into(),
+            name: "karpenter-1".into(),
+            uid: "u".into(),
+            owner: Some(owner),
+            template: "t".to_owned(),
+            node: None,
+            phase: PodPhase::Running,
+            created_at: at(0),
+            terminating: false,
+            mirror: false,
+            granted: [].into(),
+        }));
+        Event::World(Arc::new(observed))
+    }
+
+    #[test]
+    fn whoever_comes_later_has_the_loop_only_plan_until_they_have_gone() {
+        let (identity, cluster) = ("a".to_owned(), ClusterIdentity::default());
+        let mode = Some(Mode::Full);
+        let mut state = State::new(Start { at: at(0), identity, cluster, mode, once: false });
+        for (seconds, runs, expected) in [
+            (0, false, Mode::Full),
+            (59, true, Mode::Full),
+            (60, true, Mode::Observe),
+            (61, false, Mode::Observe),
+            (120, false, Mode::Full),
+        ] {
+            state = step(state, world(seconds, runs), at(seconds)).0;
+            assert_eq!(state.mode(), expected, "after {seconds} s");
+            let said = state.rival().map(str::to_owned);
+            let named = "karpenter runs as kube-system/Deployment/karpenter";
+            assert_eq!(said.as_deref(), (expected == Mode::Observe).then_some(named));
+        }
+    }
+}
