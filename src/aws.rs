@@ -23,6 +23,7 @@ mod network;
 mod preflight;
 mod queue;
 mod reserved;
+mod sweep;
 mod template;
 
 pub use boot::{Boot, Endpoint};

@@ -48,15 +48,17 @@ impl Aws {
         found.queue_url.ok_or_else(without)
     }
 
-    /// Waits for messages; none where none came for a while.
+    /// Takes messages, and waits for one if it is to; none where none came for a while.
     ///
     /// # Errors
     /// When the queue does not answer, or refuses.
-    pub async fn receive(&self, url: &str) -> Result<Vec<Received>, PortError> {
+    pub async fn receive(&self, url: &str, waits: bool) -> Result<Vec<Received>, PortError> {
         self.limiter.take(Api::Queue).await;
         let most = i32::try_from(MESSAGES_MAX).unwrap_or(1);
         let call = self.sqs.receive_message().queue_url(url).max_number_of_messages(most);
-        let call = call.wait_time_seconds(WAIT_SECONDS).visibility_timeout(HIDDEN_SECONDS);
+        let call = call
+            .wait_time_seconds(if waits { WAIT_SECONDS } else { 0 })
+            .visibility_timeout(HIDDEN_SECONDS);
         let answer = call.send().await.map_err(|error| port_error("receive messages", &error))?;
         let messages = answer.messages.unwrap_or_default().into_iter();
         // One without a receipt cannot be taken off, and comes again.

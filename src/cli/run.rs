@@ -27,13 +27,18 @@ fn identity(now: Timestamp) -> String {
 }
 
 pub(super) fn run(settings: &RunSettings, console: &mut Console) -> Result<Exit, CliError> {
+    #[cfg(feature = "cluster")]
+    if settings.world == Some(WorldChoice::Live) && !settings.once {
+        // Whoever is to run for long waits for what is not there yet.
+        return live::run(settings, None, console);
+    }
     let tree = planning::read(&settings.source)?;
     let repository = Repository::read(&tree);
     let world = planning::choice(settings.world.as_ref(), &settings.source, &repository)?;
     match &world {
         WorldChoice::Sim(directory) => embedded::run(settings, &repository, directory, console),
         #[cfg(feature = "cluster")]
-        WorldChoice::Live => live::run(settings, &repository, console),
+        WorldChoice::Live => live::run(settings, Some(&repository), console),
         #[cfg(not(feature = "cluster"))]
         WorldChoice::Live => Err(not_a_world(&world)),
         WorldChoice::Empty | WorldChoice::File(_) => Err(not_a_world(&world)),

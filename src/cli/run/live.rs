@@ -5,8 +5,11 @@
 
 mod account;
 mod lead;
+mod patience;
 mod queue;
+mod shown;
 mod source;
+mod sweep;
 mod tell;
 mod wires;
 
@@ -17,19 +20,19 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use tokio::runtime::Runtime;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use account::Account;
 use lead::Leadership;
 use queue::When;
+use shown::Shown;
 use source::Followed;
 use tell::Record;
 use wires::Wires;
 
 use super::tell::Teller;
-use crate::adopt::rivals_among;
 use crate::apply::Bounds;
 use crate::aws::Aws;
 use crate::cli::error::CliError;
@@ -39,8 +42,7 @@ use crate::cli::settings::RunSettings;
 use crate::cli::{Console, Exit, embedded};
 use crate::door;
 use crate::kube::{Kubernetes, LeaseError, Watched};
-use crate::manifest::Mode;
-use crate::port::{Clock as _, Cluster as _};
+use crate::port::Clock as _;
 use crate::reconcile::{Effect, Outside, Request, Signal, Start, State, drive};
 
 /// Signals and hints that wait for the loop.
@@ -50,10 +52,11 @@ const NEWS_MAX: usize = 8;
 /// The longest that work on other threads may go on once the loop has ended.
 const END_WITHIN: Duration = Duration::from_secs(5);
 
-/// Drives the loop over the cluster that the environment names.
+/// Drives the loop over the cluster that the environment names. Without a `repository` it waits until one, and a
+/// cluster, and an account can be read.
 pub(super) fn run(
     settings: &RunSettings,
-    repository: &Repository,
+    repository: Option<&Repository>,
     console: &mut Console,
 ) -> Result<Exit, CliError> {
     let runtime: Runtime = tokio::runtime::Builder::new_multi_thread()
@@ -77,15 +80,21 @@ fn identity(at: Timestamp) -> String {
 
 async fn looped(
     settings: &RunSettings,
-    repository: &Repository,
+    repository: Option<&Repository>,
     console: &mut Console,
 ) -> Result<Exit, CliError> {
     let ended = embedded::interrupt_flag()?;
     super::embedded::also_on_term(&ended)?;
-    let Live { kubernetes, aws, identity: cluster } = Live::connect(repository).await?;
-    let mode = alone(&kubernetes, settings.mode, console).await?;
+    let live = match repository {
+        Some(repository) => Live::connect(repository).await?,
+        None => match patience::connect(settings, &ended, console).await? {
+            Some(live) => live,
+            None => return Ok(Exit::Done),
+        },
+    };
+    let Live { kubernetes, aws, identity: cluster } = live;
     let now = Wall.now();
-    let start = Start { identity: identity(now), mode, ..super::start(settings, now, cluster) };
+    let start = Start { identity: identity(now), ..super::start(settings, now, cluster) };
     let world = Beside::begin(kubernetes, aws, &start, ended);
     if settings.once {
         patiently(&world.leadership, settings.lock_timeout).await?;
@@ -112,27 +121,6 @@ async fn patiently(leadership: &Leadership, patience: Duration) -> Result<(), Cl
     }
 }
 
-/// Returns what the loop may do: no more than plan while somebody else makes and removes nodes.
-async fn alone(
-    kubernetes: &Kubernetes,
-    asked: Option<Mode>,
-    console: &mut Console,
-) -> Result<Option<Mode>, CliError> {
-    let objects = kubernetes.objects().await.map_err(|error| {
-        CliError::new(error)
-            .context("cannot read the cluster".to_owned())
-            .hint("`fleetwright preflight` says what is missing")
-    })?;
-    let rivals = rivals_among(&objects.workloads, &objects.pods, &objects.templates);
-    let Some(rival) = rivals.first() else { return Ok(asked) };
-    console.say(&format!(
-        "{} runs as {} and would fight for nodes: this loop only plans. deploy/migrate says how to \
-         take over from it; start the loop anew then.",
-        rival.kind, rival.workload
-    ));
-    Ok(Some(Mode::Observe))
-}
-
 /// What goes on beside the loop, until this is dropped.
 struct Beside {
     kubernetes: Kubernetes,
@@ -152,6 +140,7 @@ struct Ends {
     messages: mpsc::Receiver<crate::reconcile::Message>,
     news: mpsc::Receiver<crate::kube::News>,
     done: mpsc::Sender<queue::Done>,
+    tell: mpsc::Sender<Signal>,
 }
 
 impl Beside {
@@ -168,12 +157,14 @@ impl Beside {
         let mut tasks = JoinSet::new();
         let named = queue.subscribe();
         let when = When { ready: ready.subscribe(), queue: named.clone() };
-        for _ in 0..queue::LISTENERS {
-            tasks.spawn(queue::listen(Arc::clone(&aws), when.clone(), to.clone()));
+        let much = Arc::<Notify>::default();
+        for n in 0..queue::LISTENERS {
+            let duty = queue::Duty { waits: n == 0, much: Arc::clone(&much) };
+            tasks.spawn(queue::listen(Arc::clone(&aws), when.clone(), duty, to.clone()));
         }
         tasks.spawn(queue::take_off(Arc::clone(&aws), named, acknowledged));
         tasks.spawn(wires::until_told(ended, tell.clone()));
-        let striving = Arc::clone(&leadership);
+        let (striving, telling) = (Arc::clone(&leadership), tell.clone());
         let once = start.once;
         tasks.spawn(async move {
             if once {
@@ -182,10 +173,10 @@ impl Beside {
                     tokio::time::sleep(LOCK_POLL / 20).await;
                 }
             }
-            striving.strive(tell).await;
+            striving.strive(telling).await;
         });
         let watched = Watched::start(kubernetes.clone(), newsfeed);
-        let wires = Ends { urgent, messages, news, done };
+        let wires = Ends { urgent, messages, news, done, tell };
         Self { kubernetes, leadership, aws, watched, wires, queue, ready, _tasks: tasks }
     }
 
@@ -196,7 +187,7 @@ impl Beside {
         console: &mut Console,
     ) -> Result<State, CliError> {
         let Self { kubernetes, leadership, aws, watched, wires, queue, ready, _tasks } = self;
-        let account = Account::new(Arc::clone(&aws));
+        let (account, sweeper) = (Account::new(Arc::clone(&aws)), Arc::clone(&aws));
         let (requests, asked_of_loop) = mpsc::channel(SIGNALS_MAX);
         let (face, door) = opened(settings, &start, &kubernetes, requests, console)?;
         let source = Followed {
@@ -228,23 +219,32 @@ impl Beside {
         };
         let record = Record::default();
         let mut teller = Teller::new(console);
+        let (shown, acts) = (Shown::default(), Cell::new(false));
         let mut look = |state: &State, effects: &[Effect]| {
-            let status = state.status();
-            leadership.note_busy(!status.applying.is_empty());
-            // Whoever only plans leaves messages to those who act on them.
-            let acts = status.leader && status.mode != Mode::Observe;
-            let takes = acts && status.repository.commit.is_some();
+            leadership.note_busy(state.is_applying());
+            acts.set(state.may_act());
+            let takes = state.takes_messages();
             ready.send_if_modified(|ready| std::mem::replace(ready, takes) != takes);
-            teller.look(&status);
-            record.look(&status, effects);
-            face.show(status);
+            if !shown.is_due() && !Record::notes(effects) {
+                return;
+            }
+            shown.show(|| {
+                let status = state.status();
+                teller.look(&status);
+                teller.rival(status.now, state.rival());
+                record.look(&status, effects);
+                face.show(status);
+            });
         };
         let state = tokio::select! {
             state = drive(outside, start, Bounds::default(), &mut look) => state,
             () = account.keep_fresh() => unreachable!("it goes on"),
             () = record.keep(&kubernetes) => unreachable!("it goes on"),
+            () = sweep::sweep(&sweeper, &account, &acts) => unreachable!("it goes on"),
+            () = shown.catch_up(&wires.tell) => unreachable!("it goes on"),
             () = door => unreachable!("it goes on"),
         };
+        teller.look(&state.status());
         record.last(&kubernetes, &state.status()).await;
         leadership.give_back().await;
         Ok(state)

@@ -23,6 +23,8 @@ pub(super) struct Plans {
     repository: Repository,
     catalog: Catalog,
     judge: Judge,
+    #[cfg_attr(not(feature = "cluster"), expect(dead_code, reason = "only a live loop asks"))]
+    knows_market: bool,
 }
 
 impl Plans {
@@ -44,7 +46,15 @@ impl Plans {
         let fleet = &repository.fleet;
         let catalog = planning::catalog(&fleet.region, &fleet.zones, market.as_ref())?;
         let (source, world) = (source.clone(), world.clone());
-        Ok(Self { source, world, repository, catalog, judge })
+        let knows_market = matches!(market, Some(Ok(_)));
+        Ok(Self { source, world, repository, catalog, judge, knows_market })
+    }
+
+    /// Returns whether it is known what EC2 offers now; where it is not, plans carry a warning that says what
+    /// stands in.
+    #[cfg(feature = "cluster")]
+    pub(super) fn knows_market(&self) -> bool {
+        self.knows_market
     }
 
     pub(super) fn repository(&self) -> &Repository {

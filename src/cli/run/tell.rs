@@ -84,6 +84,18 @@ impl<'c> Teller<'c> {
         );
     }
 
+    /// Tells who else makes and removes nodes.
+    #[cfg(feature = "cluster")]
+    pub(super) fn rival(&mut self, now: jiff::Timestamp, rival: Option<&str>) {
+        let said = rival.map_or_else(String::new, |rival| {
+            format!(
+                "{rival} and would fight for nodes: this loop only plans until that has gone; \
+                 deploy/migrate says how to take over from it"
+            )
+        });
+        self.tell(&format!("{now:.0}"), "rival", Some(said));
+    }
+
     /// Tells which machines go, and what latched.
     fn incidents(&mut self, now: &str, status: &Status) {
         // What has gone may go again.

@@ -7,6 +7,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::ids::{GroupName, InstanceId};
@@ -15,6 +16,10 @@ use crate::port::{Cloud, Holdings, LaunchOutcome, LaunchRequest, PortError};
 /// Between two reads; longer where one takes long, so that reading is a tenth of the time at most.
 const READ_EVERY: Duration = Duration::from_secs(5);
 const READS_SHARE: u32 = 10;
+
+/// How long after a write it is read anew: others may follow. Longer where reading takes long.
+const PROMPT_AFTER: Duration = Duration::from_millis(50);
+const PROMPT_SHARE: u32 = 2;
 
 /// The oldest read that is shown.
 const AGE_MAX: Duration = Duration::from_secs(30);
@@ -26,6 +31,8 @@ pub(super) struct Account<C> {
     held: Mutex<Held>,
     /// One read at a time: whoever waits for it takes what it found.
     reading: tokio::sync::Mutex<()>,
+    /// What was read is outdated.
+    prompted: Notify,
     read_every: Duration,
     age_max: Duration,
 }
@@ -55,6 +62,7 @@ impl<C: Cloud> Account<C> {
             cloud,
             held: Mutex::default(),
             reading: tokio::sync::Mutex::default(),
+            prompted: Notify::new(),
             read_every: READ_EVERY,
             age_max: AGE_MAX,
         }
@@ -64,9 +72,10 @@ impl<C: Cloud> Account<C> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has the next look read anew.
+    /// Has the next look read anew, and does so soon whether or not one comes: the next pod must not wait for it.
     pub(super) fn outdate(&self) {
         self.lock().outdated = Some(Instant::now());
+        self.prompted.notify_one();
     }
 
     /// Returns what was read since `oldest`, or reads it.
@@ -89,8 +98,20 @@ impl<C: Cloud> Account<C> {
     /// Reads every few seconds for as long as it is polled.
     pub(super) async fn keep_fresh(&self) {
         loop {
-            let wait = self.read_every.max(self.lock().took.saturating_mul(READS_SHARE));
-            tokio::time::sleep(wait).await;
+            let took = self.lock().took;
+            tokio::select! {
+                () = tokio::time::sleep(self.read_every.max(took.saturating_mul(READS_SHARE))) => {}
+                () = self.prompted.notified() => {
+                    let rest = PROMPT_AFTER.max(took.saturating_mul(PROMPT_SHARE));
+                    tokio::time::sleep(rest).await;
+                    // A look may have read it meanwhile.
+                    let now = Instant::now();
+                    let known = now.checked_sub(self.age_max).unwrap_or(now);
+                    if self.lock().fresh(known).is_some() {
+                        continue;
+                    }
+                }
+            }
             // Whoever looks next reads anew, and meets the error, where this one fails.
             if let Err(error) = self.since(Instant::now()).await {
                 tracing::warn!(%error, "the account cannot be read");
@@ -208,6 +229,24 @@ mod tests {
             let (read, ()) = tokio::join!(account.holdings(), write);
             assert_eq!(read.expect("read").unread, ["1"]);
             assert_eq!(account.holdings().await.expect("read").unread, ["2"]);
+        });
+    }
+
+    #[test]
+    fn what_was_written_is_read_soon_before_anybody_looks() {
+        run(async {
+            let account = Account { read_every: AGE_MAX, ..account(AGE_MAX) };
+            let looks = async {
+                account.holdings().await.expect("read");
+                account.terminate(&"i-1".into()).await.expect("ends");
+                tokio::time::sleep(PROMPT_AFTER * 3).await;
+                assert_eq!(account.cloud.0.load(Ordering::Relaxed), 2);
+                assert_eq!(account.holdings().await.expect("at hand").unread, ["2"]);
+            };
+            tokio::select! {
+                () = account.keep_fresh() => unreachable!("it goes on"),
+                () = looks => {}
+            }
         });
     }
 

@@ -4,16 +4,17 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{Notify, mpsc, oneshot, watch};
 
 use crate::aws::{Aws, MESSAGES_MAX};
 use crate::port::PortError;
 use crate::reconcile::Message;
 
-/// Calls that wait for messages at the same time: a burst comes off ten messages a call.
-pub(super) const LISTENERS: usize = 4;
+/// Calls for messages at the same time: one waits, and where it finds many the others help. A burst comes off ten
+/// messages a call.
+pub(super) const LISTENERS: usize = 16;
 /// Messages that were received and that the loop has not taken.
-pub(super) const WAITING_MAX: usize = 64;
+pub(super) const WAITING_MAX: usize = 512;
 /// The longest that a message waits for others to be taken off with.
 const BUNDLE_WITHIN: Duration = Duration::from_millis(20);
 /// The first wait after a failure, and the longest.
@@ -46,12 +47,26 @@ impl When {
     }
 }
 
+/// What a listener is for.
+#[derive(Debug, Clone)]
+pub(super) struct Duty {
+    /// Whether it waits for messages; else it takes what is there, whenever there is much.
+    pub(super) waits: bool,
+    /// Told when there is much.
+    pub(super) much: Arc<Notify>,
+}
+
 /// Receives messages until nobody wants them any more.
-pub(super) async fn listen(aws: Arc<Aws>, mut when: When, to: mpsc::Sender<Message>) {
+pub(super) async fn listen(aws: Arc<Aws>, mut when: When, duty: Duty, to: mpsc::Sender<Message>) {
     let (mut wait, mut known) = (RETRY_FIRST, None::<(String, String)>);
+    let mut idle = !duty.waits;
     while let Some(name) = when.now().await {
+        if std::mem::take(&mut idle) {
+            duty.much.notified().await;
+            continue;
+        }
         let received = match known.as_ref().filter(|(of, _)| *of == name) {
-            Some((_, url)) => aws.receive(url).await,
+            Some((_, url)) => aws.receive(url, duty.waits).await,
             None => match aws.queue(&name).await {
                 Ok(url) => {
                     known = Some((name, url));
@@ -63,6 +78,10 @@ pub(super) async fn listen(aws: Arc<Aws>, mut when: When, to: mpsc::Sender<Messa
         match received {
             Ok(messages) => {
                 wait = RETRY_FIRST;
+                if messages.len() == MESSAGES_MAX {
+                    duty.much.notify_waiters();
+                }
+                idle = !duty.waits && messages.is_empty();
                 for message in messages {
                     let message = Message::read(&message.receipt, &message.body);
                     if to.send(message).await.is_err() {

@@ -27,6 +27,9 @@ use crate::render::escape;
 /// How long counts what EC2 offers, what machines need to join, and what was looked up for launches.
 const COUNTS_FOR: Duration = Duration::from_mins(5);
 
+/// How long it counts that EC2 could not be asked.
+const UNKNOWN_COUNTS_FOR: Duration = Duration::from_secs(30);
+
 /// How long what EC2 offered still counts where it cannot be asked.
 const STANDS_IN_FOR: Duration = Duration::from_hours(1);
 
@@ -55,6 +58,7 @@ pub(super) struct Followed {
 pub(super) struct Last {
     base: TreeBase,
     at: Instant,
+    counts_for: Duration,
     head: Head,
     plans: LivePlans,
 }
@@ -85,7 +89,7 @@ impl Followed {
         let tree = blocking(move || planning::read(&settings)).await?;
         if let Some(last) = &*self.last.borrow()
             && last.base == tree.base
-            && last.at.elapsed() < COUNTS_FOR
+            && last.at.elapsed() < last.counts_for
         {
             return Ok((last.head.clone(), last.plans.clone()));
         }
@@ -96,7 +100,9 @@ impl Followed {
             queue.clone_from(&head.controller.queue);
             changed
         });
-        let last = Last { base, at, head: head.clone(), plans: plans.clone() };
+        let knows = plans.plans.knows_market();
+        let counts_for = if knows { COUNTS_FOR } else { UNKNOWN_COUNTS_FOR };
+        let last = Last { base, at, counts_for, head: head.clone(), plans: plans.clone() };
         self.last.replace(Some(last));
         Ok((head, plans))
     }
@@ -136,6 +142,10 @@ impl Followed {
             let mut now = None;
             let market = |repository: &Repository| {
                 let asked = runtime.block_on(market_of(&aws, repository));
+                if let Err(why) = &asked {
+                    // What is embedded stands in, and every plan that it decides says so.
+                    tracing::warn!(why, "what EC2 offers now is not known");
+                }
                 now = asked.as_ref().ok().map(|market| (Instant::now(), market.clone()));
                 let stands_in = known.filter(|(at, _)| at.elapsed() < STANDS_IN_FOR);
                 Some(asked.or_else(|why| stands_in.map(|(_, market)| market).ok_or(why)))

@@ -35,6 +35,11 @@ pub(super) struct Record {
 }
 
 impl Record {
+    /// Returns whether something of what a step led to is to be noted, whoever shows the loop when.
+    pub(super) fn notes(effects: &[Effect]) -> bool {
+        effects.iter().any(|effect| matches!(effect, Effect::Cordon { unschedulable: true, .. }))
+    }
+
     /// Takes what a step led to.
     pub(super) fn look(&self, status: &Status, effects: &[Effect]) {
         for effect in effects {

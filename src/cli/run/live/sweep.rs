@@ -1,0 +1,36 @@
+//! Sweeps what launches leave behind, while this replica leads and acts.
+
+use std::cell::Cell;
+use std::time::Duration;
+
+use crate::aws::Aws;
+use crate::port::Cloud;
+
+/// Between two sweeps; the first comes after as long.
+const SWEEP_EVERY: Duration = Duration::from_hours(1);
+
+/// How old a launch template is that is swept: no launch takes as long.
+const AGE_MIN: Duration = Duration::from_hours(24);
+
+/// Sweeps for as long as it is polled, whenever `acts` says so then.
+pub(super) async fn sweep(aws: &Aws, account: &impl Cloud, acts: &Cell<bool>) {
+    loop {
+        tokio::time::sleep(SWEEP_EVERY).await;
+        if !acts.get() {
+            continue;
+        }
+        let swept = match account.holdings().await {
+            Ok(holdings) => {
+                let tags = holdings.instances.iter().map(|instance| &instance.tags);
+                aws.sweep_templates(AGE_MIN, tags).await
+            }
+            Err(error) => Err(error),
+        };
+        match swept {
+            Ok(0) => {}
+            Ok(swept) => tracing::info!(swept, "launch templates that nobody needs were deleted"),
+            // Nothing depends on it, and the next sweep comes.
+            Err(error) => tracing::warn!(%error, "launch templates were not swept"),
+        }
+    }
+}
