@@ -114,7 +114,10 @@ fn the_plain_manifests_are_what_the_chart_makes_of_its_defaults() {
 
 #[test]
 fn the_controller_may_do_what_its_roles_say_and_nothing_else() {
-    let wanted = rules(&documents(&read(ROLES)), str::to_owned);
+    let mut wanted = rules(&documents(&read(ROLES)), str::to_owned);
+    // Whoever wants to steer says so.
+    let steers = wanted.remove(&(String::new(), "fleetwright-steer".to_owned()));
+    assert_eq!(steers.expect("a role")[0]["resources"], json!(["pods/status"]));
     let objects = documents(&read(MANIFESTS));
     let mut found = rules(&objects, |name| name.replacen("-controller-", "-", 1));
     // What people are bound to is not the controller's.
@@ -236,6 +239,20 @@ fn what_the_chart_is_set_to_reaches_the_pod() {
     assert_eq!(of_kind(&objects, "PodDisruptionBudget").len(), 0);
 }
 
+#[test]
+fn only_a_chart_that_is_to_steer_may_patch_the_status_of_pods() {
+    for (settings, may) in [(&[URL][..], false), (&[URL, "steer=true"], true)] {
+        let Some(text) = rendered(settings) else { return };
+        let objects = documents(&text);
+        assert_eq!(text.contains("pods/status"), may, "{settings:?}");
+        let bound = of_kind(&objects, "ClusterRoleBinding").len();
+        let cluster_roles = rules(&objects, str::to_owned).into_keys();
+        let roles = cluster_roles
+            .filter(|(namespace, name)| namespace.is_empty() && name.contains("-controller-"));
+        assert_eq!(bound, roles.count(), "each is bound");
+    }
+}
+
 /// Checks that the program takes the arguments of a container, and goes on to look for the cluster.
 fn is_understood(container: &Json) {
     let place = Place::example("quickstart");
@@ -243,7 +260,9 @@ fn is_understood(container: &Json) {
     // What is tested is the command line, and not a repository far away.
     let local =
         |text: &&str| !text.contains("://") && !text.contains("${") && !text.starts_with("--ref=");
-    let arguments: Vec<&str> = arguments.map(|a| a.as_str().expect("text")).filter(local).collect();
+    let arguments = arguments.map(|a| a.as_str().expect("text")).filter(local);
+    // Without that it would wait for a cluster.
+    let arguments: Vec<&str> = arguments.chain(["--once"]).collect();
     let ran = place.run(&arguments);
     let (code, said) = if cfg!(feature = "cluster") {
         (1, "cannot use the cluster")
