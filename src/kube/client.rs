@@ -55,13 +55,22 @@ impl Kubernetes {
     ///
     /// # Errors
     /// When it cannot be used.
-    pub fn with(mut config: Config) -> Result<Self, ConnectError> {
-        config.read_timeout = Some(ANSWER_MAX);
-        config.write_timeout = Some(ANSWER_MAX);
+    pub fn with(config: Config) -> Result<Self, ConnectError> {
+        Self::patient(config, ANSWER_MAX)
+    }
+
+    /// Connects as [`Kubernetes::with`], and waits for an answer, or for the next word of a watch, no longer
+    /// than `patience`.
+    ///
+    /// # Errors
+    /// When it cannot be used.
+    pub fn patient(mut config: Config, patience: Duration) -> Result<Self, ConnectError> {
+        config.read_timeout = Some(patience);
+        config.write_timeout = Some(patience);
         let mut writes = config.clone();
         writes.default_retry = false;
-        writes.read_timeout = Some(WRITTEN_WITHIN);
-        writes.write_timeout = Some(WRITTEN_WITHIN);
+        writes.read_timeout = Some(WRITTEN_WITHIN.min(patience));
+        writes.write_timeout = Some(WRITTEN_WITHIN.min(patience));
         let client = |config: Config| -> Result<Client, ConnectError> {
             Client::try_from(config).map_err(|e: Error| ConnectError::Client(e.to_string()))
         };

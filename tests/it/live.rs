@@ -6,6 +6,8 @@
 
 #[cfg(feature = "aws")]
 mod account;
+#[cfg(feature = "cluster")]
+mod broken;
 mod cluster;
 #[cfg(feature = "cluster")]
 mod crash;
@@ -19,6 +21,8 @@ mod journey;
 #[cfg(feature = "cluster")]
 mod kubelets;
 #[cfg(all(feature = "cluster", feature = "sandbox"))]
+mod large;
+#[cfg(all(feature = "cluster", feature = "sandbox"))]
 mod looped;
 #[cfg(feature = "aws")]
 mod moto;
@@ -27,6 +31,8 @@ mod plane;
 mod proxy;
 #[cfg(all(feature = "cluster", feature = "sandbox"))]
 mod scale;
+#[cfg(all(feature = "cluster", feature = "sandbox"))]
+mod scene;
 #[cfg(feature = "sandbox")]
 mod served;
 #[cfg(all(feature = "cluster", feature = "sandbox"))]
@@ -37,4 +43,18 @@ fn not_run(why: &str) {
     use std::io::Write as _;
     // Nobody may be listening.
     let _ = writeln!(std::io::stderr(), "not run: {why}");
+}
+
+/// Says what was measured, for whoever runs it by hand.
+#[cfg(feature = "cluster")]
+fn measured(what: &str) {
+    use std::io::Write as _;
+    // Nobody may be listening.
+    let _ = writeln!(std::io::stderr(), "measured: {what}");
+}
+
+/// Returns how large a test is to be: `FLEETWRIGHT_BURSTS=200` measures what the README tells.
+#[cfg(all(feature = "cluster", feature = "sandbox"))]
+fn size(variable: &str, usual: usize) -> usize {
+    std::env::var(variable).ok().and_then(|text| text.parse().ok()).unwrap_or(usual)
 }

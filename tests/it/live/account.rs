@@ -124,6 +124,7 @@ fn an_instance_is_launched_listed_and_terminated_and_others_are_not_seen() {
         assert_eq!((instance.image.as_str(), instance.tags["team"].as_str()), ("ami", "web"));
         assert!(instance.is_ours(CLUSTER) && instance.is_active());
         template_says_everything(&ec2).await;
+        only_idle_templates_of_the_cluster_are_swept(&config, &ec2, &aws).await;
         aws.terminate(&id).await.expect("terminated");
         let listed = aws.holdings().await.expect("a list").instances;
         assert_eq!(listed[0].state, InstanceState::Terminated);
@@ -150,4 +151,53 @@ async fn template_says_everything(ec2: &Client) {
     let text = aws_smithy_types::base64::decode(data.user_data().expect("user data"));
     let text = String::from_utf8(text.expect("base64")).expect("text");
     assert!(text.contains("echo hunter2") && text.contains("--node-labels=team=web"), "{text}");
+}
+
+/// Of launch templates only those go that carry our tag, are old enough, and are of no use to anybody.
+async fn only_idle_templates_of_the_cluster_are_swept(
+    config: &aws_config::SdkConfig,
+    ec2: &Client,
+    launches: &Aws,
+) {
+    let names = async || {
+        let found = ec2.describe_launch_templates().send().await.expect("templates");
+        let found = found.launch_templates.unwrap_or_default().into_iter();
+        found.filter_map(|template| template.launch_template_name).collect::<Vec<_>>()
+    };
+    // One of somebody else, whose name is like ours, and one that carries our tag under another name.
+    let data =
+        || aws_sdk_ec2::types::RequestLaunchTemplateData::builder().image_id("ami-1").build();
+    let of_cluster = aws_sdk_ec2::types::TagSpecification::builder()
+        .resource_type(aws_sdk_ec2::types::ResourceType::LaunchTemplate)
+        .tags(Tag::builder().key(tag::CLUSTER).value(CLUSTER).build())
+        .build();
+    let like_ours = "fleetwright-prod-0123456789abcdef01234567";
+    for (name, tags) in [(like_ours, None), ("by-hand", Some(of_cluster))] {
+        let make = ec2.create_launch_template().launch_template_name(name);
+        let make = make.launch_template_data(data()).set_tag_specifications(tags.map(|t| vec![t]));
+        make.send().await.expect("made");
+    }
+    let all = names().await;
+    assert_eq!(all.len(), 3, "{all:?}");
+    let (none, now) = ([], std::time::Duration::ZERO);
+    let later = Aws::with(config, CLUSTER);
+    let ours = |name: &&String| name.starts_with("fleetwright-prod-") && *name != like_ours;
+    let ours = all.iter().find(ours).expect("that of the launch");
+    let template = ec2.describe_launch_templates().launch_template_names(ours);
+    let template = template.send().await.expect("it").launch_templates.unwrap_or_default();
+    let id = template[0].launch_template_id().expect("an id").to_owned();
+    let used = [[("aws:ec2launchtemplate:id".to_owned(), id)].into()];
+    for (aws, age, tags, swept) in [
+        (launches, now, &none[..], "what launches of this process are made from"),
+        (&Aws::with(config, "staging"), now, &none[..], "those of another cluster"),
+        (&later, std::time::Duration::from_hours(1), &none[..], "a young one"),
+        (&later, now, &used[..], "one that a machine was launched from"),
+    ] {
+        let count = aws.sweep_templates(age, tags.iter()).await.expect("swept");
+        assert_eq!((count, names().await.len()), (0, 3), "{swept} is left alone");
+    }
+    assert_eq!(later.sweep_templates(now, none.iter()).await.expect("swept"), 1);
+    let left = names().await;
+    assert!(left.len() == 2 && left.contains(&like_ours.to_owned()), "{left:?}");
+    assert_eq!(later.sweep_templates(now, none.iter()).await.expect("swept"), 0, "once");
 }

@@ -277,4 +277,36 @@ async fn locks(kubernetes: &Kubernetes) {
     namesake.release(&taken, Timestamp::now()).await.expect("given back");
     let next = second.acquire(Timestamp::now()).await.expect("free again");
     assert!(next.epoch > held.epoch, "no two holders have the same number");
+    second.release(&next, Timestamp::now()).await.expect("given back");
+    one_of_two_takes_it(&lease("third"), &lease("fourth")).await;
+}
+
+/// Of two that take a lease at once one has it, whatever their clocks say; and that one keeps it though it is
+/// written to in between.
+async fn one_of_two_takes_it(third: &Lease, fourth: &Lease) {
+    let hours = |n: i64| {
+        let at = Timestamp::now().checked_add(jiff::SignedDuration::from_hours(n));
+        at.expect("a time")
+    };
+    let (a, b) = tokio::join!(third.acquire(hours(1)), fourth.acquire(hours(-1)));
+    let (holder, held, other) = match (a, b) {
+        (Ok(held), Err(error)) => (third, held, (fourth, error)),
+        (Err(error), Ok(held)) => (fourth, held, (third, error)),
+        both => panic!("one, and not both or none: {both:?}"),
+    };
+    let (other, error) = other;
+    assert!(!matches!(error, LeaseError::Port(_)), "{error}");
+    // A clock that runs ahead by more than the lease lasts takes nothing: what counts is what was seen.
+    let taken = other.acquire(hours(9)).await.expect_err("it is held");
+    assert!(matches!(taken, LeaseError::Taken { .. }), "{taken}");
+    other.ask().await.expect("asked");
+    let renewed = holder.renew(&held, hours(-9)).await.expect("a question takes nothing");
+    assert!(renewed.is_certain() && renewed.asked_for_by().is_some());
+    // A renewal that was sent before that one, and arrives after it, is of the same hands.
+    let late = holder.renew(&held, hours(0)).await.expect("it is held still");
+    holder.release(&late, hours(0)).await.expect("given back");
+    let gone = holder.renew(&late, hours(0)).await.expect_err("what was given back is not held");
+    assert!(matches!(gone, LeaseError::Lost { .. }), "{gone}");
+    let asked = other.acquire(hours(0)).await.expect("it is left to whoever asked");
+    other.release(&asked, hours(0)).await.expect("given back");
 }

@@ -1,284 +1,21 @@
 //! The loop over the wire: `fleetwright run --world live` against the world that `fleetwright sandbox`
 //! serves, a repository on disk, and moto's SQS.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{self, File};
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::collections::BTreeSet;
+use std::fs;
+use std::process::Command;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use aws_config::{BehaviorVersion, Region, SdkConfig};
-use aws_sdk_ec2::config::{Credentials, SharedCredentialsProvider};
 use aws_sdk_sqs::types::QueueAttributeName;
-use kube::Client;
-use serde_json::{Value as Json, json};
-use tempfile::TempDir;
+use serde_json::json;
 
 use super::cluster::{post, runtime};
-use super::journey::deployment;
 use super::kubelets::get;
 use super::moto::Moto;
-use super::proxy::{Fault, Proxy};
-use crate::sandbox::Sandbox;
-
-/// Longest wait for anything but the end of a lease.
-const PATIENCE: Duration = Duration::from_mins(2);
-
-const FLEET: &str = "\
-apiVersion: fleetwright.dev/v1
-kind: Fleet
-metadata: { name: prod }
-spec:
-  cluster: { name: prod, region: us-east-1, zones: { us-east-1a: use1-az2, us-east-1b: use1-az4 } }
-  world: live
-  apply: { by: BY }
-  controller:
-    mode: full
-    settle: 1s
-    refresh: 1s
-    poll: 1s
-    launches: { most: 1000, within: 5m }
-    removals: { most: 100%, within: 1s }
-    massRemoval: 100%
-    queue: prod
-";
-
-const POOLS: &str = "\
-apiVersion: karpenter.sh/v1
-kind: NodePool
-metadata: { name: general }
-spec:
-  template:
-    metadata: { labels: { pool: general } }
-    spec:
-      requirements:
-      - { key: node.kubernetes.io/instance-type, operator: In, values: [m5.large] }
-      - { key: karpenter.sh/capacity-type, operator: In, values: [on-demand] }
-      nodeClassRef: { group: karpenter.k8s.aws, kind: EC2NodeClass, name: own }
-  disruption: { consolidateAfter: 0s, budgets: [{ nodes: '100%' }] }
----
-apiVersion: karpenter.k8s.aws/v1
-kind: EC2NodeClass
-metadata: { name: own }
-spec:
-  role: web
-  amiFamily: AL2023
-  amiSelectorTerms: [{ alias: al2023@v20260101 }]
-  subnetSelectorTerms: [{ tags: { fleet: web } }]
-  securityGroupSelectorTerms: [{ tags: { fleet: web } }]
-";
-
-/// A tree and its repository, and the world that the sandbox plays.
-struct Scene {
-    sandbox: Sandbox,
-    /// In front of the account.
-    aws: Proxy,
-    tree: TempDir,
-    remote: TempDir,
-    moto: Option<Moto>,
-}
-
-impl Scene {
-    fn set(by: &str, moto: Option<Moto>) -> Self {
-        let (tree, remote) = (tempfile::tempdir(), tempfile::tempdir());
-        let (tree, remote) = (tree.expect("a directory"), remote.expect("a directory"));
-        let write = |name: &str, text: &str| fs::write(tree.path().join(name), text);
-        let fleet = FLEET.replace("BY", by);
-        let fleet = if moto.is_some() { fleet } else { fleet.replace("    queue: prod\n", "") };
-        write("fleetwright.yaml", &fleet).expect("written");
-        write("pools.yaml", POOLS).expect("written");
-        write("apps.yaml", &deployment("api", 0, ("pool", "general")).to_string())
-            .expect("written");
-        git(tree.path(), &["init", "-q", "-b", "main"]);
-        let bare = remote.path().join("fleet.git");
-        let bare_path = bare.to_str().expect("UTF-8");
-        git(remote.path(), &["init", "-q", "--bare", "-b", "main", bare_path]);
-        git(tree.path(), &["remote", "add", "origin", bare_path]);
-        let sandbox = Sandbox::start(tree.path());
-        let aws = Proxy::start(sandbox.url());
-        let scene = Self { sandbox, aws, tree, remote, moto };
-        scene.push();
-        scene
-    }
-
-    fn bare(&self) -> PathBuf {
-        self.remote.path().join("fleet.git")
-    }
-
-    fn push(&self) {
-        git(self.tree.path(), &["add", "-A"]);
-        git(self.tree.path(), &["commit", "-q", "-m", "more"]);
-        git(self.tree.path(), &["push", "-q", "origin", "main"]);
-    }
-
-    /// Commits so many pods, each of which fills a node.
-    fn commit(&self, replicas: u32) {
-        let apps = deployment("api", replicas, ("pool", "general")).to_string();
-        fs::write(self.tree.path().join("apps.yaml"), apps).expect("written");
-        self.push();
-    }
-
-    fn command(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_fleetwright"));
-        command
-            .args(arguments)
-            .current_dir(self.tree.path())
-            .env("KUBECONFIG", &self.sandbox.kubeconfig)
-            .env("AWS_ENDPOINT_URL", &self.aws.url)
-            .env("AWS_ACCESS_KEY_ID", "test")
-            .env("AWS_SECRET_ACCESS_KEY", "test")
-            .env("AWS_EC2_METADATA_DISABLED", "true")
-            .env("NO_COLOR", "1")
-            .stdin(Stdio::null());
-        if let Some(moto) = &self.moto {
-            command.env("AWS_ENDPOINT_URL_SQS", moto.url());
-        }
-        command
-    }
-
-    /// Starts a replica.
-    fn start(&self, name: &str) -> Loop {
-        let log = self.remote.path().join(format!("{name}.log"));
-        let said = File::options().create(true).append(true).open(&log).expect("a file");
-        let url = format!("file://{}", self.bare().display());
-        let run = ["run", &url, "--ref", "main", "--world", "live", "--listen", "127.0.0.1:0"];
-        let process = self
-            .command(&run)
-            .env("POD_NAME", name)
-            .env("XDG_CACHE_HOME", self.remote.path().join(name))
-            .env("FLEETWRIGHT_LOG", "warn,fleetwright::cli=info")
-            .stderr(said)
-            .stdout(Stdio::null())
-            .spawn()
-            .expect("the program");
-        Loop { process, log }
-    }
-
-    /// Must be called where a runtime goes on.
-    fn client(&self) -> Client {
-        let config = kube::Config::new(self.sandbox.url().parse().expect("a URL"));
-        Client::try_from(config).expect("a client")
-    }
-
-    /// Returns the nodes that are Ready and take pods.
-    async fn nodes(&self) -> BTreeSet<String> {
-        let found = get(&self.client(), "/api/v1/nodes").await;
-        let all = found["items"].as_array().expect("a list").iter();
-        let open = |node: &&Json| node["spec"]["unschedulable"] != true && is_ready(node);
-        let name = |node: &Json| node["metadata"]["name"].as_str().expect("a name").to_owned();
-        all.filter(open).map(name).collect()
-    }
-
-    /// Waits until so many nodes are there, and returns them.
-    async fn until(&self, count: usize, replica: &Loop) -> BTreeSet<String> {
-        let begun = Instant::now();
-        loop {
-            let nodes = self.nodes().await;
-            if nodes.len() == count {
-                return nodes;
-            }
-            assert!(begun.elapsed() < PATIENCE, "{count}, not {nodes:?}\n{}", replica.said());
-            tokio::time::sleep(Duration::from_millis(100)).await;
-        }
-    }
-
-    /// Returns the ids of instances that run, by the change that launched them.
-    async fn instances(&self) -> BTreeMap<String, Vec<String>> {
-        let ec2 = aws_sdk_ec2::Client::new(&account(self.sandbox.url()));
-        let found = ec2.describe_instances().send().await.expect("a list");
-        let found = found.reservations.unwrap_or_default().into_iter();
-        let mut by_change: BTreeMap<String, Vec<String>> = BTreeMap::new();
-        for instance in found.flat_map(|r| r.instances.unwrap_or_default()) {
-            let state = instance.state().and_then(|s| s.name()).map(|s| s.as_str().to_owned());
-            if !["pending", "running"].map(str::to_owned).contains(&state.unwrap_or_default()) {
-                continue;
-            }
-            let change = instance.tags().iter().find(|t| t.key() == Some("fleetwright.dev/change"));
-            let change = change.and_then(|tag| tag.value()).unwrap_or_default().to_owned();
-            let id = instance.instance_id().unwrap_or_default().to_owned();
-            by_change.entry(change).or_default().push(id);
-        }
-        by_change
-    }
-
-    /// Returns the actions of AWS that were asked for and change machines, in order.
-    fn effects(&self) -> Vec<String> {
-        let rows = self.aws.ledger().into_iter().filter(|row| row.arrived);
-        let names = rows.map(|row| row.call.name());
-        names.filter(|name| name == "CreateFleet" || name == "TerminateInstances").collect()
-    }
-}
-
-fn is_ready(node: &Json) -> bool {
-    let conditions = node["status"]["conditions"].as_array().into_iter().flatten();
-    conditions.into_iter().any(|c| c["type"] == "Ready" && c["status"] == "True")
-}
-
-fn git(directory: &Path, arguments: &[&str]) {
-    let ran = Command::new("git")
-        .args(["-c", "user.name=test", "-c", "user.email=test@example.com"])
-        .args(arguments)
-        .current_dir(directory)
-        .output()
-        .expect("git");
-    assert!(ran.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&ran.stderr));
-}
-
-/// A replica that runs.
-struct Loop {
-    process: Child,
-    log: PathBuf,
-}
-
-impl Loop {
-    fn said(&self) -> String {
-        fs::read_to_string(&self.log).unwrap_or_default()
-    }
-
-    /// Waits until it has said something.
-    async fn says(&self, part: &str) {
-        let begun = Instant::now();
-        while !self.said().contains(part) {
-            assert!(begun.elapsed() < PATIENCE, "never {part}:\n{}", self.said());
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
-    }
-
-    /// Ends it as Kubernetes does, which must go well.
-    fn end(mut self) -> String {
-        let id = self.process.id().to_string();
-        assert!(Command::new("kill").args(["-TERM", &id]).status().expect("kill").success());
-        let ended = self.process.wait().expect("it ends");
-        assert_eq!(ended.code(), Some(0), "{}", self.said());
-        self.said()
-    }
-
-    /// Ends it in the middle of whatever it does.
-    fn kill(mut self) {
-        self.process.kill().expect("it runs");
-        self.process.wait().expect("it ends");
-    }
-}
-
-impl Drop for Loop {
-    fn drop(&mut self) {
-        // It has ended by itself where the test went well.
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
-}
-
-/// Returns how the account is reached at `url`.
-fn account(url: &str) -> SdkConfig {
-    let credentials = Credentials::new("test", "test", None, None, "test");
-    SdkConfig::builder()
-        .behavior_version(BehaviorVersion::latest())
-        .region(Region::new("us-east-1"))
-        .endpoint_url(url)
-        .credentials_provider(SharedCredentialsProvider::new(credentials))
-        .build()
-}
+use super::proxy::Fault;
+use super::scene::{PATIENCE, Scene, account};
+use super::{measured, size};
 
 #[test]
 fn a_commit_becomes_nodes_one_that_needs_none_has_them_go_and_no_repository_removes_nothing() {
@@ -456,18 +193,6 @@ fn an_apply_of_ci_is_given_the_lock_and_its_receipt_has_the_loop_serve_the_commi
     scene.sandbox.end();
 }
 
-/// Returns how large a test is to be: `FLEETWRIGHT_BURSTS=200` measures what the README tells.
-fn size(variable: &str, usual: usize) -> usize {
-    std::env::var(variable).ok().and_then(|text| text.parse().ok()).unwrap_or(usual)
-}
-
-/// Says what was measured, for whoever runs it by hand.
-fn measured(what: &str) {
-    use std::io::Write as _;
-    // Nobody may be listening.
-    let _ = writeln!(std::io::stderr(), "measured: {what}");
-}
-
 #[test]
 fn a_burst_of_pods_has_its_launch_call_within_a_fraction_of_a_second() {
     let bursts = size("FLEETWRIGHT_BURSTS", 5);
@@ -566,10 +291,86 @@ fn a_flood_of_messages_about_strangers_is_taken_off_the_queue_to_the_last() {
             let patience =
                 PATIENCE + Duration::from_millis(20) * u32::try_from(messages).expect("few");
             assert!(begun.elapsed() < patience, "{found:?} are left\n{}", replica.said());
-            tokio::time::sleep(Duration::from_millis(100)).await;
+            // moto looks at every message to count them.
+            tokio::time::sleep(Duration::from_millis(500)).await;
         }
         measured(&format!("{messages} messages off the queue in {:?}", begun.elapsed()));
         assert_eq!(scene.effects(), [""; 0], "strangers are left alone");
+        replica.end();
+    });
+    scene.sandbox.end();
+}
+
+/// Returns what was asked to be launched, by its token; a call that never arrived is none.
+fn launched(scene: &Scene) -> BTreeSet<String> {
+    let rows = scene.aws.ledger().into_iter().filter(|row| row.arrived);
+    let launches = rows.filter(|row| row.call.name() == "CreateFleet");
+    launches.filter_map(|row| row.call.form.get("ClientToken").cloned()).collect()
+}
+
+#[test]
+fn a_loop_that_dies_before_it_hears_of_a_launch_launches_it_once_though_ec2_shows_it_late() {
+    let scene = Scene::set("controller", None);
+    scene.aws.lag(Duration::from_secs(4));
+    runtime().block_on(async {
+        let mut asked = 0;
+        // The call of each wave at which it dies; whether the call arrives.
+        for (more, call, arrives) in [(2, 1, true), (3, 2, true), (2, 1, false), (3, 3, true)] {
+            asked += more;
+            let mut calls = 0;
+            scene.aws.judge(move |asked| {
+                calls += u32::from(asked.name() == "CreateFleet");
+                match (calls == call && asked.name() == "CreateFleet", arrives) {
+                    (true, true) => Fault::DieAfter,
+                    (true, false) => Fault::DieBefore,
+                    (false, _) => Fault::None,
+                }
+            });
+            scene.commit(asked);
+            let first = scene.start("a");
+            scene.aws.death().await;
+            first.kill();
+            let again = scene.start("a");
+            let (begun, wanted) = (Instant::now(), usize::try_from(asked).expect("few"));
+            while scene.nodes().await.len() < wanted {
+                let there = scene.instances().await;
+                assert!(there.len() <= wanted, "{there:?} of {asked}\n{}", again.said());
+                assert!(begun.elapsed() < PATIENCE, "{there:?} of {asked}\n{}", again.said());
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+            again.end();
+        }
+        let instances = scene.instances().await;
+        assert!(instances.values().all(|ids| ids.len() == 1), "{instances:?}");
+        let launched = launched(&scene);
+        assert_eq!(launched.len(), usize::try_from(asked).expect("few"), "each asked for once");
+    });
+    scene.sandbox.end();
+}
+
+#[test]
+fn a_loop_that_finds_no_repository_waits_for_it_says_so_and_does_nothing_meanwhile() {
+    let scene = Scene::set("controller", None);
+    runtime().block_on(async {
+        scene.commit(1);
+        let away = scene.remote.path().join("away");
+        fs::rename(scene.bare(), &away).expect("renamed");
+        let replica = scene.start("a");
+        replica.says("the loop cannot begin, and is tried again").await;
+        let said = replica.said();
+        let page = said.split("http://").nth(1).and_then(|rest| rest.split('/').next());
+        let (code, text) = super::journey::asks_page(page.expect("an address"), "/readyz").await;
+        assert!(code == "503" && text.contains("no repository was read yet: "), "{code} {text}");
+        let (code, _) = super::journey::asks_page(page.expect("an address"), "/healthz").await;
+        assert_eq!(code, "200", "a restart does not help");
+        assert_eq!(scene.aws.ledger().len(), 0, "nobody was asked for anything");
+        fs::rename(away, scene.bare()).expect("renamed");
+        scene.until(1, &replica).await;
+        replica.end();
+        // One that is told to end while it waits ends in order.
+        fs::rename(scene.bare(), scene.remote.path().join("gone")).expect("renamed");
+        let replica = scene.start("b");
+        replica.says("the loop cannot begin").await;
         replica.end();
     });
     scene.sandbox.end();

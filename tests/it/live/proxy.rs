@@ -5,10 +5,11 @@
 //! It speaks HTTP/1.1 and knows no more of a request than its method, path and form. Behind it may be
 //! moto, or `kubectl proxy` in front of a real API server.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use tokio::sync::Notify;
 
@@ -81,6 +82,9 @@ struct Inner {
     ledger: Mutex<Vec<Row>>,
     /// What launches of a token asked for, and what was answered.
     tokens: Mutex<BTreeMap<String, (Call, Answer)>>,
+    /// For how long no list shows what was launched, and when each machine was.
+    lag: Mutex<Duration>,
+    young: Mutex<BTreeMap<String, Instant>>,
     death: Notify,
 }
 
@@ -108,6 +112,8 @@ impl Proxy {
             judge: Mutex::new(Box::new(|_| Fault::None)),
             ledger: Mutex::default(),
             tokens: Mutex::default(),
+            lag: Mutex::default(),
+            young: Mutex::default(),
             death: Notify::new(),
         });
         let serving = Arc::clone(&inner);
@@ -124,6 +130,11 @@ impl Proxy {
     /// Has `judge` decide about each call from now on.
     pub(super) fn judge(&self, judge: impl FnMut(&Call) -> Fault + Send + 'static) {
         *lock(&self.inner.judge) = Box::new(judge);
+    }
+
+    /// Has lists show machines only so long after their launch, as EC2 does under load.
+    pub(super) fn lag(&self, lag: Duration) {
+        *lock(&self.inner.lag) = lag;
     }
 
     /// Returns what was asked for so far.
@@ -174,6 +185,9 @@ impl Inner {
         if call.name() == "DescribeSpotPriceHistory" {
             return Ok(answer(200, &spot_prices()));
         }
+        if call.name() == "DescribeInstances" {
+            return Ok(self.without_young(self.forward(raw)?));
+        }
         let token = call.form.get("ClientToken").filter(|_| call.name() == "CreateFleet");
         let Some(token) = token else { return self.forward(raw) };
         // Held for as long as the launch takes, so that two of one token cannot both be the first.
@@ -187,9 +201,40 @@ impl Inner {
         }
         let answered = self.forward(raw)?;
         if answered.status == 200 {
+            let text = String::from_utf8_lossy(&answered.bytes).into_owned();
+            let ids = text.split(['<', '>']).filter(|word| word.starts_with("i-"));
+            let now = Instant::now();
+            lock(&self.young).extend(ids.map(|id| (id.to_owned(), now)));
             tokens.insert(token.clone(), (call.clone(), answered.clone()));
         }
         Ok(answered)
+    }
+
+    /// Leaves machines out of a list that were launched just now.
+    fn without_young(&self, answered: Answer) -> Answer {
+        let lag = *lock(&self.lag);
+        let young = lock(&self.young).clone();
+        let young: Vec<String> = young
+            .into_iter()
+            .filter(|(_, at)| at.elapsed() < lag)
+            .map(|(id, _)| format!("<item><instanceId>{id}</instanceId>"))
+            .collect();
+        let text = String::from_utf8_lossy(&answered.bytes).into_owned();
+        let Some((_, body)) = text.split_once("\r\n\r\n").filter(|_| !young.is_empty()) else {
+            return answered;
+        };
+        let mut body = body.to_owned();
+        for begin in young
+            .iter()
+            .filter_map(|item| body.find(item.as_str()))
+            .collect::<BTreeSet<_>>()
+            .into_iter()
+            .rev()
+        {
+            let end = end_of_item(&body, begin);
+            body.replace_range(begin..end, "");
+        }
+        answer(answered.status, &body)
     }
 
     fn forward(&self, raw: &[u8]) -> io::Result<Answer> {
@@ -202,6 +247,23 @@ impl Inner {
         let status = line.split(' ').nth(1).and_then(|code| code.parse().ok());
         let status = status.ok_or_else(|| io::Error::other(format!("no answer: {line}")))?;
         Ok(Answer { status, bytes })
+    }
+}
+
+/// Returns where the item ends that begins at `begin`, with the items in it.
+fn end_of_item(body: &str, begin: usize) -> usize {
+    let (mut depth, mut at) = (0_usize, begin);
+    loop {
+        let open = body[at..].find("<item>").map_or(usize::MAX, |n| at + n);
+        let close = body[at..].find("</item>").map_or(body.len(), |n| at + n + "</item>".len());
+        if open < close {
+            (depth, at) = (depth + 1, open + "<item>".len());
+        } else {
+            (depth, at) = (depth.saturating_sub(1), close);
+        }
+        if depth == 0 || at == body.len() {
+            return at;
+        }
     }
 }
 
