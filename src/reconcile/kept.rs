@@ -682,7 +682,7 @@ mod tests {
         for (less, left, shed) in [
             (1, (rows - APPROVED_ROWS_MAX, vec![whole, whole], MOVES_MAX), APPROVED_ROWS_MAX),
             (40_000, (0, vec![count, whole], MOVES_MAX), rows + ROWS_MAX),
-            (150_000, (0, vec![count, count], MOVES_MAX - 100), rows + 2 * ROWS_MAX + 100),
+            (150_000, (0, vec![count, count], MOVES_MAX - 133), rows + 2 * ROWS_MAX + 133),
         ] {
             let fitted = kept.fitted(kept.size() - less);
             assert_eq!((sizes(&fitted), fitted.shed), (left, shed), "{less} bytes less");

@@ -31,7 +31,7 @@ pub(super) struct Account<C> {
     held: Mutex<Held>,
     /// One read at a time: whoever waits for it takes what it found.
     reading: tokio::sync::Mutex<()>,
-    /// What was read is outdated.
+    /// Something was written.
     prompted: Notify,
     read_every: Duration,
     age_max: Duration,
@@ -72,10 +72,9 @@ impl<C: Cloud> Account<C> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has the next look read anew, and does so soon whether or not one comes: the next pod must not wait for it.
+    /// Has the next look read anew.
     pub(super) fn outdate(&self) {
         self.lock().outdated = Some(Instant::now());
-        self.prompted.notify_one();
     }
 
     /// Returns what was read since `oldest`, or reads it.
@@ -119,9 +118,11 @@ impl<C: Cloud> Account<C> {
         }
     }
 
-    /// Notes that a write ended, however it ended.
+    /// Notes that a write ended, however it ended. It is read anew soon, whether or not somebody looks: the next pod must
+    /// not wait for that.
     fn wrote<T>(&self, end: T) -> T {
         self.outdate();
+        self.prompted.notify_one();
         end
     }
 }
