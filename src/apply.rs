@@ -146,7 +146,9 @@ pub async fn apply<C: Cloud, K: Cluster, T: Clock>(
 ) -> Result<Receipt, ApplyError> {
     let started_at = ports.clock.now();
     let mut waves = guard::check_plan(plan, settings, started_at)?;
-    waves.iter_mut().for_each(|wave| wave.begun_as(&settings.begun));
+    for wave in &mut waves {
+        wave.begun_as(&settings.begun);
+    }
     let groups = work::groups(plan);
     let (outcomes, dropped) = (Vec::new(), BTreeMap::new());
     let seen = None;

@@ -113,7 +113,9 @@ pub(super) fn has_asked(all: &[Asked], plan: &Plan) -> bool {
 
 /// Forgets a launch that was answered.
 pub(super) fn answered(all: &mut Vec<Asked>, address: &Address) {
-    all.iter_mut().for_each(|asked| drop(asked.rows.remove(address)));
+    for asked in all.iter_mut() {
+        asked.rows.remove(address);
+    }
     all.retain(|asked| asked.more > 0 || !asked.rows.is_empty());
 }
 
@@ -156,7 +158,9 @@ pub(super) fn forget(all: &mut Vec<Asked>, under_way: &BTreeSet<PlanId>, now: Ti
 
 /// Counts from now on what an earlier life was about to ask for: whether and when it did, it did not say.
 pub(super) fn take_over(all: &mut [Asked], now: Timestamp) {
-    all.iter_mut().for_each(|asked| asked.at = now);
+    for asked in all {
+        asked.at = now;
+    }
 }
 
 /// Returns what each launch of a plan decides, as a digest: its row, and what may stand in for it. Members that

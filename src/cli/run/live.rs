@@ -87,7 +87,7 @@ async fn looped(
     super::embedded::also_on_term(&ended)?;
     let live = match repository {
         Some(repository) => Live::connect(repository).await?,
-        None => match patience::connect(settings, &ended, console).await? {
+        None => match Box::pin(patience::connect(settings, &ended, console)).await? {
             Some(live) => live,
             None => return Ok(Exit::Done),
         },
