@@ -13,6 +13,7 @@
 mod forecast;
 mod modes;
 mod pinned;
+mod scheduled;
 mod size;
 #[cfg(test)]
 mod tests;
@@ -34,7 +35,10 @@ use crate::plan::wire::{
     Action, Base, Diagnostic, DisruptionBudgetRow, Plan, ResourceChange, ResourceKind,
 };
 use crate::plan::{Facts, Parts, check, diff, seal};
-use crate::solve::{Input, Purpose, Settings, Solution, Unplaced, measure, solve, workload_key};
+use crate::solve::{
+    Input, Purpose, Settings, Solution, Unplaced, amiss_elsewhere, measure, solve,
+    with_groups_made_elsewhere, workload_key,
+};
 
 /// Rounds in which a limited plan is made again with more nodes left untouched.
 const SCOPE_ROUNDS: usize = 4;
@@ -103,8 +107,14 @@ pub fn beyond(inputs: &Inputs) -> Vec<Diagnostic> {
     as_measured(inputs, modes::beyond_ceiling)
 }
 
-/// Returns what follows from `inputs` with what the nodes of the world teach about their types.
+/// Returns what follows from `inputs` with what the world teaches: groups that only the settings
+/// name, and what nodes really offer.
 fn as_measured<T>(inputs: &Inputs, follows: impl FnOnce(&Inputs) -> T) -> T {
+    let with_groups = with_groups_made_elsewhere(inputs.desired, inputs.observed);
+    let inputs = &match &with_groups {
+        Some(desired) => Inputs { desired, ..inputs.clone() },
+        None => inputs.clone(),
+    };
     let measured = measure(inputs.desired, inputs.observed);
     if measured.is_empty() {
         return follows(inputs);
@@ -332,6 +342,7 @@ fn diagnostics(inputs: &Inputs, demand: &Demand, solution: &Solution) -> Vec<Dia
     found.extend(inputs.catalog.overlay_conflicts(inputs.desired));
     found.extend(inputs.catalog.unpriced_licences(inputs.desired));
     found.extend(lints(inputs.desired, demand, inputs.catalog));
+    found.extend(amiss_elsewhere(inputs.desired, inputs.observed));
     let problems = inputs.desired.problems.iter().chain(&demand.problems).chain(&found);
     let mut list: Vec<Diagnostic> = problems.map(problem).collect();
     list.extend(inputs.catalog.warnings.iter().map(|text| note("note", text)));

@@ -14,7 +14,7 @@ mod scaling;
 pub use capacity::{Exclusion, MatchCriteria, Reservation, ReservationKind, ReservationState};
 pub use difference::{Difference, Disagreement};
 pub use file::{WorldError, read_world, template_key, write_world};
-pub use group::{Group, Membership};
+pub use group::{Group, Membership, ScheduledSize};
 pub use scaling::{
     LiveEvents, LiveHorizontal, LiveMetric, LiveScale, LiveVertical, Recommendation, Scaling,
 };

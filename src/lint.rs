@@ -3,6 +3,7 @@
 //! Knows the repository, the pods it asks for and the catalogue; decides nothing. A lint never
 //! changes what is planned: it says what to change in the repository.
 
+mod architectures;
 mod budgets;
 mod requests;
 mod scalers;
@@ -21,6 +22,7 @@ use crate::manifest::{Desired, Problem, Severity};
 #[must_use]
 pub fn lints(desired: &Desired, demand: &Demand, catalog: &Catalog) -> Vec<Problem> {
     let mut found = budgets::budgets(desired, demand);
+    found.extend(architectures::left_open(desired, demand, catalog));
     found.extend(scalers::windows(desired));
     found.extend(scalers::rivals(desired));
     found.extend(scalers::targets(desired));

@@ -75,7 +75,7 @@ pub mod adr_0009 {}
 #[doc = include_str!("adr/0011-budgets.md")]
 pub mod adr_0011 {}
 
-pub use groups::{live_group, observed_only};
+pub use groups::{amiss_elsewhere, live_group, observed_only, with_groups_made_elsewhere};
 pub use learned::measure;
 pub use offer::{
     Offer, Offers, PoolRefusal, Supply, Withheld, admits, admits_daemon, daemon_requests,

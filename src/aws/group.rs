@@ -4,13 +4,17 @@
 use std::collections::BTreeMap;
 
 use aws_sdk_autoscaling::error::ProvideErrorMetadata as _;
-use aws_sdk_autoscaling::types::{AutoScalingGroup, Filter, LifecycleState};
+use aws_sdk_autoscaling::primitives::DateTime;
+use aws_sdk_autoscaling::types::{
+    AutoScalingGroup, Filter, LifecycleState, ScheduledUpdateGroupAction,
+};
+use jiff::Timestamp;
 
 use super::client::Aws;
 use super::cloud::refused;
 use super::fault::port_error;
 use super::limiter::Api;
-use crate::fleet::{Group, InstanceState, Membership};
+use crate::fleet::{Group, InstanceState, Membership, ScheduledSize};
 use crate::ids::{GroupName, InstanceId, InstanceTypeName};
 use crate::port::PortError;
 
@@ -34,7 +38,7 @@ impl Aws {
         let (mut pages, mut groups) = (request.into_paginator().send(), Groups::default());
         loop {
             self.limiter.take(Api::Scaling).await;
-            let Some(page) = pages.next().await else { return Ok(groups) };
+            let Some(page) = pages.next().await else { break };
             let page = page.map_err(|error| port_error(VERB, &error))?;
             for found in page.auto_scaling_groups.unwrap_or_default() {
                 if self.is_of_cluster(&found) {
@@ -42,6 +46,32 @@ impl Aws {
                 }
             }
         }
+        if !groups.groups.is_empty() {
+            self.add_schedules(&mut groups.groups).await?;
+        }
+        Ok(groups)
+    }
+
+    /// Reads when Auto Scaling sets other sizes by itself: one call for all groups, but for paging.
+    async fn add_schedules(&self, groups: &mut [Group]) -> Result<(), PortError> {
+        const VERB: &str = "list scheduled actions";
+        let mut pages = self.scaling.describe_scheduled_actions().into_paginator().send();
+        loop {
+            self.limiter.take(Api::Scaling).await;
+            let Some(page) = pages.next().await else { break };
+            let page = page.map_err(|error| port_error(VERB, &error))?;
+            for action in page.scheduled_update_group_actions.unwrap_or_default() {
+                let of = action.auto_scaling_group_name.clone().unwrap_or_default();
+                if let Some(group) = groups.iter_mut().find(|group| group.name.as_str() == of) {
+                    let action = scheduled(action).map_err(|reason| refused(VERB, reason))?;
+                    group.schedules.push(action);
+                }
+            }
+        }
+        for group in groups {
+            group.schedules.sort_by(|a, b| a.name.cmp(&b.name));
+        }
+        Ok(())
     }
 
     /// Returns the tags that tell a group of the cluster, each with the value it must have.
@@ -196,9 +226,36 @@ fn group(found: AutoScalingGroup) -> Result<(Group, Members), String> {
         zones: found.availability_zones.unwrap_or_default().into_iter().map(Into::into).collect(),
         tags: tags.filter_map(|tag| Some((tag.key?, tag.value.unwrap_or_default()))).collect(),
         suspended,
+        schedules: Vec::new(),
         name,
     };
     Ok((group, members))
+}
+
+/// Reads a scheduled action; the error says what of it Auto Scaling left out or wrote otherwise.
+fn scheduled(found: ScheduledUpdateGroupAction) -> Result<ScheduledSize, String> {
+    let name = found.scheduled_action_name;
+    let name = name.ok_or("Auto Scaling lists a scheduled action without a name")?;
+    let odd = |what: &str| format!("Auto Scaling lists scheduled action `{name}` with {what}");
+    let size = |size: Option<i32>, what: &str| match size {
+        // -1 is what the API takes for "as before".
+        None | Some(-1) => Ok(None),
+        Some(size) => u32::try_from(size).map(Some).map_err(|_| odd(what)),
+    };
+    let moment = |at: Option<DateTime>, what: &str| {
+        let at = at.map(|at| Timestamp::from_second(at.secs()));
+        at.transpose().map_err(|_| odd(what))
+    };
+    Ok(ScheduledSize {
+        min: size(found.min_size, "a least size that is no number of members")?,
+        max: size(found.max_size, "a greatest size that is no number of members")?,
+        desired: size(found.desired_capacity, "a desired size that is no number of members")?,
+        starts_at: moment(found.start_time, "a start that is no time")?,
+        ends_at: moment(found.end_time, "an end that is no time")?,
+        recurrence: found.recurrence,
+        time_zone: found.time_zone,
+        name,
+    })
 }
 
 #[cfg(test)]
@@ -245,6 +302,25 @@ mod tests {
         let ids: Vec<&str> = members.keys().map(InstanceId::as_str).collect();
         assert_eq!(ids, ["i-1", "i-2"]);
         assert!(members["i-2"].protected && members["i-2"].lifecycle == "Pending:Wait");
+    }
+
+    #[test]
+    fn a_scheduled_action_says_what_it_sets_and_keeps_the_rest() {
+        let action = || {
+            ScheduledUpdateGroupAction::builder()
+                .scheduled_action_name("office")
+                .recurrence("0 8 * * MON-FRI")
+                .time_zone("Europe/Berlin")
+                .start_time(DateTime::from_secs(60))
+                .min_size(3)
+                .max_size(-1)
+        };
+        let read = scheduled(action().build()).expect("an action");
+        assert_eq!((read.min, read.max, read.desired), (Some(3), None, None));
+        assert_eq!(read.starts_at, Timestamp::from_second(60).ok());
+        assert_eq!(read.time_zone.as_deref(), Some("Europe/Berlin"));
+        let error = scheduled(action().desired_capacity(-2).build()).expect_err("no size");
+        assert!(error.contains("`office` with a desired size that is no number"), "{error}");
     }
 
     #[test]

@@ -291,8 +291,9 @@ pub(super) fn groups(desired: &Desired, catalog: &Catalog) -> Vec<DeliveredGroup
     let one = |group: &NodeGroup| {
         let pool = desired.pools.get(&group.name)?;
         let class = desired.node_classes.get(pool.node_class.as_ref()?)?;
-        let identity = group.identity().map(|(key, value)| (key.to_owned(), value.to_owned()));
-        let identity: BTreeMap<String, String> = identity.into();
+        let identity = group.identity().into_iter();
+        let identity: BTreeMap<String, String> =
+            identity.map(|(key, value)| (key.to_owned(), value.to_owned())).collect();
         let mut tags = group.tags.clone();
         tags.extend(identity.clone());
         let zones: Vec<ZoneName> = match group.zones.as_slice() {
@@ -318,6 +319,7 @@ pub(super) fn groups(desired: &Desired, catalog: &Catalog) -> Vec<DeliveredGroup
                 zones,
                 tags,
                 suspended: Vec::new(),
+                schedules: Vec::new(),
             },
             identity,
             template: LaunchTemplate::of(capacity_type, machines.collect()),

@@ -1,12 +1,14 @@
 //! The fleet that is needed, phase by phase, as far as the clock decides.
 //!
-//! Each phase is packed from nothing: a forecast says what is needed, not what is kept of what runs.
+//! Each phase is packed from nothing but the members of groups, which Auto Scaling keeps: a forecast
+//! says what is needed, not what is kept of what runs.
 //! Invariant: phases follow each other without a gap, and two in a row differ.
 
 use std::collections::BTreeMap;
 
 use jiff::{SignedDuration, Timestamp};
 
+use super::scheduled::{Actions, AllSizes, stand};
 use super::size::{self, nowhere};
 use super::{Inputs, as_measured, diagnostics, frozen, input, put_together};
 use crate::demand::{Asked, Demand, Tick, moments};
@@ -26,7 +28,41 @@ struct Most {
 
 const MOST: Most = Most { moments: 25_000, fleets: 500 };
 
+/// Returns a warning where nodes take longer to be there than capacity is asked for in advance.
+///
+/// The median counts: a node that registered again looks as if it had taken days.
+fn slower_than_lead(inputs: &Inputs) -> Option<Diagnostic> {
+    let Inputs { observed, desired, .. } = *inputs;
+    let took = observed.nodes.values().filter_map(|node| {
+        let instance = observed.instances.get(node.instance.as_ref()?)?;
+        Some(node.created_at.duration_since(instance.launched_at))
+    });
+    let mut took: Vec<SignedDuration> = took.collect();
+    took.sort_unstable();
+    let median = *took.get(took.len() / 2)?;
+    let seconds = |span: SignedDuration| span.as_secs();
+    (median > desired.lead).then(|| Diagnostic {
+        severity: "warning".to_owned(),
+        origin: None,
+        object: "lead".to_owned(),
+        message: format!(
+            "half of the nodes that are there took {} s or more from launch to registration, and \
+             capacity is asked for {} s before it is needed",
+            seconds(median),
+            seconds(desired.lead)
+        ),
+        hint: Some("raise `spec.demand.lead` of fleetwright.yaml".to_owned()),
+    })
+}
+
+/// What the clock asks for, and how large groups are.
+type State = (Vec<u32>, AllSizes);
+
+/// The pods of a moment, and what they come to.
+type Fleet = (Vec<u32>, Need);
+
 /// What one demand comes to.
+#[derive(Debug, Clone, PartialEq, Eq)]
 struct Need {
     row: ModeRow,
     types: BTreeMap<crate::ids::InstanceTypeName, u32>,
@@ -40,7 +76,11 @@ pub fn forecast(inputs: &Inputs, to: Timestamp) -> Forecast {
 
 fn forecast_within(inputs: &Inputs, to: Timestamp, most: &Most) -> Forecast {
     let Inputs { desired, at: from, .. } = *inputs;
-    let all = moments(desired, (from, to));
+    let mut all = moments(desired, (from, to));
+    let actions = Actions::of(inputs.observed, to);
+    for (at, ticks) in actions.ticks(desired, inputs.observed, from) {
+        all.entry(at).or_default().extend(ticks);
+    }
     let changing = |ticks: &Vec<Tick>| ticks.iter().any(|tick| tick.changes_fleet);
     let mut times: Vec<Timestamp> = vec![from];
     times.extend(all.iter().filter(|(_, ticks)| changing(ticks)).map(|(at, _)| *at));
@@ -50,23 +90,26 @@ fn forecast_within(inputs: &Inputs, to: Timestamp, most: &Most) -> Forecast {
     let bare = bare(inputs.observed);
     let mut packed = Packed { inputs, bare, most: most.fleets, known: BTreeMap::new() };
     let mut found = Demand::default();
-    let mut phases: Vec<(Vec<u32>, Phase)> = Vec::new();
-    let clock = by_clock(inputs, &times);
+    let mut phases: Vec<(Fleet, Phase)> = Vec::new();
+    let sizes = actions.sizes(inputs.observed, &times);
+    let states: Vec<State> = by_clock(inputs, &times).into_iter().zip(sizes).collect();
     let mut before = None;
-    for (at, clock) in times.into_iter().zip(&clock) {
-        if before.replace(clock) == Some(clock) {
+    let mut notes = actions.unread;
+    notes.extend(slower_than_lead(inputs));
+    for (at, state) in times.into_iter().zip(&states) {
+        if before.replace(state) == Some(state) {
             continue;
         }
-        let Some((wants, need)) = packed.at(at, clock, &mut found) else {
+        let Some(fleet) = packed.at(at, state, (&mut found, &mut notes)) else {
             cut = Some(at);
             break;
         };
-        if phases.last().is_some_and(|(before, _)| before == wants) {
+        if phases.last().is_some_and(|(before, _)| before == fleet) {
             continue;
         }
         let because = all.get(&at).into_iter().flatten().filter(|tick| tick.changes_fleet);
         let because = because.map(|tick| event(at, tick)).collect();
-        phases.push((wants.clone(), phase(at, need, because)));
+        phases.push((fleet.clone(), phase(at, &fleet.1, because)));
     }
     let mut phases: Vec<Phase> = phases.into_iter().map(|(_, phase)| phase).collect();
     // What comes after the cut is not known: the last phase ends there, and so does the total.
@@ -85,7 +128,7 @@ fn forecast_within(inputs: &Inputs, to: Timestamp, most: &Most) -> Forecast {
         total: phases.iter().map(|phase| phase.cost).sum(),
         phases,
         events: all.iter().flat_map(quiet).collect(),
-        diagnostics: told(inputs, &mut found),
+        diagnostics: told(inputs, &mut found, notes),
         unresolved: found.unresolved.into_iter().map(|source| source.object).collect(),
     }
 }
@@ -99,45 +142,50 @@ fn by_clock(inputs: &Inputs, times: &[Timestamp]) -> Vec<Vec<u32>> {
 }
 
 /// Returns what a reader should know of the inputs.
-fn told(inputs: &Inputs, found: &mut Demand) -> Vec<Diagnostic> {
+fn told(inputs: &Inputs, found: &mut Demand, notes: Vec<Diagnostic>) -> Vec<Diagnostic> {
     found.unresolved.sort();
     found.unresolved.dedup();
     let none = Solution { target: Target::default(), standing: Vec::new(), refusals: Vec::new() };
     let frozen = frozen(inputs, found);
     let mut diagnostics = diagnostics(inputs, found, &none);
     diagnostics.retain(|diagnostic| diagnostic.severity == "error" || frozen.is_some());
+    diagnostics.extend(notes);
+    diagnostics.sort();
+    diagnostics.dedup();
     diagnostics
 }
 
-/// The fleets that were packed so far, by what the clock asks for, with the pods of each.
+/// The fleets that were packed so far.
 struct Packed<'a> {
     inputs: &'a Inputs<'a>,
     bare: Observed,
     most: usize,
-    known: BTreeMap<Vec<u32>, (Vec<u32>, Need)>,
+    known: BTreeMap<State, Fleet>,
 }
 
 impl Packed<'_> {
-    /// Returns the pods and the fleet of a moment; `None` where there are too many fleets.
+    /// Returns the fleet of a moment; `None` where there are too many fleets.
     fn at(
         &mut self,
         at: Timestamp,
-        clock: &[u32],
-        found: &mut Demand,
-    ) -> Option<&(Vec<u32>, Need)> {
-        if !self.known.contains_key(clock) {
+        state: &State,
+        (found, notes): (&mut Demand, &mut Vec<Diagnostic>),
+    ) -> Option<&Fleet> {
+        if !self.known.contains_key(state) {
             if self.known.len() >= self.most {
                 return None;
             }
             let inputs = Inputs { at, is_forecast: true, ..self.inputs.clone() };
-            let demand = size::demand(&inputs, &self.bare);
+            let mut bare = self.bare.clone();
+            notes.extend(stand(&mut bare, inputs.desired, inputs.observed, &state.1));
+            let demand = size::demand(&inputs, &bare);
             found.problems.extend(demand.problems.iter().cloned());
             found.unresolved.extend(demand.unresolved.iter().cloned());
             let wants: Vec<u32> = demand.groups.iter().map(|group| group.counts.planned).collect();
-            let need = need(&inputs, &self.bare, &demand);
-            self.known.insert(clock.to_vec(), (wants, need));
+            let need = need(&inputs, &bare, &demand);
+            self.known.insert(state.clone(), (wants, need));
         }
-        self.known.get(clock)
+        self.known.get(state)
     }
 }
 

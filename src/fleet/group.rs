@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::ids::{GroupName, InstanceTypeName, ZoneName};
@@ -29,6 +30,37 @@ pub struct Group {
     /// Processes that somebody suspended, such as `Launch` or `AZRebalance`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub suspended: Vec<String>,
+    /// When Auto Scaling itself sets other sizes (scheduled actions).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub schedules: Vec<ScheduledSize>,
+}
+
+/// A scheduled action of a group: sizes that Auto Scaling sets at certain times.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ScheduledSize {
+    /// Name.
+    pub name: String,
+    /// A cron expression of five fields; `None`: it acts once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub recurrence: Option<String>,
+    /// The IANA time zone of the expression; `None`: UTC.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub time_zone: Option<String>,
+    /// When it acts first, whatever the expression says; `None`: when that says so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub starts_at: Option<Timestamp>,
+    /// After when it acts no more.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ends_at: Option<Timestamp>,
+    /// Fewest members from then on; `None`: as before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub min: Option<u32>,
+    /// Most members from then on; `None`: as before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max: Option<u32>,
+    /// Members that it is to have from then on; `None`: as before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub desired: Option<u32>,
 }
 
 /// What an instance is in its group.

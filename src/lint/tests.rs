@@ -234,3 +234,39 @@ fn a_taint_that_is_tolerated_for_a_time_is_named() {
         assert!(found.iter().all(|m| m.contains("team=a:NoExecute of pool gpu")), "{found:?}");
     }
 }
+
+#[test]
+fn a_pool_of_two_architectures_is_named_where_pods_leave_theirs_open() {
+    let pool = |requirements: &str| {
+        format!(
+            "---\napiVersion: karpenter.sh/v1\nkind: NodePool\nmetadata: {{name: team1}}\nspec:\n  \
+             template:\n    metadata: {{labels: {{team: one}}}}\n    spec:\n      nodeClassRef: \
+             {{group: karpenter.k8s.aws, kind: EC2NodeClass, name: default}}\n      requirements: \
+             [{requirements}]\n---\napiVersion: karpenter.k8s.aws/v1\nkind: EC2NodeClass\nmetadata: \
+             {{name: default}}\nspec: {{amiSelectorTerms: [{{alias: al2023@latest}}], role: r, \
+             subnetSelectorTerms: [{{tags: {{a: b}}}}], securityGroupSelectorTerms: [{{tags: {{a: \
+             b}}}}]}}\n"
+        )
+    };
+    let arch = |operator: &str, values: &str| {
+        format!("{{key: kubernetes.io/arch, operator: {operator}, values: [{values}]}}")
+    };
+    let family = "{key: karpenter.k8s.aws/instance-family, operator: In, values: [m5]}";
+    let both = arch("In", "amd64, arm64");
+    let named =
+        ["a.yaml:10: NodePool team1: has nodes of amd64 and arm64, and Deployment web/api \
+                  may run on either: the cheaper is taken, and nobody looked at what the images \
+                  were built for"];
+    for (rule, requirements, pods, expected) in [
+        ("the pool names both", both.as_str(), "", &named[..]),
+        ("the pool names none", "", "", &named[..]),
+        ("the pool names one", &arch("In", "arm64"), "", &[]),
+        ("its types are of one", family, "", &[]),
+        ("the pods choose", &both, ", nodeSelector: {kubernetes.io/arch: amd64}", &[]),
+        ("the pods are elsewhere", &both, ", nodeSelector: {team: two}", &[]),
+    ] {
+        let app = container("app", "requests: {cpu: 1, memory: 1Gi}");
+        let found = of_plan(&format!("{}{}", deployment(&app, pods), pool(requirements)));
+        assert_eq!(found, expected, "{rule}");
+    }
+}

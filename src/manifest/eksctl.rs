@@ -60,7 +60,7 @@ pub(super) fn cluster_config(meta: Meta, root: &Map<'_>, into: &mut Collected) {
     {
         if let Some(listed) = root.get(key) {
             for item in listed.items() {
-                groups::group(kind, &meta.name, &item, into);
+                groups::group(&kind, &meta.name, &item, into);
             }
         }
     }

@@ -116,6 +116,9 @@ pub struct Desired {
     pub claims: BTreeMap<(Namespace, String), VolumeClaim>,
     /// Node groups, by name; what their nodes are like stands in the pool of that name.
     pub node_groups: BTreeMap<PoolName, NodeGroup>,
+    /// Groups that the settings name and no file describes: whether they are resized, and where the
+    /// settings say so.
+    pub groups_elsewhere: BTreeMap<PoolName, (bool, Origin)>,
     /// Fargate profiles, by name.
     pub fargate_profiles: BTreeMap<String, Profile>,
     /// What Fargate costs, where the settings say so.

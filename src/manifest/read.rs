@@ -59,19 +59,13 @@ pub fn read_rendered(tree: &Tree, fleet: &Fleet, renderings: &Renderings) -> Des
     desired.default_spread.clone_from(&fleet.default_spread);
     desired.failure_domains.clone_from(&fleet.failure_domains);
     desired.fargate_rates = fleet.fargate;
-    for name in fleet.groups.keys().filter(|name| !desired.node_groups.contains_key(name.as_str()))
-    {
-        let origin = fleet.origin.clone().unwrap_or_else(|| Origin::new(FILE, 0));
-        report.add(Problem {
-            origin,
-            severity: Severity::Warning,
-            object: "Fleet".to_owned(),
-            message: format!(
-                "`spec.groups.{name}` names a node group that no ClusterConfig declares"
-            ),
-            hint: Some("add it to the ClusterConfig, or remove the setting".to_owned()),
-        });
-    }
+    let origin = fleet.origin.clone().unwrap_or_else(|| Origin::new(FILE, 0));
+    let elsewhere = fleet.groups.iter().filter(|(name, _)| {
+        // What no file describes may be in the world.
+        !desired.node_groups.contains_key(name.as_str())
+    });
+    desired.groups_elsewhere =
+        elsewhere.map(|(name, manage)| (name.as_str().into(), (*manage, origin.clone()))).collect();
     for (pool, limits) in &desired.failure_domains {
         if !desired.pools.contains_key(pool) {
             report.add(Problem {

@@ -16,7 +16,7 @@ use super::api::Answer;
 use super::request::Request;
 use super::xml::Xml;
 use crate::catalog::{CapacityType, Catalog, InstanceType, NodeSettings};
-use crate::fleet::{Group, Instance, InstanceState, tag};
+use crate::fleet::{Group, Instance, InstanceState, ScheduledSize, tag};
 use crate::ids::{Labels, PoolName};
 use crate::manifest::{Desired, Pool};
 use crate::pod::{Taint, TaintEffect};
@@ -153,6 +153,7 @@ impl Account {
             "DescribeAutoScalingGroups" => {
                 Ok(self.groups(&listed(form, "AutoScalingGroupNames.member")))
             }
+            "DescribeScheduledActions" => Ok(self.schedules()),
             "DescribeAutoScalingInstances" => Ok(self.members(&listed(form, "InstanceIds.member"))),
             "SetDesiredCapacity" => {
                 let desired = field(form, "DesiredCapacity").parse();
@@ -402,6 +403,14 @@ impl Account {
         Xml::default().list("AutoScalingGroups", "member", groups)
     }
 
+    fn schedules(&self) -> Xml {
+        let observed = self.world.observed();
+        let actions = observed.groups.values().flat_map(|group| {
+            group.schedules.iter().map(|action| scheduled(group.name.as_str(), action))
+        });
+        Xml::default().list("ScheduledUpdateGroupActions", "member", actions)
+    }
+
     fn members(&self, ids: &[&str]) -> Xml {
         let observed = self.world.observed();
         let asked =
@@ -554,7 +563,7 @@ fn member(instance: &Instance) -> Xml {
 }
 
 fn group(group: &Group, members: impl IntoIterator<Item = Xml>) -> Xml {
-    let Group { name, min, max, desired, types, zones, tags, suspended } = group;
+    let Group { name, min, max, desired, types, zones, tags, suspended, schedules: _ } = group;
     let overrides = types.iter().map(|kind| Xml::default().text("InstanceType", kind.as_str()));
     let template = Xml::default().list("Overrides", "member", overrides);
     let policy = Xml::default().element("LaunchTemplate", &template);
@@ -576,6 +585,24 @@ fn group(group: &Group, members: impl IntoIterator<Item = Xml>) -> Xml {
         .list("Instances", "member", members)
         .list("Tags", "member", tags)
         .list("SuspendedProcesses", "member", suspended)
+}
+
+fn scheduled(group: &str, action: &ScheduledSize) -> Xml {
+    let ScheduledSize { name, recurrence, time_zone, starts_at, ends_at, min, max, desired } =
+        action;
+    let texts = [
+        ("Recurrence", recurrence.clone()),
+        ("TimeZone", time_zone.clone()),
+        ("StartTime", starts_at.map(|at| at.to_string())),
+        ("EndTime", ends_at.map(|at| at.to_string())),
+        ("MinSize", min.map(|size| size.to_string())),
+        ("MaxSize", max.map(|size| size.to_string())),
+        ("DesiredCapacity", desired.map(|size| size.to_string())),
+    ];
+    let named =
+        Xml::default().text("AutoScalingGroupName", group).text("ScheduledActionName", name);
+    let texts = texts.iter().filter_map(|(key, value)| Some((key, value.as_ref()?)));
+    texts.fold(named, |xml, (key, value)| xml.text(key, value))
 }
 
 /// Reads base64; what is none is passed over.

@@ -3,6 +3,10 @@
 //!
 //! A group that anything else may resize is observed only: two that write one number undo each other.
 
+mod elsewhere;
+
+pub use elsewhere::{amiss_elsewhere, with_groups_made_elsewhere};
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::standing::{Fate, Standing};
@@ -19,11 +23,7 @@ const AUTOSCALER: &str = "cluster-autoscaler";
 /// Returns the live group that `declared` is: the one with its tags.
 #[must_use]
 pub fn live_group<'a>(declared: &NodeGroup, observed: &'a Observed) -> Option<&'a Group> {
-    let is_it = |group: &&Group| {
-        let mut tags = declared.identity().into_iter();
-        tags.all(|(key, value)| group.tags.get(key).is_some_and(|held| held == value))
-    };
-    observed.groups.values().find(is_it)
+    observed.groups.values().find(|live| declared.is_live(&live.name, &live.tags))
 }
 
 /// Returns why a declared group is only observed; `None` where it may be resized.

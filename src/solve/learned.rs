@@ -1,15 +1,16 @@
 //! What nodes of ours that run tell of the nodes that may be launched.
 //!
 //! Only nodes of ours count, and only those whose tag says that they were launched with the very
-//! specification that is declared: what settings another's node was started with, nobody knows. A
-//! node that is still coming up counts later: its kubelet reports amounts before its plugins have.
+//! specification that is declared: what settings another's node was started with, nobody knows. Of a
+//! group that was made elsewhere every member counts, for that group alone. A node that is still coming up counts later: its kubelet reports amounts before its plugins have.
 
 use std::collections::BTreeMap;
 
 use super::drift;
 use crate::catalog::{Measured, NodeSettings};
 use crate::fleet::{Instance, Node, Observed, tag};
-use crate::manifest::{Desired, NodeClass, Pool};
+use crate::ids::{GroupName, InstanceId};
+use crate::manifest::{Desired, GroupKind, NodeClass, Pool};
 use crate::pod::Taint;
 
 /// Prefixes and keys of taints that a node loses once it is initialized.
@@ -39,20 +40,41 @@ pub fn measure(desired: &Desired, observed: &Observed) -> Measured {
             digests.insert(pool.name.as_str(), (pool, class, digest));
         }
     }
+    let groups = members(desired, observed);
     let mut measured = Measured::default();
     for node in observed.nodes.values() {
         let instance = node.instance.as_ref().and_then(|id| observed.instances.get(id));
-        let ours = |i: &&Instance| i.is_active() && i.is_ours(&observed.cluster.name);
-        let Some(instance) = instance.filter(ours) else { continue };
-        let pool = instance.tags.get(tag::POOL).and_then(|pool| digests.get(pool.as_str()));
-        let Some((pool, class, digest)) = pool else { continue };
-        let as_declared = instance.tags.get(tag::SPEC) == Some(digest);
+        let Some(instance) = instance.filter(|instance| instance.is_active()) else { continue };
+        let name = match groups.get(&instance.id) {
+            Some(name) => Some(*name),
+            None if instance.is_ours(&observed.cluster.name) => {
+                instance.tags.get(tag::POOL).map(String::as_str)
+            }
+            None => None,
+        };
+        let Some((pool, class, digest)) = name.and_then(|name| digests.get(name)) else { continue };
+        // What Auto Scaling made carries no digest: the least that its members report is what counts.
+        let of_group = groups.contains_key(&instance.id);
+        let as_declared = of_group || instance.tags.get(tag::SPEC) == Some(digest);
         if as_declared && is_initialized(node, pool) {
             let key = (&instance.instance_type, NodeSettings::of(pool, class));
             measured.add(key, &node.name, &node.capacity, &node.allocatable);
         }
     }
     measured
+}
+
+/// Returns the pool of each member of a group that no file describes: what its nodes are started with
+/// nobody says, so that what they report is all there is.
+fn members<'a>(desired: &'a Desired, observed: &'a Observed) -> BTreeMap<&'a InstanceId, &'a str> {
+    let elsewhere = desired.node_groups.values().filter_map(|group| match &group.kind {
+        GroupKind::Elsewhere(live) => Some((live, group.name.as_str())),
+        GroupKind::Managed | GroupKind::Unmanaged => None,
+    });
+    let pools: BTreeMap<&GroupName, &str> = elsewhere.collect();
+    let instances = observed.instances.values();
+    let of = |i: &'a Instance| Some((&i.id, *pools.get(&i.group.as_ref()?.name)?));
+    instances.filter_map(of).collect()
 }
 
 fn is_initialized(node: &Node, pool: &Pool) -> bool {

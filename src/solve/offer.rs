@@ -29,7 +29,7 @@ use crate::ids::{LabelValue, Labels, PoolName, ReservationId};
 use crate::manifest::{Desired, Pool};
 use crate::pod::{Taint, Toleration, untolerated};
 use crate::requirement::{LabelSet, Requirements, key};
-use crate::units::Resources;
+use crate::units::{MicroUsd, Resources};
 
 /// A way to get a node: everything is decided but the moment.
 #[derive(Debug, Clone)]
@@ -104,6 +104,13 @@ pub enum Withheld {
     },
     /// Too few others could stand in for it.
     TooFewValues(Relaxed),
+    /// Spot costs more than the group pays at most.
+    TooDear {
+        /// What it costs an hour.
+        price: MicroUsd,
+        /// What the group pays at most.
+        most: MicroUsd,
+    },
 }
 
 /// Every offer of every pool, cheapest first, and what is not offered.

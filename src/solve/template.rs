@@ -223,7 +223,14 @@ impl<'a> Template<'a> {
         if let Some(reservation) = way.reservation.filter(|found| found.available == 0) {
             return Some(Withheld::UsedUp { reservation: reservation.id.clone() });
         }
-        let Offering { zone, capacity_type, .. } = &way.offering;
+        let Offering { zone, capacity_type, price, estimated, .. } = &way.offering;
+        let group = self.supply.desired.node_groups.get(&self.pool.name);
+        let most = group.and_then(|group| group.max_spot_price);
+        // A price that stands in for one that is not known tells nothing.
+        let spot = price.filter(|_| *capacity_type == CapacityType::Spot && !estimated);
+        if let Some((price, most)) = spot.zip(most).filter(|(price, most)| price > most) {
+            return Some(Withheld::TooDear { price, most });
+        }
         let Supply { observed, at, .. } = self.supply;
         let exclusions = observed.exclusions.iter();
         let covering = exclusions.filter(|e| e.covers(*at, &kind.name, zone, *capacity_type));

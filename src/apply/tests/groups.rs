@@ -31,6 +31,7 @@ fn world() -> World {
         zones: vec!["eu-west-1a".into()],
         tags: tags.clone().into(),
         suspended: Vec::new(),
+        schedules: Vec::new(),
     };
     let machine = LaunchRequest { tags: [].into(), ..request("unused") };
     let template = LaunchTemplate::of(CapacityType::OnDemand, vec![machine]);

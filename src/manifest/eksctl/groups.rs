@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use jiff::SignedDuration;
 
 use super::super::collect::{Collected, Named};
-use super::super::decode::{Field, Map};
+use super::super::decode::{Field, Map, shorten};
 use super::super::group::{DISCOVERY_PREFIX, DISCOVERY_TAG, GroupKind, NodeGroup};
 use super::super::karpenter::{canonical, kubelet, sha256};
 use super::super::labels::{Of, labels};
@@ -21,6 +21,7 @@ use super::super::yaml::Value;
 use crate::ids::{InstanceTypeName, Labels, PoolName, ZoneName};
 use crate::pod::{Taint, TaintEffect};
 use crate::requirement::{Operator, key, label};
+use crate::units::MicroUsd;
 
 /// The type of groups that state none.
 const DEFAULT_TYPE: &str = "m5.large";
@@ -77,7 +78,7 @@ const IRRELEVANT: &[&str] = &[
 ];
 
 /// Reads one group of the cluster `cluster`.
-pub(super) fn group(kind: GroupKind, cluster: &str, field: &Field<'_>, into: &mut Collected) {
+pub(super) fn group(kind: &GroupKind, cluster: &str, field: &Field<'_>, into: &mut Collected) {
     let Some(map) = field.map() else { return };
     let Some(name) = map.need("name").and_then(|name| name.filled()) else { return };
     let bought = Bought::of(kind, &map);
@@ -96,7 +97,7 @@ pub(super) fn group(kind: GroupKind, cluster: &str, field: &Field<'_>, into: &mu
     let group = NodeGroup {
         name: PoolName::from(&*name),
         origin: field.origin(),
-        kind,
+        kind: kind.clone(),
         cluster: cluster.to_owned(),
         min,
         max,
@@ -104,6 +105,7 @@ pub(super) fn group(kind: GroupKind, cluster: &str, field: &Field<'_>, into: &mu
         types: bought.types.clone(),
         zones: zones.iter().map(|zone| zone.as_str().into()).collect(),
         tags,
+        max_spot_price: bought.max_spot_price,
         manage: false,
     };
     let class = node_class(&group, &map);
@@ -136,19 +138,21 @@ struct Bought {
     spot: bool,
     /// Whether some are and some are not.
     mixed: bool,
+    /// What a spot instance may cost an hour.
+    max_spot_price: Option<MicroUsd>,
 }
 
 impl Bought {
-    fn of(kind: GroupKind, map: &Map<'_>) -> Self {
+    fn of(kind: &GroupKind, map: &Map<'_>) -> Self {
         let one = map.get("instanceType").and_then(|field| field.filled());
         let one = one.filter(|name| name != "mixed").map(|name| InstanceTypeName::from(&*name));
         let several = match kind {
             GroupKind::Managed => {
                 let types = map.get("instanceTypes").map(|field| field.texts());
                 let spot = map.get("spot").and_then(|field| field.boolean()).unwrap_or(false);
-                (types.unwrap_or_default(), spot, false)
+                Distribution { types: types.unwrap_or_default(), spot, ..Distribution::default() }
             }
-            GroupKind::Unmanaged => distribution(map),
+            GroupKind::Unmanaged | GroupKind::Elsewhere(_) => distribution(map),
         };
         if let Some(selector) = map.get("instanceSelector") {
             selector.error(
@@ -156,43 +160,61 @@ impl Bought {
                 "name the types under `instanceType` or `instanceTypes`".to_owned(),
             );
         }
-        let (listed, spot, mixed) = several;
+        let Distribution { types: listed, spot, mixed, max_spot_price } = several;
         let mut types: Vec<InstanceTypeName> =
             listed.iter().map(|name| name.as_str().into()).collect();
         if types.is_empty() {
             types.push(one.unwrap_or_else(|| DEFAULT_TYPE.into()));
         }
-        Self { types, spot, mixed }
+        Self { types, spot, mixed, max_spot_price }
     }
 }
 
+/// What a group of several types buys.
+#[derive(Default)]
+struct Distribution {
+    types: Vec<String>,
+    spot: bool,
+    mixed: bool,
+    max_spot_price: Option<MicroUsd>,
+}
+
 /// Reads `instancesDistribution`: its types, and whether all of its nodes are spot, or some.
-fn distribution(map: &Map<'_>) -> (Vec<String>, bool, bool) {
-    let Some(field) = map.get("instancesDistribution") else { return (Vec::new(), false, false) };
-    let Some(spread) = field.map() else { return (Vec::new(), false, false) };
+fn distribution(map: &Map<'_>) -> Distribution {
+    let Some(field) = map.get("instancesDistribution") else { return Distribution::default() };
+    let Some(spread) = field.map() else { return Distribution::default() };
     let types = spread.need("instanceTypes").map(|field| field.texts()).unwrap_or_default();
     let base = spread.get("onDemandBaseCapacity").and_then(|f| f.int::<u32>(0)).unwrap_or(0);
     let share = spread.get("onDemandPercentageAboveBaseCapacity");
     let share = share.and_then(|f| f.int::<u32>(0)).unwrap_or(100);
-    spread.ignore(&[
-        "capacityRebalance",
-        "maxPrice",
-        "spotAllocationStrategy",
-        "spotInstancePools",
-    ]);
+    let max_spot_price = spread.get("maxPrice").and_then(|field| price(&field));
+    spread.ignore(&["capacityRebalance", "spotAllocationStrategy", "spotInstancePools"]);
     spread.finish_exact();
     if let Some(named) = map.get("instanceType").filter(|f| f.node.text() != Some("mixed")) {
         named.error("stands beside `instancesDistribution`, which names the types", None);
     }
-    (types, base == 0 && share == 0, share < 100 && (base > 0 || share > 0))
+    let (spot, mixed) = (base == 0 && share == 0, share < 100 && (base > 0 || share > 0));
+    Distribution { types, spot, mixed, max_spot_price }
 }
 
-fn sizes(kind: GroupKind, map: &Map<'_>) -> (u32, u32, Option<u32>) {
+fn price(field: &Field<'_>) -> Option<MicroUsd> {
+    let text = field.word()?;
+    let price = text.parse::<MicroUsd>().ok().filter(|price| price.0 > 0);
+    if price.is_none() {
+        field.error(
+            format_args!("is `{}`, not a price in US dollars", shorten(&text)),
+            "write a decimal with at most six digits after the point, such as 0.2".to_owned(),
+        );
+    }
+    price
+}
+
+fn sizes(kind: &GroupKind, map: &Map<'_>) -> (u32, u32, Option<u32>) {
     let read = |key| map.get(key).and_then(|field| field.int::<u32>(0));
     let (least, most, desired) = (read("minSize"), read("maxSize"), read("desiredCapacity"));
     let min = least.or(desired).unwrap_or(DEFAULT_SIZE);
     let max = most.or(desired).unwrap_or(min);
-    let max = if kind == GroupKind::Managed { max.max(1) } else { max };
+    let max = if *kind == GroupKind::Managed { max.max(1) } else { max };
     if min > max {
         map.field.error(
             format_args!("has at least {min} and at most {max} nodes"),
@@ -351,6 +373,7 @@ fn own_labels(group: &NodeGroup, bought: &Bought) -> Labels {
             ]);
         }
         // Where some are spot, which of them the next one is, nobody can promise.
+        GroupKind::Elsewhere(_) => {}
         GroupKind::Unmanaged if bought.mixed => {}
         GroupKind::Unmanaged => labels.extend([label("node-lifecycle", capacity_type(bought))]),
     }

@@ -257,10 +257,7 @@ impl<'a> Case<'a> {
     /// Returns whether an instance is a member of the live group that `group` is.
     pub(super) fn is_member(&self, instance: &Instance, group: &NodeGroup) -> bool {
         let of = instance.group.as_ref().and_then(|of| self.facts.observed.groups.get(&of.name));
-        of.is_some_and(|live| {
-            let mut tags = group.identity().into_iter();
-            tags.all(|(key, value)| live.tags.get(key).is_some_and(|held| held == value))
-        })
+        of.is_some_and(|live| group.is_live(&live.name, &live.tags))
     }
 
     /// Returns what `pool` requires of its nodes, or why that cannot be told.

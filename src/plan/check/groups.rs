@@ -79,10 +79,7 @@ fn is_of(row: &Row<'_>, pool: &PoolName) -> bool {
 }
 
 fn live<'a>(case: &Case<'a>, group: &NodeGroup) -> Option<&'a Group> {
-    let wanted = group.identity();
-    case.facts.observed.groups.values().find(|live| {
-        wanted.iter().all(|(key, value)| live.tags.get(*key).is_some_and(|held| held == value))
-    })
+    case.facts.observed.groups.values().find(|live| group.is_live(&live.name, &live.tags))
 }
 
 /// Holds the row of a group to what is there, and its size to the members that come and go.

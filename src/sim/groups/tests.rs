@@ -22,6 +22,7 @@ fn with_group(desired: u32) -> World {
         zones: vec!["eu-west-1a".into(), "eu-west-1b".into()],
         tags: tags.clone().into(),
         suspended: Vec::new(),
+        schedules: Vec::new(),
     };
     let machine = LaunchRequest { tags: [].into(), ..request("unused") };
     let template = LaunchTemplate::of(CapacityType::OnDemand, vec![machine]);

@@ -122,6 +122,9 @@ fn change(shape: &PodShape, offer: &Offer, obstacle: &Obstacle) -> Option<String
         Obstacle::Withheld(Withheld::TooFewValues(Relaxed { key, .. })) => {
             format!("lower minValues of {key} in pool {pool}")
         }
+        Obstacle::Withheld(Withheld::TooDear { price, .. }) => {
+            format!("raise maxPrice of group {pool} to ${price}")
+        }
         Obstacle::Reservation(id) | Obstacle::Withheld(Withheld::UsedUp { reservation: id }) => {
             format!("enlarge reservation {id}, or let the pool use other capacity")
         }

@@ -42,6 +42,7 @@ pub(super) fn code(why: &Withheld) -> &'static str {
         Withheld::Excluded { .. } => "excluded",
         Withheld::UsedUp { .. } => "reservation-full",
         Withheld::TooFewValues(_) => "min-values",
+        Withheld::TooDear { .. } => "max-price",
     }
 }
 
@@ -56,6 +57,9 @@ pub(super) fn withheld_text(pool: &PoolName, why: &Withheld) -> String {
         }
         Withheld::TooFewValues(Relaxed { key, demanded, remain }) => {
             format!("pool {pool} demands {demanded} distinct values of {key}, and has {remain}")
+        }
+        Withheld::TooDear { price, most } => {
+            format!("spot costs ${price}/h, and group {pool} pays ${most}/h at most")
         }
     }
 }

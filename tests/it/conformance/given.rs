@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::sync::OnceLock;
 
-use fleetwright::catalog::{Catalog, Measured, ZoneSetting};
+use fleetwright::catalog::{CapacityType, Catalog, InstanceType, Measured, ZoneSetting};
 use fleetwright::demand::DemandMode;
 use fleetwright::engine::{self, Inputs, Scope};
 use fleetwright::fleet::{ClusterIdentity, Node, Observed, tag};
@@ -13,7 +13,7 @@ use fleetwright::plan::wire::{Base, BaseWorld, Plan, UnschedulableRow};
 use fleetwright::pod::TopologySpread;
 use fleetwright::schedule::ScheduleNode;
 use fleetwright::solve::Settings;
-use fleetwright::units::Resources;
+use fleetwright::units::{MicroUsd, Resources};
 
 use super::expect::Made;
 use super::line::Line;
@@ -56,6 +56,8 @@ pub(crate) struct Given {
     mode: DemandMode,
     /// Node groups that the settings hand over.
     managed: Vec<String>,
+    /// What spot costs everywhere, in percent of the on-demand price; `None`: nobody knows.
+    spot: Option<u32>,
     /// What pods are spread by that ask for no spreading; `None`: nobody told the scheduler.
     default_spread: Option<Vec<TopologySpread>>,
     /// Whether the manifests are read in the opposite order.
@@ -79,6 +81,7 @@ impl Default for Given {
             lead: 10,
             mode: DemandMode::Live,
             managed: Vec::new(),
+            spot: None,
             default_spread: None,
             is_reversed: false,
             world: Observed::empty(cluster, NOW.parse().expect("a time")),
@@ -113,6 +116,7 @@ impl Given {
                 world::add(&mut self.world, line, &desired, &catalog)?;
             }
             "manage" => self.managed.extend(line.words[1..].iter().cloned()),
+            "spot" => self.spot = Some(line.count(1)?),
             "scheduler" => self.default_spread = default_spread(line)?,
             "group" => world::group(&mut self.world, line)?,
             "reservation" => world::reserve(&mut self.world, line)?,
@@ -159,6 +163,7 @@ impl Given {
             types.map(|(name, kind)| (name.clone(), kind.clone())).collect();
         for kind in types.values_mut() {
             kind.offerings.retain(|offering| chosen(&self.zones, offering.zone.as_str()));
+            self.trade(kind);
         }
         types.retain(|_, kind| !kind.offerings.is_empty());
         let mut zones = all.zones.clone();
@@ -167,6 +172,19 @@ impl Given {
         let (region, prices, warnings) = (region.clone(), prices.clone(), warnings.clone());
         let measured = Measured::default();
         Catalog { region, zones, types, prices, warnings, measured }
+    }
+
+    /// Prices the spot offerings of a type, where a case tells.
+    fn trade(&self, kind: &mut InstanceType) {
+        let Some(percent) = self.spot else { return };
+        let on_demand = kind.offerings.iter().find(|o| o.capacity_type == CapacityType::OnDemand);
+        let list = on_demand.and_then(|offering| offering.price);
+        for offering in &mut kind.offerings {
+            if offering.capacity_type == CapacityType::Spot {
+                offering.price = list.map(|list| MicroUsd(list.0 * i64::from(percent) / 100));
+                offering.estimated = false;
+            }
+        }
     }
 
     pub(crate) fn desired(&self) -> Desired {
@@ -195,6 +213,7 @@ impl Given {
             lead: self.lead,
             mode: self.mode,
             managed: self.managed.clone(),
+            spot: self.spot,
             default_spread: self.default_spread.clone(),
             is_reversed: self.is_reversed,
             world,

@@ -236,9 +236,10 @@ fn bind(world: &mut Observed, owner: &WorkloadId, template: &Arc<PodTemplate>, n
     });
 }
 
-/// Adds an Auto Scaling group: `group NAME desired=3 min=1 max=5`; `tags` adds to its own.
+/// Adds an Auto Scaling group: `group NAME desired=3 min=1 max=5`; `types` names what it launches, and
+/// `tags` adds to its own.
 pub(super) fn group(world: &mut Observed, line: &Line) -> Result<(), String> {
-    line.only(&["desired", "min", "max", "tags"])?;
+    line.only(&["desired", "min", "max", "types", "tags"])?;
     let name = line.word(1)?;
     let number = |key: &str, default: u32| {
         line.option(key)
@@ -252,10 +253,16 @@ pub(super) fn group(world: &mut Observed, line: &Line) -> Result<(), String> {
         min: number("min", 0)?,
         max: number("max", 10)?,
         desired: number("desired", 0)?,
-        types: Vec::new(),
+        types: line
+            .option("types")
+            .into_iter()
+            .flat_map(|t| t.split(','))
+            .map(Into::into)
+            .collect(),
         zones: Vec::new(),
         tags: tags.map(|(key, value)| (key.to_owned(), value.to_owned())).collect(),
         suspended: Vec::new(),
+        schedules: Vec::new(),
     };
     world.groups.insert(group.name.clone(), group);
     Ok(())

@@ -19,6 +19,7 @@ fn group() -> NodeGroup {
         types: Vec::new(),
         zones: Vec::new(),
         tags: [].into(),
+        max_spot_price: None,
         manage: true,
     }
 }
@@ -90,7 +91,8 @@ fn with_group() -> (Plan, Inputs) {
     let mut declared = group();
     declared.cluster = inputs.observed.cluster.name.clone();
     declared.types = types.into_iter().collect();
-    let tags = declared.identity().map(|(key, value)| (key.to_owned(), value.to_owned()));
+    let own = declared.identity().into_iter();
+    let tags = own.map(|(key, value)| (key.to_owned(), value.to_owned()));
     let live = Group {
         name: NAME.into(),
         min: 1,
@@ -98,8 +100,9 @@ fn with_group() -> (Plan, Inputs) {
         desired: members,
         types: Vec::new(),
         zones: Vec::new(),
-        tags: tags.into(),
+        tags: tags.collect(),
         suspended: Vec::new(),
+        schedules: Vec::new(),
     };
     inputs.observed.groups.insert(live.name.clone(), live);
     inputs.desired.node_groups.insert("web".into(), declared);

@@ -1,0 +1,301 @@
+//! Groups of Auto Scaling over time: the sizes that their scheduled actions set, and the members that
+//! a forecast counts on.
+//!
+//! A group that this program resizes is kept at its least size, and grows in the forecast as pods
+//! need it. Any other stays as large as Auto Scaling has it: its members are paid for whether or not
+//! a pod is on them, and hold what fits.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use jiff::tz::TimeZone;
+
+use crate::demand::Tick;
+use crate::fleet::{Group, Observed, ScheduledSize};
+use crate::ids::{GroupName, NodeName, Origin};
+use crate::manifest::{Desired, Schedule};
+use crate::plan::wire::Diagnostic;
+use crate::solve::{live_group, observed_only};
+
+/// Most times of one action that are looked at: one a minute for 69 days.
+const TIMES_MAX: usize = 100_000;
+/// What Auto Scaling calls the process that carries scheduled actions out.
+const PROCESS: &str = "ScheduledActions";
+/// Where the facts about a group come from that no file declares.
+const WORLD: &str = "world";
+
+/// The sizes of a group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Sizes {
+    min: u32,
+    max: u32,
+    desired: u32,
+}
+
+/// The sizes of all groups at one moment.
+pub(super) type AllSizes = BTreeMap<GroupName, Sizes>;
+
+/// What scheduled actions do in a span.
+#[derive(Debug, Default)]
+pub(super) struct Actions<'a> {
+    at: BTreeMap<Timestamp, Vec<(&'a GroupName, &'a ScheduledSize)>>,
+    /// Actions whose times are not understood.
+    pub(super) unread: Vec<Diagnostic>,
+}
+
+impl<'a> Actions<'a> {
+    /// Finds what they do from when the world was read up to and with `to`.
+    pub(super) fn of(observed: &'a Observed, to: Timestamp) -> Self {
+        let mut found = Self::default();
+        for group in observed.groups.values() {
+            if group.suspended.iter().any(|process| process == PROCESS) {
+                continue;
+            }
+            for action in &group.schedules {
+                match times(action, observed.taken_at, to) {
+                    Ok(times) => times.into_iter().for_each(|at| {
+                        found.at.entry(at).or_default().push((&group.name, action));
+                    }),
+                    Err(what) => found.unread.push(unread(group, action, &what)),
+                }
+            }
+        }
+        found
+    }
+
+    /// Returns them as ticks of the clock after `from`.
+    pub(super) fn ticks(
+        &self,
+        desired: &Desired,
+        observed: &Observed,
+        from: Timestamp,
+    ) -> BTreeMap<Timestamp, Vec<Tick>> {
+        let origin = |name: &GroupName| {
+            let is_it = |live: &Group| live.name == *name;
+            let mut declared = desired.node_groups.values();
+            let found = declared.find(|group| live_group(group, observed).is_some_and(is_it));
+            found.map_or_else(|| Origin::new(WORLD, 0), |group| group.origin.clone())
+        };
+        let tick = |(name, action): &(&GroupName, &ScheduledSize)| Tick {
+            object: format!("group {name}"),
+            origin: origin(name),
+            what: format!("scheduled action {} sets {}", action.name, told(action)),
+            changes_fleet: true,
+        };
+        let after = self.at.iter().filter(|(at, _)| **at > from);
+        after.map(|(at, actions)| (*at, actions.iter().map(tick).collect())).collect()
+    }
+
+    /// Returns the sizes that groups have at each of `times`, which ascend.
+    pub(super) fn sizes(&self, observed: &Observed, times: &[Timestamp]) -> Vec<AllSizes> {
+        let now = |group: &Group| {
+            let Group { name, min, max, desired, .. } = group;
+            (name.clone(), Sizes { min: *min, max: *max, desired: *desired })
+        };
+        let mut sizes: AllSizes = observed.groups.values().map(now).collect();
+        let mut due = self.at.iter().peekable();
+        let at = |time: &Timestamp| {
+            while let Some((_, actions)) = due.next_if(|(at, _)| *at <= time) {
+                for (name, action) in actions {
+                    if let Some(group) = sizes.get_mut(*name) {
+                        group.set(action);
+                    }
+                }
+            }
+            sizes.clone()
+        };
+        times.iter().map(at).collect()
+    }
+}
+
+impl Sizes {
+    fn set(&mut self, action: &ScheduledSize) {
+        self.min = action.min.unwrap_or(self.min);
+        self.max = action.max.unwrap_or(self.max).max(self.min);
+        self.desired = action.desired.unwrap_or(self.desired).clamp(self.min, self.max);
+    }
+}
+
+/// Returns when an action acts after `from` up to and with `to`: at its start, whatever its
+/// expression says, and by its expression from then on until its end.
+///
+/// Source: `PutScheduledUpdateGroupAction` in the API reference of EC2 Auto Scaling.
+fn times(action: &ScheduledSize, from: Timestamp, to: Timestamp) -> Result<Vec<Timestamp>, String> {
+    let ScheduledSize { recurrence, time_zone, starts_at, ends_at, .. } = action;
+    let mut times: Vec<Timestamp> =
+        starts_at.iter().copied().filter(|at| *at > from && *at <= to).collect();
+    let Some(text) = recurrence else { return Ok(times) };
+    let schedule = Schedule::parse(text).ok_or_else(|| format!("recurrence `{text}`"))?;
+    let schedule = match time_zone {
+        Some(name) => {
+            schedule.within(TimeZone::get(name).map_err(|_| format!("time zone `{name}`"))?)
+        }
+        None => schedule,
+    };
+    let begin = starts_at.map_or(from, |start| start.max(from));
+    let end = ends_at.map_or(to, |end| end.min(to));
+    times.extend(schedule.between(begin, end, TIMES_MAX));
+    Ok(times)
+}
+
+fn told(action: &ScheduledSize) -> String {
+    let parts = [("at least", action.min), ("at most", action.max), ("wanted", action.desired)];
+    let parts = parts.into_iter().filter_map(|(what, size)| Some(format!("{what} {}", size?)));
+    parts.collect::<Vec<_>>().join(", ")
+}
+
+fn unread(group: &Group, action: &ScheduledSize, what: &str) -> Diagnostic {
+    Diagnostic {
+        severity: "warning".to_owned(),
+        origin: None,
+        object: format!("group {}", group.name),
+        message: format!(
+            "scheduled action {} is left out: its {what} is not understood",
+            action.name
+        ),
+        hint: None,
+    }
+}
+
+/// Puts the members of groups that a forecast counts on into `bare`, without pods; the answer says
+/// which of them have nothing to be modelled on.
+///
+/// A group that is larger at that moment than now gets copies of the members that it has.
+pub(super) fn stand(
+    bare: &mut Observed,
+    desired: &Desired,
+    observed: &Observed,
+    sizes: &AllSizes,
+) -> Vec<Diagnostic> {
+    let resized = |group: &Group| {
+        let mut declared = desired.node_groups.values();
+        let it = |live: &Group| live.name == group.name;
+        let found = declared.find(|declared| live_group(declared, observed).is_some_and(it));
+        found.is_some_and(|declared| observed_only(declared, desired, observed).is_none())
+    };
+    let mut found = Vec::new();
+    for (name, size) in sizes {
+        let Some(group) = observed.groups.get(name) else { continue };
+        let kept = if resized(group) { size.min } else { size.desired };
+        let there = members(observed, name);
+        if there.is_empty() && kept > 0 {
+            found.push(unlike(group, kept));
+        }
+        let counted = if there.is_empty() { 0 } else { kept };
+        let copies = (0..counted).zip(there.iter().cycle());
+        for (turn, (_, node)) in copies.enumerate() {
+            copy(bare, observed, (turn, there.len()), node);
+        }
+        let Sizes { min, max, .. } = *size;
+        let group = Group { min: min.min(counted), max, desired: counted, ..group.clone() };
+        bare.groups.insert(name.clone(), group);
+    }
+    found
+}
+
+/// Returns the nodes of a group, by name.
+fn members<'a>(observed: &'a Observed, name: &GroupName) -> Vec<&'a NodeName> {
+    let is_member = |node: &&crate::fleet::Node| {
+        let instance = node.instance.as_ref().and_then(|id| observed.instances.get(id));
+        let instance = instance.filter(|instance| instance.is_active());
+        instance.and_then(|i| i.group.as_ref()).is_some_and(|group| group.name == *name)
+    };
+    observed.nodes.values().filter(is_member).map(|node| &node.name).collect()
+}
+
+/// Copies a node and its instance; those beyond the ones that are there get names of their own.
+fn copy(bare: &mut Observed, observed: &Observed, (turn, there): (usize, usize), name: &NodeName) {
+    let Some(mut node) = observed.nodes.get(name).cloned() else { return };
+    let Some(instance) = node.instance.as_ref().and_then(|id| observed.instances.get(id)) else {
+        return;
+    };
+    let mut instance = instance.clone();
+    node.unschedulable = false;
+    node.ready = true;
+    if turn >= there {
+        let text = format!("{name}-{}", turn / there + 1);
+        node.name = text.as_str().into();
+        node.uid = format!("{}-{}", node.uid, turn / there + 1).as_str().into();
+        instance.id = format!("{}-{}", instance.id, turn / there + 1).as_str().into();
+        let hostname = crate::requirement::label(crate::requirement::key::HOSTNAME, &text);
+        node.labels.extend([hostname]);
+    }
+    node.instance = Some(instance.id.clone());
+    bare.instances.insert(instance.id.clone(), instance);
+    bare.nodes.insert(node.name.clone(), node);
+}
+
+fn unlike(group: &Group, kept: u32) -> Diagnostic {
+    Diagnostic {
+        severity: "warning".to_owned(),
+        origin: None,
+        object: format!("group {}", group.name),
+        message: format!(
+            "is to have {kept} members, and none is there that tells what they are like: they are \
+             not counted"
+        ),
+        hint: None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(text: &str) -> Timestamp {
+        text.parse().expect("a time")
+    }
+
+    fn action(recurrence: Option<&str>, starts_at: Option<&str>) -> ScheduledSize {
+        ScheduledSize {
+            name: "office".to_owned(),
+            recurrence: recurrence.map(str::to_owned),
+            time_zone: Some("Europe/Berlin".to_owned()),
+            starts_at: starts_at.map(at),
+            ends_at: None,
+            min: Some(3),
+            max: None,
+            desired: Some(9),
+        }
+    }
+
+    #[test]
+    fn an_action_acts_at_its_start_and_then_by_its_expression_until_its_end() {
+        // A Saturday; the clocks of Berlin are an hour ahead.
+        let (from, to) = (at("2026-11-21T00:00:00Z"), at("2026-11-25T00:00:00Z"));
+        let mornings = ["2026-11-23T07:00:00Z", "2026-11-24T07:00:00Z"];
+        let weekdays = Some("0 8 * * MON-FRI");
+        let until_monday =
+            ScheduledSize { ends_at: Some(at("2026-11-23T12:00:00Z")), ..action(weekdays, None) };
+        for (rule, action, expected) in [
+            ("on weekdays", action(weekdays, None), &mornings[..]),
+            ("until Monday noon", until_monday, &mornings[..1]),
+            ("once", action(None, Some("2026-11-22T03:04:05Z")), &["2026-11-22T03:04:05Z"][..]),
+            ("once, long ago", action(None, Some("2026-11-01T00:00:00Z")), &[][..]),
+            (
+                "first at noon, then on weekdays",
+                action(weekdays, Some("2026-11-23T12:00:00Z")),
+                &["2026-11-23T12:00:00Z", "2026-11-24T07:00:00Z"][..],
+            ),
+        ] {
+            let expected: Vec<Timestamp> = expected.iter().map(|text| at(text)).collect();
+            assert_eq!(times(&action, from, to), Ok(expected), "{rule}");
+        }
+        let nowhere = ScheduledSize {
+            time_zone: Some("Europe/Atlantis".to_owned()),
+            ..action(weekdays, None)
+        };
+        assert_eq!(times(&nowhere, from, to), Err("time zone `Europe/Atlantis`".to_owned()));
+        let never = action(Some("every morning"), None);
+        assert_eq!(times(&never, from, to), Err("recurrence `every morning`".to_owned()));
+    }
+
+    #[test]
+    fn what_an_action_leaves_open_stays_and_the_desired_size_stays_within_bounds() {
+        let mut sizes = Sizes { min: 1, max: 5, desired: 1 };
+        sizes.set(&action(None, None));
+        assert_eq!(sizes, Sizes { min: 3, max: 5, desired: 5 });
+        sizes.set(&ScheduledSize { min: Some(0), desired: None, ..action(None, None) });
+        assert_eq!(sizes, Sizes { min: 0, max: 5, desired: 5 });
+    }
+}

@@ -1,0 +1,285 @@
+//! Groups that no file of the repository describes: somebody made them elsewhere, and the settings
+//! hand them over by name. What their nodes are like is what the world tells.
+//!
+//! A member that is there is the best witness; what the group's tags say, by Cluster Autoscaler's
+//! conventions, is all there is of a group without members.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use jiff::SignedDuration;
+
+use crate::catalog::CapacityType;
+use crate::fleet::{Group, Instance, Node, Observed};
+use crate::ids::{InstanceTypeName, LabelKey, Labels, Origin, PoolName, ZoneName};
+use crate::manifest::{
+    AmiFamily, Consolidation, Desired, Expiry, Generation, GroupKind, KubeletSettings, Machine,
+    NodeClass, NodeGroup, Pool, PoolLimits, PoolRequirement, Problem, Severity,
+};
+use crate::pod::{Taint, TaintEffect};
+use crate::requirement::{Operator, is_well_known, key, label};
+
+/// What tags of a group say of the nodes that it will make.
+const TEMPLATE: &str = "k8s.io/cluster-autoscaler/node-template/";
+/// Domains of labels and taints that a node has for itself, not because of its group.
+const OF_NODES: [&str; 5] = [
+    "kubernetes.io",
+    "node.kubernetes.io",
+    "beta.kubernetes.io",
+    "topology.kubernetes.io",
+    "failure-domain.beta.kubernetes.io",
+];
+
+/// Returns what the repository asks for, with a pool for each group of the world that its settings
+/// name and no file of it describes; `None` where there is no such group.
+#[must_use]
+pub fn with_groups_made_elsewhere(desired: &Desired, observed: &Observed) -> Option<Desired> {
+    let found = desired.groups_elsewhere.iter().filter_map(|(name, (manage, origin))| {
+        let live = named(name, observed).filter(|_| !desired.pools.contains_key(name))?;
+        Some((name, *manage, origin, live))
+    });
+    let found: Vec<_> = found.collect();
+    if found.is_empty() {
+        return None;
+    }
+    let mut all = desired.clone();
+    for (name, manage, origin, live) in found {
+        let witness = Witness::of(live, observed);
+        let pool = witness.pool(name, origin);
+        let class = node_class(name, origin, live);
+        let group = witness.group((name, origin), &pool, manage, observed);
+        all.node_classes.insert(class.name.clone(), class);
+        all.pools.insert(name.clone(), pool);
+        all.node_groups.insert(name.clone(), group);
+    }
+    Some(all)
+}
+
+/// Returns what is wrong with the groups that the settings name and no file describes.
+#[must_use]
+pub fn amiss_elsewhere(desired: &Desired, observed: &Observed) -> Vec<Problem> {
+    let warning = |origin: &Origin, message, hint: &str| Problem {
+        origin: origin.clone(),
+        severity: Severity::Warning,
+        object: "Fleet".to_owned(),
+        message,
+        hint: Some(hint.to_owned()),
+    };
+    let of_group = |(name, (_, origin)): (&PoolName, &(bool, Origin))| {
+        let group = desired.node_groups.get(name);
+        let is_other = desired.pools.contains_key(name) && group.is_none();
+        if is_other {
+            let message = format!("`spec.groups.{name}` names a NodePool, which is no node group");
+            return Some(warning(origin, message, "remove the setting"));
+        }
+        let Some(live) = named(name, observed) else {
+            let message = format!(
+                "`spec.groups.{name}` names a node group that no ClusterConfig declares, and the \
+                 world has none of this name"
+            );
+            let hint = "write the name of an Auto Scaling group or of an EKS node group, or remove \
+                        the setting";
+            return Some(warning(origin, message, hint));
+        };
+        let unsaid = unsaid_effects(live);
+        let members = Witness::of(live, observed).members;
+        (!unsaid.is_empty() && members.is_empty()).then(|| {
+            let message = format!(
+                "group {name} has no member, and its tags name taints without an effect ({}): \
+                 NoSchedule is taken",
+                unsaid.join(", ")
+            );
+            warning(origin, message, "write value:Effect into the tags")
+        })
+    };
+    desired.groups_elsewhere.iter().filter_map(of_group).collect()
+}
+
+/// Returns the group of the world that goes by `name`: its own, or that of its EKS or eksctl group.
+fn named<'a>(name: &PoolName, observed: &'a Observed) -> Option<&'a Group> {
+    let tags = ["eks:nodegroup-name", "alpha.eksctl.io/nodegroup-name"];
+    let by_tag = |group: &&Group| {
+        tags.iter().any(|tag| group.tags.get(*tag).is_some_and(|held| held == name.as_str()))
+    };
+    let own = observed.groups.get(name.as_str());
+    own.or_else(|| observed.groups.values().find(by_tag))
+}
+
+/// What tells of the nodes of a group.
+struct Witness<'a> {
+    live: &'a Group,
+    members: Vec<(&'a Instance, &'a Node)>,
+}
+
+impl<'a> Witness<'a> {
+    fn of(live: &'a Group, observed: &'a Observed) -> Self {
+        let member = |node: &'a Node| {
+            let instance = observed.instances.get(node.instance.as_ref()?)?;
+            let is_one = instance.is_active()
+                && instance.group.as_ref().is_some_and(|group| group.name == live.name);
+            is_one.then_some((instance, node))
+        };
+        Self { live, members: observed.nodes.values().filter_map(member).collect() }
+    }
+
+    fn pool(&self, name: &PoolName, origin: &Origin) -> Pool {
+        Pool {
+            name: name.clone(),
+            origin: origin.clone(),
+            generation: Generation::Eksctl,
+            node_class: Some(name.as_str().into()),
+            labels: self.labels(),
+            annotations: [].into(),
+            requirements: self.requirements(),
+            taints: self.taints(),
+            startup_taints: Vec::new(),
+            kubelet: None,
+            limits: PoolLimits { nodes: Some(self.live.max), ..PoolLimits::default() },
+            weight: 0,
+            replicas: None,
+            consolidation: Consolidation::WhenEmptyOrUnderutilized,
+            consolidate_after: Some(SignedDuration::ZERO),
+            budgets: Vec::new(),
+            expire_after: Expiry::Never,
+            termination_grace: None,
+            unreadable: None,
+        }
+    }
+
+    fn group(
+        &self,
+        (name, origin): (&PoolName, &Origin),
+        pool: &Pool,
+        manage: bool,
+        observed: &Observed,
+    ) -> NodeGroup {
+        let of_type = pool.requirements.iter().find(|r| r.key.as_str() == key::INSTANCE_TYPE);
+        let types = of_type.into_iter().flat_map(|r| &r.values);
+        NodeGroup {
+            name: name.clone(),
+            origin: origin.clone(),
+            kind: GroupKind::Elsewhere(self.live.name.clone()),
+            cluster: observed.cluster.name.clone(),
+            min: self.live.min,
+            max: self.live.max,
+            desired: None,
+            types: types.map(|name| InstanceTypeName::from(name.as_str())).collect(),
+            zones: self.live.zones.clone(),
+            tags: self.live.tags.clone(),
+            max_spot_price: None,
+            manage,
+        }
+    }
+
+    /// Returns the labels that every member has; without members, those that tags promise.
+    fn labels(&self) -> Labels {
+        let Some(((_, first), rest)) = self.members.split_first() else {
+            let tags = tags(self.live, "label/");
+            return tags.map(|(name, value)| label(name, value)).collect();
+        };
+        let shared = |(name, value): &(&LabelKey, _)| {
+            let same = |(_, node): &(&Instance, &Node)| node.labels.get(*name) == Some(*value);
+            !is_of_nodes(name.as_str()) && rest.iter().all(same)
+        };
+        let labels = first.labels.iter().filter(shared);
+        labels.map(|(name, value)| (name.clone(), value.clone())).collect()
+    }
+
+    /// Returns the taints that any member has; without members, those of tags.
+    fn taints(&self) -> Vec<Taint> {
+        let of_tag = |(name, text): (&str, &str)| {
+            let (value, effect) = effect(text).unwrap_or((text, TaintEffect::NoSchedule));
+            Taint { key: name.into(), value: value.into(), effect }
+        };
+        if self.members.is_empty() {
+            return tags(self.live, "taint/").map(of_tag).collect();
+        }
+        let mut taints: Vec<Taint> = Vec::new();
+        for taint in self.members.iter().flat_map(|(_, node)| &node.taints) {
+            if !is_of_nodes(taint.key.as_str()) && !taints.contains(taint) {
+                taints.push(taint.clone());
+            }
+        }
+        taints
+    }
+
+    fn requirements(&self) -> Vec<PoolRequirement> {
+        let of = |name: &str, values: Vec<&str>| PoolRequirement {
+            key: name.into(),
+            operator: Operator::In,
+            values: values.into_iter().map(Into::into).collect(),
+            min_values: None,
+        };
+        let mut types: Vec<&str> = self.live.types.iter().map(InstanceTypeName::as_str).collect();
+        for (instance, _) in &self.members {
+            let kind = instance.instance_type.as_str();
+            if !types.contains(&kind) {
+                types.push(kind);
+            }
+        }
+        let bought: BTreeSet<&str> =
+            self.members.iter().map(|(instance, _)| instance.capacity_type.as_str()).collect();
+        // Where some are spot and some are not, which of them the next one is, nobody can promise.
+        let bought = match bought.first() {
+            Some(only) if bought.len() == 1 => *only,
+            _ => CapacityType::OnDemand.as_str(),
+        };
+        let mut all = vec![of(key::INSTANCE_TYPE, types), of(key::CAPACITY_TYPE, vec![bought])];
+        if !self.live.zones.is_empty() {
+            let zones = self.live.zones.iter().map(ZoneName::as_str).collect();
+            all.push(of(key::ZONE, zones));
+        }
+        all
+    }
+}
+
+/// Returns the class of a group: nobody says what its image is, and what its members report counts.
+fn node_class(name: &PoolName, origin: &Origin, live: &Group) -> NodeClass {
+    NodeClass {
+        name: name.as_str().into(),
+        origin: origin.clone(),
+        generation: Generation::Eksctl,
+        ami_family: AmiFamily::Al2023,
+        image: String::new(),
+        kubelet: KubeletSettings::default(),
+        ephemeral_storage: None,
+        instance_store_raid0: false,
+        reservations: Vec::new(),
+        prefix_delegation: false,
+        user_data_digest: None,
+        tags: [].into(),
+        machine: Machine::default(),
+        // Tells it from classes that declare as little: what members report is theirs alone.
+        spec_digests: Arc::new([("group".to_owned(), live.name.as_str().into())].into()),
+        unreadable: None,
+    }
+}
+
+/// Returns what tags of a group say below a part of its template.
+fn tags<'a>(live: &'a Group, part: &'a str) -> impl Iterator<Item = (&'a str, &'a str)> {
+    let below = move |tag: &'a String| tag.strip_prefix(TEMPLATE)?.strip_prefix(part);
+    live.tags.iter().filter_map(move |(tag, value)| Some((below(tag)?, value.as_str())))
+}
+
+/// Returns the taints of tags that say no effect; Cluster Autoscaler drops them in silence.
+fn unsaid_effects(live: &Group) -> Vec<&str> {
+    let unsaid = tags(live, "taint/").filter(|(_, text)| effect(text).is_none());
+    unsaid.map(|(name, _)| name).collect()
+}
+
+/// Parses `value:Effect`.
+fn effect(text: &str) -> Option<(&str, TaintEffect)> {
+    let (value, effect) = text.rsplit_once(':')?;
+    let effect = match effect {
+        "NoSchedule" => TaintEffect::NoSchedule,
+        "NoExecute" => TaintEffect::NoExecute,
+        "PreferNoSchedule" => TaintEffect::PreferNoSchedule,
+        _ => return None,
+    };
+    Some((value, effect))
+}
+
+fn is_of_nodes(name: &str) -> bool {
+    let domain = name.split_once('/').map_or("", |(domain, _)| domain);
+    OF_NODES.contains(&domain) || is_well_known(name) || super::is_karpenters(name)
+}
