@@ -188,7 +188,8 @@ fn groups(desired: &Desired, catalog: &Catalog) -> Vec<DeliveredGroup> {
     let one = |group: &NodeGroup| {
         let pool = &desired.pools[&group.name];
         let class = &desired.node_classes[pool.node_class.as_ref()?];
-        let identity = group.identity().map(|(key, value)| (key.to_owned(), value.to_owned()));
+        let own = group.identity().into_iter();
+        let identity = own.map(|(key, value)| (key.to_owned(), value.to_owned()));
         let kinds = group.types.iter().filter_map(|name| catalog.types.get(name));
         let machine = |kind: &InstanceType| {
             let amounts = allocation(kind, &NodeSettings::of(pool, class));
@@ -221,8 +222,9 @@ fn groups(desired: &Desired, catalog: &Catalog) -> Vec<DeliveredGroup> {
                 zones: group.zones.clone(),
                 tags: group.tags.clone(),
                 suspended: Vec::new(),
+                schedules: Vec::new(),
             },
-            identity: identity.into(),
+            identity: identity.collect(),
             template: LaunchTemplate::of(CapacityType::OnDemand, kinds.map(machine).collect()),
         })
     };
