@@ -133,6 +133,7 @@ fn status(plan: Plan, observed: Option<&Observed>, (since, now): (Timestamp, Tim
         going: Vec::new(),
         sold_out: Vec::new(),
         quarantined: [].into(),
+        failing: [].into(),
         counters: [].into(),
         wakes_at: None,
     }

@@ -29,6 +29,7 @@ pub(crate) fn begun() -> Status {
         going: Vec::new(),
         sold_out: Vec::new(),
         quarantined: BTreeMap::new(),
+        failing: BTreeMap::new(),
         counters: BTreeMap::new(),
         wakes_at: None,
     }

@@ -1,8 +1,12 @@
 //! Whether the process is alive, and whether what it shows may be relied on.
 
+use std::fmt::Write as _;
+
 use jiff::{SignedDuration, Timestamp};
 
-use crate::reconcile::Status;
+use super::words;
+use crate::reconcile::{Deed, Failure, SourceState, Status};
+use crate::render::escape;
 
 /// How long after it was due a step may be missing before the loop counts as stuck. Longer than any
 /// plan took in the benchmarks by far; whoever is restarted while it plans plans from the beginning.
@@ -38,7 +42,8 @@ pub fn health(status: &Status, now: Timestamp) -> Health {
 }
 
 /// Returns whether the replica knows what it shows: the repository and the world were read at least
-/// once. That either cannot be read now does not make it unready, since what it shows says so.
+/// once. That either cannot be read now does not make it unready, since what it shows says so; the text
+/// does, and names what keeps the loop from beginning anything.
 #[must_use]
 pub fn readiness(status: &Status) -> Health {
     let mut missing = Vec::new();
@@ -48,10 +53,37 @@ pub fn readiness(status: &Status) -> Health {
     if status.world.is_none() {
         missing.push("no world was read yet".to_owned());
     }
-    Health::of(&missing, "repository and world were read")
+    let mut health = Health::of(&missing, "repository and world were read");
+    for note in notes(status) {
+        let _ = write!(health.says, "\n{note}");
+    }
+    health
 }
 
-fn unread(what: &str, reads: &crate::reconcile::SourceState) -> String {
-    let why = reads.error.as_ref().map(|(error, _)| format!(": {error}"));
+/// Returns what keeps a replica from beginning anything, whether or not it is ready.
+fn notes(status: &Status) -> Vec<String> {
+    let mut notes = Vec::new();
+    let mut reads = |what: &str, reads: &SourceState| {
+        if let (Some((why, since)), Some(_)) = (&reads.error, reads.read_at) {
+            notes.push(format!("the {what} cannot be read since {since:.0}: {}", escape(why)));
+        }
+    };
+    reads("repository", &status.repository.reads);
+    if let Some(world) = &status.world {
+        reads("world", &world.reads);
+    }
+    // Of all that fails these two stop everything.
+    for deed in [Deed::Recall, Deed::Save] {
+        if let Some(failure) = status.failing.get(&deed) {
+            let (what, Failure { why, since, times, .. }) =
+                (words::failing(deed, failure), failure);
+            notes.push(format!("{what} fails since {since:.0} ({times} times): {}", escape(why)));
+        }
+    }
+    notes
+}
+
+fn unread(what: &str, reads: &SourceState) -> String {
+    let why = reads.error.as_ref().map(|(error, _)| format!(": {}", escape(error)));
     format!("no {what} was read yet{}", why.unwrap_or_default())
 }

@@ -2,7 +2,7 @@
 
 use serde_json::Value as Json;
 
-use crate::reconcile::{AwayPhase, Held};
+use crate::reconcile::{AwayPhase, Deed, Failure, Held};
 
 /// Returns how far a machine that goes has come.
 pub(super) fn phase(phase: AwayPhase) -> &'static str {
@@ -11,6 +11,21 @@ pub(super) fn phase(phase: AwayPhase) -> &'static str {
         AwayPhase::Replacing => "replacing",
         AwayPhase::Draining => "draining",
         AwayPhase::Ending => "ending",
+    }
+}
+
+/// Returns what fails, and of which object, as the beginning of a sentence.
+pub(super) fn failing(deed: Deed, failure: &Failure) -> String {
+    let of = &failure.of;
+    match deed {
+        Deed::Recall => "Reading what was kept".to_owned(),
+        Deed::Save => "Keeping what is to survive".to_owned(),
+        Deed::Cordon => format!("Cordoning the node of {of}"),
+        Deed::Evict => format!("Asking pods to leave {of}"),
+        Deed::End => format!("Telling {of} to end"),
+        Deed::Acknowledge => "Taking messages off the queue".to_owned(),
+        Deed::Nominate => format!("Nominating pod {of}"),
+        Deed::Apply => format!("Applying {of}"),
     }
 }
 

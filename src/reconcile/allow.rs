@@ -64,6 +64,8 @@ pub struct Circumstances<'a> {
     pub launches_after: &'a BTreeMap<PoolName, Timestamp>,
     /// Since when each machine has been planned to go, without a break.
     pub planned_since: &'a BTreeMap<InstanceId, Timestamp>,
+    /// Since when no pod came to the node of each machine or left it, as far as is known.
+    pub quiet_since: &'a BTreeMap<InstanceId, Timestamp>,
 }
 
 /// Returns for each change of `plan` whether it may be carried out now, by address.
@@ -164,13 +166,17 @@ pub fn lost(plan: &Plan) -> u32 {
 
 /// Returns whether a row goes because nothing but pods of `DaemonSet`s is left on it.
 fn is_empty(row: &ExplainRow) -> bool {
-    let because = match &row.reason {
+    matches!(because(row), Some(RetireReason::Empty { .. }))
+}
+
+/// Returns why a row goes, where it does.
+fn because(row: &ExplainRow) -> Option<&RetireReason> {
+    match &row.reason {
         Reason::Retire { because } => Some(because),
         Reason::Launch { .. } | Reason::Keep { .. } | Reason::Resize { .. } => {
             row.retire_reason.as_ref()
         }
-    };
-    matches!(because, Some(RetireReason::Empty { .. }))
+    }
 }
 
 /// Rows that go together: an exchange, or one row by itself.
@@ -180,6 +186,8 @@ struct Unit<'p> {
     removes: u32,
     /// Whether pods of nodes that go may have been counted on any launch of the plan.
     is_free: bool,
+    /// Those of the rows that go to save money, and for no other reason.
+    saves: BTreeSet<&'p Address>,
 }
 
 impl Unit<'_> {
@@ -214,6 +222,14 @@ fn units(plan: &Plan) -> Vec<Unit<'_>> {
         .filter(|row| !row.pods_before.is_empty())
         .map(|row| &row.address)
         .collect();
+    let saves = |row: &&ExplainRow| {
+        matches!(
+            because(row),
+            Some(RetireReason::Empty { .. } | RetireReason::Underutilized { .. })
+        )
+    };
+    let saving: BTreeSet<&Address> =
+        plan.capacity.explain.iter().filter(saves).map(|row| &row.address).collect();
     // Launches alone first: pods wait for them.
     let mut found: BTreeMap<(bool, String), Unit<'_>> = BTreeMap::new();
     for row in &plan.resource_changes {
@@ -229,10 +245,14 @@ fn units(plan: &Plan) -> Vec<Unit<'_>> {
             launches: 0,
             removes: 0,
             is_free: false,
+            saves: BTreeSet::new(),
         });
         unit.rows.push(row);
         unit.launches += u32::from(comes);
         unit.removes += u32::from(goes);
+        if saving.contains(address) {
+            unit.saves.insert(address);
+        }
         unit.is_free |= group.is_none() && goes && !comes && moves.contains(address);
     }
     found.into_values().collect()
@@ -377,7 +397,7 @@ fn of_removals(unit: &Unit<'_>, with: &Circumstances<'_>, room: &Room, now: Time
     let own = unit
         .rows
         .iter()
-        .find_map(|row| of_row(row, with, now).map(|held| (Some(row.address.clone()), held)));
+        .find_map(|row| of_row(row, unit, with, now).map(|held| (Some(row.address.clone()), held)));
     if own.is_some() {
         return own;
     }
@@ -400,7 +420,12 @@ fn backing_off(
 }
 
 /// Returns what holds the removal of one machine back.
-fn of_row(row: &ResourceChange, with: &Circumstances<'_>, now: Timestamp) -> Option<Held> {
+fn of_row(
+    row: &ResourceChange,
+    unit: &Unit<'_>,
+    with: &Circumstances<'_>,
+    now: Timestamp,
+) -> Option<Held> {
     let before = row.change.before.as_ref()?;
     let instance = before.instance_id.as_ref()?;
     let settings = &with.head.controller;
@@ -408,10 +433,16 @@ fn of_row(row: &ResourceChange, with: &Circumstances<'_>, now: Timestamp) -> Opt
     if let Some(pool) = asks.filter(|_| !with.kept.confirmed.contains(instance)) {
         return Some(Held::NotConfirmed { pool: pool.clone() });
     }
-    let rest = before.pool.as_ref().and_then(|pool| with.head.rests.get(pool)).copied();
-    let rest = rest.unwrap_or_default().max(settings.settle);
-    let until = later(with.planned_since.get(instance).copied().unwrap_or(now), rest);
-    (now < until).then_some(Held::Settling { until })
+    let since = with.planned_since.get(instance).copied().unwrap_or(now);
+    let until = later(since, settings.settle);
+    if now < until {
+        return Some(Held::Settling { until });
+    }
+    // What has to go for another reason does not wait for quiet.
+    let rest = before.pool.as_ref().filter(|_| unit.saves.contains(&row.address));
+    let rest = rest.and_then(|pool| with.head.rests.get(pool)).copied()?;
+    let until = later(with.quiet_since.get(instance).copied().unwrap_or(now), rest);
+    (now < until).then_some(Held::Resting { until })
 }
 
 /// Holds removals back whose pods may have been counted on a launch that is held back.
@@ -459,6 +490,9 @@ pub fn says(held: Held) -> HeldBy {
         }
         Held::Settling { until } => {
             format!("planned too short a time; begun at {} where it still is", at(until))
+        }
+        Held::Resting { until } => {
+            format!("pods came or left too short a time ago; its pool waits until {}", at(until))
         }
         Held::MassUnready { unready, nodes } => {
             format!("{unready} of {nodes} nodes are not Ready; removing more is no help")

@@ -164,6 +164,7 @@ impl State {
             self.going_no += 1;
         }
         self.mail.dealt_with(instance);
+        self.failing.forget(instance.as_str());
     }
 
     pub(super) fn going(&self) -> BTreeSet<InstanceId> {
@@ -274,6 +275,11 @@ impl State {
     /// Takes the machines whose turn it is as far as they can be now.
     pub(super) fn advance_away(&mut self, turn: Turn, effects: &mut Vec<Effect>) {
         let Some(world) = self.world.clone().filter(|_| self.leader) else { return };
+        // What is heard of some, without end, keeps nobody from the others.
+        let turn = if self.now < self.away_due { turn } else { Turn::All };
+        if let Turn::All = turn {
+            self.away_due = later(self.now, BUSY_REFRESH);
+        }
         match turn {
             Turn::All if self.away.is_empty() => {}
             Turn::All => {

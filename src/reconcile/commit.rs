@@ -20,6 +20,9 @@ impl State {
                 self.count("reads.git.done", 1);
                 self.git = SourceState { read_at: Some(now), error: None, failures: 0 };
                 self.git_due = later(now, head.controller.poll);
+                if std::mem::take(&mut self.git_hinted) {
+                    self.git_due = self.git_due.min(self.next_read());
+                }
                 self.serve(head);
             }
             Err(why) => {

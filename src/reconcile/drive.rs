@@ -1,21 +1,23 @@
 //! The hands of the loop: carries effects out through the ports, and feeds back what came of them.
 //!
 //! This module decides nothing and keeps nothing but what is under way. Invariants: signals come ahead of
-//! everything else; every effect ends in one event; nothing is written while the lease is not certain.
+//! everything else, but never so many in a row that what has ended or is due waits for ever; every effect
+//! ends in one event; nothing is written while the lease is not certain.
 
 use std::borrow::Cow;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
 use std::future::Future;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::Poll;
+use std::task::{Context, Poll};
 
 use jiff::{SignedDuration, Timestamp};
 
 use super::event::{Effect, Event, Head, Limits, Ticket};
+use super::failing;
 use super::ports::{Desk, Planner, Signals, Source};
 use super::state::{Start, State, step};
 use super::work::shows_the_same;
@@ -32,6 +34,10 @@ const AGE_MAX: SignedDuration = SignedDuration::from_secs(5);
 
 /// Most commits of which the planners are kept.
 const PLANNERS_MAX: usize = 4;
+
+/// Most signals in a row before whatever else has happened has its turn: an interruption waits
+/// for one event at most, and a flood of them is heard between the events that it leads to.
+const SIGNALS_IN_A_ROW: u32 = 8;
 
 /// Everything outside of the loop.
 #[derive(Debug)]
@@ -84,6 +90,7 @@ where
         served: Rc::default(),
         inbox: Rc::default(),
         flags: RefCell::default(),
+        in_a_row: Cell::default(),
     };
     let mut state = State::new(start);
     let mut running: Vec<Running<'_>> = Vec::new();
@@ -103,20 +110,11 @@ where
     }
 }
 
-/// Logs the error that something ended with: the state counts it and acts on it, and does not say why.
+/// Logs the error that something ended with.
 fn tell_failure(event: &Event) {
-    let (Event::Saved(Err(error))
-    | Event::Cordoned { end: Err(error), .. }
-    | Event::Ended { end: Err(error), .. }
-    | Event::Acknowledged { end: Err(error), .. }
-    | Event::Nominated { end: Err(error), .. }) = event
-    else {
-        if let Event::Recalled(Err(error)) = event {
-            tracing::warn!(%error, "what was kept cannot be read; nothing begins");
-        }
-        return;
-    };
-    tracing::warn!(%error, "it is tried again");
+    if let Some((deed, of, Some(error))) = failing::done(event) {
+        tracing::warn!(deed = deed.as_str(), of, %error, "something failed; it is tried again");
+    }
 }
 
 /// Something under way, which ends in an event.
@@ -161,6 +159,8 @@ struct Hands<'a, C, K, T, S: Source, G, D> {
     inbox: Rc<RefCell<VecDeque<Event>>>,
     /// By which applies are told to end soon.
     flags: RefCell<Vec<Rc<AtomicBool>>>,
+    /// How many signals came one after another.
+    in_a_row: Cell<u32>,
 }
 
 impl<'a, C, K, T, S, G, D> Hands<'a, C, K, T, S, G, D>
@@ -178,38 +178,58 @@ where
         }
     }
 
-    /// Waits for the next event: signals first, then what applies tell, then what has ended.
+    /// Waits for the next event: signals first, then what applies tell, then what has ended, then the time.
+    /// After many signals in a row the others come first for once.
     async fn next(&self, running: &mut Vec<Running<'a>>, wake: Timestamp) -> Event {
         let Outside { clock, signals, .. } = self.outside;
         let wait = wake.duration_since(clock.now()).max(SignedDuration::ZERO);
         let (mut timer, mut signal) = (pin!(clock.sleep(wait)), pin!(signals.next()));
-        std::future::poll_fn(|context| {
-            if let Poll::Ready(signal) = signal.as_mut().poll(context) {
-                return Poll::Ready(Event::Signal(signal));
-            }
-            if let Some(event) = self.inbox.borrow_mut().pop_front() {
-                return Poll::Ready(event);
-            }
-            let mut ended = None;
-            for (n, work) in running.iter_mut().enumerate() {
-                if let Poll::Ready(event) = work.as_mut().poll(context) {
-                    ended = Some((n, event));
-                    break;
+        let patient = self.in_a_row.get() < SIGNALS_IN_A_ROW;
+        let event = std::future::poll_fn(|context| {
+            let mut signalled =
+                |context: &mut Context<'_>| signal.as_mut().poll(context).map(Event::Signal);
+            if patient {
+                if let Poll::Ready(event) = signalled(context) {
+                    return Poll::Ready(event);
                 }
+            } else if wait.is_zero() {
+                return Poll::Ready(Event::Timer);
             }
-            if let Some((n, event)) = ended {
-                drop(running.remove(n));
-                tell_failure(&event);
-                // What it told before it ended comes first.
-                let mut inbox = self.inbox.borrow_mut();
-                inbox.push_back(event);
-            }
-            if let Some(event) = self.inbox.borrow_mut().pop_front() {
+            if let Some(event) = self.happened(running, context) {
                 return Poll::Ready(event);
             }
-            timer.as_mut().poll(context).map(|()| Event::Timer)
+            // A wait that is begun anew each time would never end under a flood.
+            if wait.is_zero() || timer.as_mut().poll(context).is_ready() {
+                return Poll::Ready(Event::Timer);
+            }
+            if patient { Poll::Pending } else { signalled(context) }
         })
-        .await
+        .await;
+        let is_signal = matches!(event, Event::Signal(_));
+        self.in_a_row.set(if is_signal && patient { self.in_a_row.get() + 1 } else { 0 });
+        event
+    }
+
+    /// Returns what happened of what is under way, where something did.
+    fn happened(&self, running: &mut Vec<Running<'a>>, context: &mut Context<'_>) -> Option<Event> {
+        if let Some(event) = self.inbox.borrow_mut().pop_front() {
+            return Some(event);
+        }
+        let mut ended = None;
+        for (n, work) in running.iter_mut().enumerate() {
+            if let Poll::Ready(event) = work.as_mut().poll(context) {
+                ended = Some((n, event));
+                break;
+            }
+        }
+        let mut inbox = self.inbox.borrow_mut();
+        if let Some((n, event)) = ended {
+            drop(running.remove(n));
+            tell_failure(&event);
+            // What it told before it ended comes first.
+            inbox.push_back(event);
+        }
+        inbox.pop_front()
     }
 
     /// Begins what an effect asks for; `None` where nothing is left to wait for.

@@ -74,6 +74,7 @@ impl State {
                 .filter(|(_, held)| self.now < held.until)
                 .map(|(pool, held)| (pool.clone(), (held.why.clone(), held.until)))
                 .collect(),
+            failing: self.failing.shown(self.now),
             counters: self.counters.clone(),
             wakes_at: self.wakes_at,
         }

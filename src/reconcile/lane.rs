@@ -110,6 +110,8 @@ impl State {
         self.count("apply_millis", u64::try_from(took).unwrap_or(0));
         lane.past.ended_at = now;
         let failed = failed_pools(&lane.plan, end.as_deref().ok());
+        // How each row ended stands in the history.
+        lane.addresses.iter().for_each(|address| self.failing.forget(address.as_str()));
         match end {
             Ok(receipt) => {
                 let name = match receipt.verdict {

@@ -9,9 +9,11 @@ use super::asked;
 use super::away::{Away, Turn};
 use super::event::{Effect, Event, Head, Limits, Signal, Ticket};
 use super::face;
+use super::failing::Failing;
 use super::health::Unwell;
 use super::kept::{Approved, Kept, later};
 use super::mail::Mail;
+use super::quiet::Quiet;
 use super::request::Request;
 use super::status::{HeldBy, Past, SourceState, Suspension, WorldNow};
 use super::steer::Steering;
@@ -24,6 +26,8 @@ use crate::port::PortError;
 
 /// Between two looks at the world while something is under way.
 pub(super) const BUSY_REFRESH: SignedDuration = SignedDuration::from_secs(5);
+/// Least time between two looks at the world, or two reads of the repository, because of hints.
+const HINTED: SignedDuration = SignedDuration::from_secs(2);
 /// The first wait after a failure, and the longest.
 const RETRY_FIRST: SignedDuration = SignedDuration::from_secs(2);
 const RETRY_MOST: SignedDuration = SignedDuration::from_mins(5);
@@ -112,6 +116,10 @@ pub struct State {
     pub(super) newer: Option<(Arc<Head>, Timestamp)>,
     pub(super) git: SourceState,
     pub(super) git_due: Timestamp,
+    /// When the last read of it was begun.
+    pub(super) asked_git_at: Timestamp,
+    /// Whether it changed again while it was read.
+    pub(super) git_hinted: bool,
     pub(super) reading: bool,
 
     pub(super) world: Option<Arc<Observed>>,
@@ -122,6 +130,8 @@ pub struct State {
     pub(super) observing: bool,
     /// When the last look was begun.
     pub(super) looked_at: Timestamp,
+    /// Whether the world changed again while it was looked at.
+    pub(super) look_hinted: bool,
     /// How many looks were begun, which of them `world` is, and which is the first that counts.
     pub(super) looks: u64,
     pub(super) world_no: u64,
@@ -141,6 +151,8 @@ pub struct State {
     pub(super) planned: Option<(Arc<Observed>, String)>,
     pub(super) replan_at: Timestamp,
     pub(super) planned_since: BTreeMap<InstanceId, Timestamp>,
+    /// Since when nodes keep the pods that they have.
+    pub(super) quiet: Quiet,
     /// Machines whose nodes are not Ready.
     pub(super) unwell: BTreeMap<InstanceId, Unwell>,
     /// Machines that a node was seen of.
@@ -150,6 +162,8 @@ pub struct State {
     pub(super) removes: BTreeMap<PoolName, Retry>,
     pub(super) launches: BTreeMap<PoolName, Retry>,
     pub(super) away: BTreeMap<InstanceId, Away>,
+    /// When all of them are next looked at, whatever is heard of some.
+    pub(super) away_due: Timestamp,
     /// How often other machines went than before, and how often something else was known of them.
     pub(super) going_no: u64,
     pub(super) leaving_no: u64,
@@ -170,6 +184,8 @@ pub struct State {
     pub(super) desk: Retry,
 
     pub(super) steering: Steering,
+    /// What fails of what is done.
+    pub(super) failing: Failing,
     pub(super) history: Vec<Arc<Past>>,
     pub(super) counters: BTreeMap<String, u64>,
     pub(super) tickets: Ticket,
@@ -216,6 +232,7 @@ pub fn step(mut state: State, event: Event, now: Timestamp) -> (State, Vec<Effec
         state.removes.values_mut().for_each(|retry| retry.at = now);
         state.launches.values_mut().for_each(|retry| retry.at = now);
         state.away.values_mut().for_each(|away| away.hurry(now));
+        state.away_due = now;
         state.batch = state.batch.map(|_| (now, now));
     }
     state.now = now;
@@ -244,6 +261,8 @@ impl State {
             newer: None,
             git: SourceState::default(),
             git_due: now,
+            asked_git_at: Timestamp::MIN,
+            git_hinted: false,
             reading: false,
             world: None,
             seen: None,
@@ -251,6 +270,7 @@ impl State {
             world_due: now,
             observing: false,
             looked_at: now,
+            look_hinted: false,
             looks: 0,
             world_no: 0,
             need: 1,
@@ -264,12 +284,14 @@ impl State {
             planned: None,
             replan_at: now,
             planned_since: BTreeMap::new(),
+            quiet: Quiet::default(),
             unwell: BTreeMap::new(),
             joined: BTreeSet::new(),
             lanes: BTreeMap::new(),
             removes: BTreeMap::new(),
             launches: BTreeMap::new(),
             away: BTreeMap::new(),
+            away_due: now,
             going_no: 0,
             leaving_no: 0,
             leaving_kept: None,
@@ -283,6 +305,7 @@ impl State {
             saving: None,
             desk: Retry::new(now),
             steering: Steering::default(),
+            failing: Failing::default(),
             history: Vec::new(),
             counters: BTreeMap::new(),
             tickets: 0,
@@ -318,6 +341,7 @@ impl State {
 
     fn take(&mut self, event: Event) -> Vec<Effect> {
         let mut effects = Vec::new();
+        self.failing.heed(&event, self.now);
         match event {
             Event::Recalled(end) => self.recalled(end),
             Event::Saved(end) => self.was_saved(&end),
@@ -390,6 +414,7 @@ impl State {
             }
             self.look_for_rivals(&observed);
             self.watch_health(&observed);
+            self.quiet.look(&observed, now);
             self.steering.judge(&observed, &mut self.counters);
             self.world_no = self.looks;
             self.world = Some(Arc::clone(&observed));
@@ -415,8 +440,21 @@ impl State {
             failures => backoff(failures).min(refresh),
         };
         self.world_due = later(now, wait);
+        if std::mem::take(&mut self.look_hinted) && self.world_reads.failures == 0 {
+            self.world_due = self.world_due.min(self.next_look());
+        }
         self.seen = Some(face::seen(&observed));
         self.world = Some(observed);
+    }
+
+    /// Returns when the world is looked at again because of a hint: each look serves all that came before it.
+    fn next_look(&self) -> Timestamp {
+        later(self.looked_at, HINTED).max(self.now)
+    }
+
+    /// Returns when the repository is read again because of a hint.
+    pub(super) fn next_read(&self) -> Timestamp {
+        later(self.asked_git_at, HINTED).max(self.now)
     }
 
     fn signalled(&mut self, signal: Signal, effects: &mut Vec<Effect>) {
@@ -426,10 +464,13 @@ impl State {
                 self.batch = Some((self.batch.map_or(now, |(first, _)| first), now));
                 self.reaction = self.reaction.or(Some(now));
             }
-            Signal::WorldChanged => self.world_due = self.world_due.min(now),
+            // One that is under way may be of before.
+            Signal::WorldChanged if self.observing => self.look_hinted = true,
+            Signal::WorldChanged => self.world_due = self.world_due.min(self.next_look()),
+            Signal::Pushed if self.reading => self.git_hinted = true,
+            Signal::Pushed => self.git_due = self.git_due.min(self.next_read()),
             // A step is taken, and that is all.
             Signal::Wake => {}
-            Signal::Pushed => self.git_due = self.git_due.min(now),
             Signal::Message(message) => self.was_told(message),
             Signal::Request(request) => self.asked(request),
             Signal::Gained => {

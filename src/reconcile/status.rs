@@ -77,6 +77,9 @@ pub struct Status {
     pub sold_out: Vec<Exclusion>,
     /// Pools that launch nothing for a while, with the reason and the end.
     pub quarantined: BTreeMap<PoolName, (String, Timestamp)>,
+    /// What fails of what the loop does, and has not worked since: the last error of each kind. What cannot
+    /// be read stands with [`Status::repository`] and [`Status::world`].
+    pub failing: BTreeMap<Deed, Failure>,
     /// What was counted, see above.
     pub counters: BTreeMap<String, u64>,
     /// When the loop is next due to look at something by itself.
@@ -86,6 +89,14 @@ pub struct Status {
 impl Status {
     /// Most plans that the history holds.
     pub const PAST_MAX: usize = 50;
+
+    /// Returns whether something is under way that whoever takes over would have to finish: a plan that is
+    /// carried out, or a machine of which pods leave.
+    #[must_use]
+    pub fn is_busy(&self) -> bool {
+        let drains = |going: &Going| matches!(going.phase, AwayPhase::Draining | AwayPhase::Ending);
+        !self.applying.is_empty() || self.going.iter().any(drains)
+    }
 
     /// Returns whether the loop has read both the repository and the world at least once.
     #[must_use]
@@ -131,6 +142,60 @@ pub struct SourceState {
     pub error: Option<(String, Timestamp)>,
     /// How many reads in a row have failed.
     pub failures: u32,
+}
+
+/// Something that the loop does, beside reading the repository and the world.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Deed {
+    /// Reading what was kept.
+    Recall,
+    /// Keeping what is to survive.
+    Save,
+    /// Cordoning or uncordoning a node.
+    Cordon,
+    /// Asking pods to leave.
+    Evict,
+    /// Telling a machine to end.
+    End,
+    /// Taking a message off its queue.
+    Acknowledge,
+    /// Nominating a pod to a node.
+    Nominate,
+    /// Carrying out a row of a plan.
+    Apply,
+}
+
+impl Deed {
+    /// Returns the deed as labels and logs spell it.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Recall => "recall",
+            Self::Save => "save",
+            Self::Cordon => "cordon",
+            Self::Evict => "evict",
+            Self::End => "end",
+            Self::Acknowledge => "acknowledge",
+            Self::Nominate => "nominate",
+            Self::Apply => "apply",
+        }
+    }
+}
+
+/// Something that failed last, and has not worked since.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Failure {
+    /// The object that it was tried on, by its id or address; empty where there is only one.
+    pub of: String,
+    /// The last error.
+    pub why: String,
+    /// When it first failed.
+    pub since: Timestamp,
+    /// When it last did.
+    pub last: Timestamp,
+    /// How often it did.
+    pub times: u32,
 }
 
 /// The repository as the loop knows it.
@@ -258,6 +323,11 @@ pub enum Held {
     /// A removal is begun once it has been planned for a while without a break.
     Settling {
         /// When that is.
+        until: Timestamp,
+    },
+    /// Pods came to the node or left it too short a time ago for its pool (`consolidateAfter`).
+    Resting {
+        /// Until when.
         until: Timestamp,
     },
     /// Too many nodes are not Ready: whatever is the matter, removing more is no help.

@@ -89,6 +89,7 @@ impl State {
         // What is served depends on what was kept.
         if !self.reading && self.kept.is_some() && now >= self.git_due {
             self.reading = true;
+            self.asked_git_at = now;
             effects.push(Effect::ReadHead);
         }
         self.read_former(effects);
@@ -312,6 +313,7 @@ impl State {
             Held::Window { opens } => *opens,
             Held::LaunchBudget { next, .. } | Held::RemovalBudget { next, .. } => Some(*next),
             Held::Settling { until }
+            | Held::Resting { until }
             | Held::BackingOff { until }
             | Held::Quarantined { until, .. } => Some(*until),
             Held::Suspended { until, .. } => *until,
@@ -422,6 +424,7 @@ impl State {
             matches!(
                 held,
                 Held::Settling { .. }
+                    | Held::Resting { .. }
                     | Held::RemovalBudget { most: 1.., .. }
                     | Held::LaunchBudget { most: 1.., .. }
                     | Held::BackingOff { .. }
@@ -452,7 +455,7 @@ impl State {
             next = next.min(self.former_due.at);
         }
         if !self.away.is_empty() {
-            next = next.min(later(self.now, BUSY_REFRESH));
+            next = next.min(self.away_due);
         }
         // A moment that has passed and led to nothing leads to nothing again at once.
         if next <= self.now { later(self.now, SignedDuration::from_secs(1)) } else { next }
@@ -486,6 +489,7 @@ impl Gathered<'_> {
             removes_after: &self.removes_after,
             launches_after: &self.launches_after,
             planned_since: &state.planned_since,
+            quiet_since: state.quiet.since(),
         }
     }
 }

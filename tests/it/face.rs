@@ -1,5 +1,7 @@
 //! The face of the loop: metrics, health and what is made of them, over statuses of every sort.
 
+#[cfg(feature = "page")]
+mod hook;
 mod objects;
 #[cfg(feature = "page")]
 mod page;
@@ -198,6 +200,18 @@ fn a_replica_is_alive_while_it_steps_and_ready_once_it_has_read_everything() {
         assert_eq!(health(&status, at).is_well, is_alive, "{at}");
         assert_eq!(readiness(&status).is_well, is_ready);
     }
+    let says = readiness(&failing()).says;
+    let lines: Vec<&str> = says.lines().collect();
+    assert_eq!(lines.len(), 4, "{says}");
+    for (line, text) in lines.iter().zip([
+        "repository and world were read",
+        "the repository cannot be read since 2026-11-21T11:16:00Z: cannot fetch: ",
+        "the world cannot be read since 2026-11-21T11:16:00Z: ec2: RequestLimitExceeded",
+        "Keeping what is to survive fails since 2026-11-21T11:16:00Z (19 times): write record: ",
+    ]) {
+        assert!(line.starts_with(text), "{line}");
+    }
+    assert!(!says.contains('\u{202e}'), "{says}");
     let mut never = begun();
     never.repository.reads.error = Some(("no such repository".to_owned(), now()));
     let says = "no repository was read yet: no such repository\nno world was read yet";

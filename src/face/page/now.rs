@@ -83,6 +83,16 @@ pub(super) fn alerts(status: &Status, kind: PageKind) -> String {
             }
         }
     }
+    for (deed, failure) in &status.failing {
+        lines.push(format!(
+            "{} fails since {} ({} times, last at {}): {}",
+            text(&words::failing(*deed, failure), NAME),
+            moment(failure.since),
+            failure.times,
+            moment(failure.last),
+            text(&failure.why, LINE)
+        ));
+    }
     for (pool, (why, until)) in &status.quarantined {
         lines.push(format!(
             "Pool {} launches nothing until {}: {}",

@@ -33,6 +33,7 @@ struct Given {
     removes_after: BTreeMap<PoolName, Timestamp>,
     launches_after: BTreeMap<PoolName, Timestamp>,
     planned_since: BTreeMap<InstanceId, Timestamp>,
+    quiet_since: BTreeMap<InstanceId, Timestamp>,
     plan: Plan,
 }
 
@@ -62,7 +63,8 @@ impl Given {
             removing: false,
             removes_after: BTreeMap::new(),
             launches_after: BTreeMap::new(),
-            planned_since: known.map(|id| (id, ago(3600))).collect(),
+            planned_since: known.clone().map(|id| (id, ago(3600))).collect(),
+            quiet_since: known.map(|id| (id, ago(3600))).collect(),
             plan,
         }
     }
@@ -86,6 +88,7 @@ impl Given {
             removes_after: &self.removes_after,
             launches_after: &self.launches_after,
             planned_since: &self.planned_since,
+            quiet_since: &self.quiet_since,
         }
     }
 
@@ -201,6 +204,34 @@ const OF_ROWS: &[Case] = &[
             g.planned_since.insert("i-web2".into(), ago(30));
         },
         &["batch 0", "batch 1", "batch 2", "web 1", "web 10", "web 9"],
+    ),
+    (
+        "a pool whose pods moved lately",
+        |g| {
+            g.head.rests.insert("batch".into(), SignedDuration::from_mins(5));
+            g.quiet_since.insert("i-batch1".into(), ago(299));
+        },
+        &["web 1", "web 10", "web 2", "web 9"],
+    ),
+    (
+        "a pool that rested as long as it asks for",
+        |g| {
+            g.head.rests.insert("batch".into(), SignedDuration::from_mins(5));
+            g.quiet_since.insert("i-batch1".into(), ago(300));
+        },
+        &ALL,
+    ),
+    (
+        "what drifted does not wait for quiet",
+        |g| {
+            g.head.rests.insert("web".into(), SignedDuration::from_mins(5));
+            g.quiet_since.insert("i-web1".into(), ago(1));
+            let mut rows = g.plan.capacity.explain.iter_mut();
+            let row = rows.find(|row| short(&row.address) == "web 1").expect("web 1 is replaced");
+            let [field, is, declared] = ["image", "a", "b"].map(ToOwned::to_owned);
+            row.retire_reason = Some(RetireReason::Drifted { field, is, declared });
+        },
+        &ALL,
     ),
     (
         "a pool that rests longer",

@@ -34,6 +34,8 @@ fn the_page_says_what_is_wrong_before_anything_else() {
         "The repository cannot be read since 2026-11-21 11:16:00 UTC (44 times in a row",
         "Commit <code>1111111111</code> is not served yet: CI has not applied it yet",
         "ec2 could not be read: RequestLimitExceeded",
+        "Keeping what is to survive fails since 2026-11-21 11:16:00 UTC (19 times, last at",
+        "Telling i-0a1b2c3d4e5f60718 to end fails since",
         "Pool general launches nothing until",
         "The inputs have errors",
         "121 of 180",

@@ -13,8 +13,8 @@ use fleetwright::ids::Address;
 use fleetwright::plan::Plan;
 use fleetwright::plan::wire::{Action, WaveStep};
 use fleetwright::reconcile::{
-    ApprovedBy, AwayPhase, Breaker, Going, Held, HeldBy, Mode, Past, PlanNow, RepositoryNow,
-    SourceState, Status, Suspension, WorldNow,
+    ApprovedBy, AwayPhase, Breaker, Deed, Failure, Going, Held, HeldBy, Mode, Past, PlanNow,
+    RepositoryNow, SourceState, Status, Suspension, WorldNow,
 };
 use fleetwright::units::MicroUsd;
 use jiff::{SignedDuration, Timestamp};
@@ -45,6 +45,11 @@ pub(crate) fn saved(name: &str) -> Plan {
     plan
 }
 
+fn failure(of: &str, why: &str) -> Failure {
+    let (of, why) = (of.to_owned(), why.to_owned());
+    Failure { of, why, since: before(44), last: before(1), times: 19 }
+}
+
 /// Returns a process that has just begun and has read nothing.
 pub(crate) fn begun() -> Status {
     Status {
@@ -72,6 +77,7 @@ pub(crate) fn begun() -> Status {
         going: Vec::new(),
         sold_out: Vec::new(),
         quarantined: BTreeMap::new(),
+        failing: BTreeMap::new(),
         counters: BTreeMap::new(),
         wakes_at: Some(now() + SignedDuration::from_secs(30)),
     }
@@ -325,6 +331,13 @@ pub(crate) fn failing() -> Status {
                 now() + SignedDuration::from_mins(12),
             ),
         )]),
+        failing: BTreeMap::from([
+            (Deed::Save, failure("", &format!("write record: denied {HOSTILE}"))),
+            (
+                Deed::End,
+                failure("i-0a1b2c3d4e5f60718", "terminate instance: UnauthorizedOperation"),
+            ),
+        ]),
         counters: BTreeMap::from([
             ("errors.git".to_owned(), 44),
             ("novel.thing".to_owned(), 7),
