@@ -278,6 +278,7 @@ mod tests {
             created_at: jiff::Timestamp::UNIX_EPOCH,
             terminating: false,
             mirror: false,
+            started_at: None,
             granted: BTreeMap::new(),
         }
     }

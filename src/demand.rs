@@ -18,6 +18,7 @@ mod live;
 mod moments;
 mod mount;
 mod parts;
+mod pin;
 mod proportional;
 mod requests;
 mod shape;
@@ -28,11 +29,12 @@ pub(crate) use event::holds;
 pub use fargate::{FargatePods, Misfit, fargate_size};
 pub use moments::{Tick, moments};
 pub use mount::{Cause, Mount, Sharing, Wait};
+pub use pin::{Pin, is_pinned_at};
 pub use proportional::{ClusterSize, SizedNode};
 pub use requests::to_resources;
 pub use shape::{
-    NodeChoice, PodShape, ShapeContext, Unsupported, forbids_disruption, is_of_claim, is_pinned,
-    label_set, live_requests, shape_of,
+    NodeChoice, PodShape, ShapeContext, Unsupported, is_of_claim, label_set, live_requests,
+    shape_of,
 };
 pub use vertical::sized_template;
 

@@ -329,6 +329,9 @@ pub struct Pod {
     pub phase: PodPhase,
     /// When it was created.
     pub created_at: Timestamp,
+    /// When the kubelet of its node took it on, where the world tells.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub started_at: Option<Timestamp>,
     /// Whether it is on its way out.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub terminating: bool,

@@ -54,6 +54,7 @@ pub mod adr_0001 {}
 
 pub use budget::kept_pods;
 pub use cron::Schedule;
+pub use duration::parse as parse_duration;
 pub(crate) use fleet::normal_path;
 pub use fleet::{
     ApprovalRule, Autoscaled, ClusterSettings, Commitment, CommitmentKind, ConsolidationSettings,

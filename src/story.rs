@@ -183,6 +183,7 @@ impl Story {
             created_at: self.observed.taken_at,
             terminating: false,
             mirror: false,
+            started_at: None,
             granted: [].into(),
         });
     }

@@ -10,7 +10,7 @@ use super::launch::is_movable;
 use super::receipt::{Outcome, Step};
 use super::work::RetireWork;
 use super::{Run, later};
-use crate::demand::is_pinned;
+use crate::demand::{Pin, is_pinned_at};
 use crate::fleet::{
     CORDONED_ANNOTATION, Instance, InstanceState, Node, Observed, Pod,
     SCALE_DOWN_DISABLED_ANNOTATION,
@@ -239,7 +239,7 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
             Standing::There(instance) => instance,
         };
         if let Some(node) = observed.node_of(&instance.id) {
-            if let Some(why) = untouchable(node, observed) {
+            if let Some(why) = untouchable(node, observed, self.now()) {
                 return Progress::give_up(why);
             }
             let pods = first_to_leave(node, observed);
@@ -464,17 +464,14 @@ fn too_many(work: &RetireWork<'_>, observed: &Observed) -> Option<String> {
 }
 
 /// Returns what forbids to drain the node, if something does.
-fn untouchable(node: &Node, observed: &Observed) -> Option<String> {
+fn untouchable(node: &Node, observed: &Observed, now: Timestamp) -> Option<String> {
     let disabled = node.annotations.get(SCALE_DOWN_DISABLED_ANNOTATION);
-    if is_pinned(&node.annotations) || disabled.is_some_and(|value| value == "true") {
+    let pinned = Pin::of(&node.annotations) == Pin::Always;
+    if pinned || disabled.is_some_and(|value| value == "true") {
         return Some(format!("node `{}` asks not to be disrupted", node.name));
     }
-    let pinned = |pod: &&Pod| {
-        let template = observed.templates.get(&pod.template);
-        is_movable(pod, node)
-            && !pod.terminating
-            && template.is_some_and(|template| is_pinned(&template.annotations))
-    };
+    let pinned =
+        |pod: &&Pod| is_movable(pod, node) && !pod.terminating && is_pinned_at(pod, observed, now);
     let pod = observed.pods.iter().find(pinned)?;
     Some(format!("pod `{}/{}` asks not to be moved", pod.namespace, pod.name))
 }

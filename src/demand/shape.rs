@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::mount::{Mount, Sharing};
+use super::pin::Pin;
 use super::requests::{Granted, Surroundings, pod_requests, presumed_requests};
 use crate::fleet::{Observed, Pod};
 use crate::ids::{LabelKey, LabelValue, Labels, Namespace, WorkloadKind};
@@ -52,7 +53,8 @@ pub struct PodShape {
     pub priority: i32,
     /// Whether pods of lower priority are evicted for it where it has no place.
     pub preempts: bool,
-    /// Whether the pod may not be moved (`do-not-disrupt`, `safe-to-evict: "false"`).
+    /// Whether the pod may never be moved (`do-not-disrupt`, `safe-to-evict: "false"`). Where it may after
+    /// a time, its start decides, see [`Pin`](super::Pin).
     pub pinned: bool,
     /// What the pod uses that placement does not know yet; such a pod is reported, never planned
     /// as if it asked for nothing.
@@ -318,7 +320,7 @@ pub fn shape_of(namespace: &Namespace, template: &PodTemplate, context: &ShapeCo
         volumes: Vec::new(),
         priority: context.priority(spec),
         preempts: context.preempts(spec),
-        pinned: is_pinned(&template.annotations),
+        pinned: Pin::of(&template.annotations) == Pin::Always,
         unsupported: unsupported(spec),
     }
 }
@@ -347,28 +349,6 @@ fn binds(volume: &Volume) -> bool {
         | VolumeSource::InTree(_) => true,
         VolumeSource::HostPath | VolumeSource::EmptyDir | VolumeSource::Other => false,
     }
-}
-
-/// Returns whether a pod asks not to be moved, by one of its annotations.
-///
-/// `do-not-disrupt` may also be a duration, counted from the pod's start; until its age is taken
-/// into account such a pod counts as one that may not be moved.
-#[must_use]
-pub fn is_pinned(annotations: &BTreeMap<String, String>) -> bool {
-    let safe = annotations.get("cluster-autoscaler.kubernetes.io/safe-to-evict");
-    forbids_disruption(annotations) || safe.is_some_and(|value| value == "false")
-}
-
-/// Returns whether annotations ask Karpenter to leave the pod's node alone, whatever the pod.
-#[must_use]
-pub fn forbids_disruption(annotations: &BTreeMap<String, String>) -> bool {
-    let is = |key: &str, value: &str| annotations.get(key).is_some_and(|v| v == value);
-    let duration = |text: &String| {
-        text.starts_with(|c: char| c.is_ascii_digit()) && text.ends_with(['s', 'm', 'h'])
-    };
-    is("karpenter.sh/do-not-disrupt", "true")
-        || is("karpenter.sh/do-not-evict", "true")
-        || annotations.get("karpenter.sh/do-not-disrupt").is_some_and(duration)
 }
 
 fn unsupported(spec: &PodSpec) -> Vec<Unsupported> {
@@ -437,20 +417,6 @@ mod tests {
         desired.priority_classes.clear();
         template.spec.preemption_policy = Some("Never".into());
         assert!(!shape(&template, &desired).preempts);
-    }
-
-    #[test]
-    fn annotations_pin_a_pod() {
-        for (key, value, expected) in [
-            ("karpenter.sh/do-not-disrupt", "true", true),
-            ("karpenter.sh/do-not-disrupt", "10m", true),
-            ("karpenter.sh/do-not-disrupt", "abc", false),
-            ("karpenter.sh/do-not-evict", "true", true),
-            ("cluster-autoscaler.kubernetes.io/safe-to-evict", "false", true),
-            ("cluster-autoscaler.kubernetes.io/safe-to-evict", "true", false),
-        ] {
-            assert_eq!(is_pinned(&[(key.into(), value.into())].into()), expected, "{key}={value}");
-        }
     }
 
     #[test]

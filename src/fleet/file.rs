@@ -155,6 +155,7 @@ mod tests {
                 created_at: at,
                 terminating: false,
                 mirror: false,
+                started_at: None,
                 granted: [].into(),
             });
         }

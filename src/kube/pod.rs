@@ -24,6 +24,7 @@ pub(super) fn pod(object: &Json, (key, template): (String, &PodTemplate)) -> Res
     let status = object.get("status").map(PodStatus::deserialize).transpose();
     let status = status.map_err(|error| wrong(&format!("a status that is unreadable: {error}")))?;
     let status = status.unwrap_or_default();
+    let started_at = status.start_time.as_ref().map(|at| at.0);
     let phase = match status.phase.as_deref() {
         Some("Pending") | None => PodPhase::Pending,
         // A pod of an unreachable node may still run: it keeps its room.
@@ -42,6 +43,7 @@ pub(super) fn pod(object: &Json, (key, template): (String, &PodTemplate)) -> Res
         created_at: meta.creation_timestamp.as_ref().ok_or_else(|| wrong("no time of creation"))?.0,
         terminating: meta.deletion_timestamp.is_some(),
         mirror: meta.annotations.as_ref().is_some_and(|all| all.contains_key(MIRROR)),
+        started_at,
         granted: granted(status, template).map_err(|what| wrong(&what))?,
         namespace: namespace.as_str().into(),
         name: name.as_str().into(),

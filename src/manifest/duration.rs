@@ -17,7 +17,8 @@ const UNITS: [(&str, i128); 7] = [
 ];
 
 /// Returns the duration that `text` writes; `None` where it writes none, or a negative one.
-pub(super) fn parse(text: &str) -> Option<SignedDuration> {
+#[must_use]
+pub fn parse(text: &str) -> Option<SignedDuration> {
     let mut rest = text.strip_prefix('+').unwrap_or(text);
     if rest == "0" {
         return Some(SignedDuration::ZERO);

@@ -351,6 +351,7 @@ fn pod(name: &str, node: &str) -> Pod {
         created_at: at(-50),
         terminating: false,
         mirror: false,
+        started_at: None,
         granted: [].into(),
     }
 }

@@ -166,6 +166,9 @@ pub(super) fn set_state(object: &mut Json, pod: &Pod, now: Timestamp) {
     object["status"] = json!({
         "phase": phase, "conditions": [scheduled, condition("Ready", ready)]
     });
+    if let Some(started) = pod.started_at {
+        object["status"]["startTime"] = time(started).into();
+    }
     if !granted.is_empty() {
         object["status"]["containerStatuses"] = granted.into();
     }

@@ -189,6 +189,7 @@ impl State {
             created_at: self.now,
             terminating: false,
             mirror: false,
+            started_at: None,
             granted: [].into(),
         };
         let key = key_of(&pod);
@@ -204,6 +205,7 @@ impl State {
     pub(super) fn bind(&mut self, key: &PodKey, node: NodeName) {
         let Some(pod) = self.pods.get_mut(key) else { return };
         pod.node = Some(node);
+        pod.started_at = Some(self.now);
         let pod = reference(pod);
         self.after(delay::POD_RUNNING, Due::PodRuns { pod });
     }

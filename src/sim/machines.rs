@@ -176,7 +176,8 @@ impl State {
             allocatable = real.allocatable.clone();
         }
         let uid = self.next_uid();
-        let name = self.node_name(&uid);
+        let named = self.next_name.take_if(|name| !self.nodes.contains_key(name));
+        let name = named.unwrap_or_else(|| self.node_name(&uid));
         labels.insert(key::HOSTNAME.into(), name.as_str().into());
         taints.extend(startup_taints);
         let node = Node {

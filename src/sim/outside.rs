@@ -174,6 +174,11 @@ impl World {
         self.state.borrow_mut().terminate(id);
     }
 
+    /// Has the next node that joins be called `name`, as where EC2 gives an address again that is free.
+    pub fn name_next_node(&self, name: NodeName) {
+        self.state.borrow_mut().next_name = Some(name);
+    }
+
     /// Has the kubelet of a machine fall silent: its node is no longer Ready, and one that has not
     /// joined yet never does.
     pub fn silence(&self, id: &InstanceId) {
@@ -241,6 +246,7 @@ impl World {
             created_at: state.now,
             terminating: false,
             mirror: false,
+            started_at: None,
             granted: BTreeMap::new(),
         };
         let controller =

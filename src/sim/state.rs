@@ -258,6 +258,8 @@ pub(super) struct State {
     pub(super) launch_templates: BTreeMap<GroupName, LaunchTemplate>,
     /// How many times quicker than [`delay`] says everything goes.
     pub(super) pace: u32,
+    /// What the next node to join is called, where that is no other one's name.
+    pub(super) next_name: Option<NodeName>,
     pub(super) shape_of: ShapeOf,
     /// Shapes made so far, by namespace and template.
     shapes: BTreeMap<(Namespace, String), Arc<PodShape>>,
@@ -292,6 +294,7 @@ impl State {
             groups: BTreeMap::new(),
             launch_templates: BTreeMap::new(),
             pace: 1,
+            next_name: None,
             shape_of,
             shapes: BTreeMap::new(),
         }

@@ -1,6 +1,6 @@
 //! Nodes that are there: what is left on them for pods, what they cost, and whether they may go.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::{SignedDuration, Timestamp};
 
@@ -11,9 +11,9 @@ use super::leave;
 use super::offer::{Offer, Offers, admits_daemon};
 use super::target::{BlockReason, KeepReason, RetireReason};
 use crate::catalog::{Catalog, Overlays};
-use crate::demand::{Demand, ShapeContext, forbids_disruption, live_requests};
+use crate::demand::{Demand, Pin, ShapeContext, is_pinned_at, live_requests};
 use crate::fleet::{Instance, Node, Observed, Pod, SCALE_DOWN_DISABLED_ANNOTATION, tag};
-use crate::ids::{Labels, NodeName, PoolName, ReservationId, WorkloadKind};
+use crate::ids::{Labels, NodeName, PoolName, ReservationId, WorkloadId, WorkloadKind};
 use crate::manifest::{Consolidation, Desired, Expiry, Pool};
 use crate::pod::Taint;
 use crate::requirement::{key, label};
@@ -148,7 +148,8 @@ pub(super) fn standing_nodes(
         circumstances,
         overlays: Overlays::of(circumstances.desired),
         fixed: fixed_requests(observed, circumstances),
-        pinned_daemons: pinned_daemons(observed),
+        pinned_daemons: pinned_daemons(observed, circumstances.at),
+        pinned_pods: pinned_pods(observed, circumstances.at),
         groups: Groups::of(circumstances.desired, observed),
     };
     let by_instance: BTreeMap<_, _> =
@@ -181,6 +182,8 @@ pub(super) struct Survey<'a> {
     fixed: BTreeMap<NodeName, Resources>,
     /// Workload of a DaemonSet pod or static pod that forbids to touch its node.
     pinned_daemons: BTreeMap<NodeName, String>,
+    /// Nodes, and workloads of which a pod there asks not to be moved now.
+    pinned_pods: BTreeSet<(&'a NodeName, &'a WorkloadId)>,
     groups: Groups<'a>,
 }
 
@@ -365,7 +368,8 @@ impl Survey<'_> {
             .filter(|group| group.counts.planned > 0 && group.running.contains_key(&node.name));
         here.find_map(|group| {
             let workload = super::workload_key(&group.workload);
-            if group.shape.pinned {
+            let asks = self.pinned_pods.contains(&(&node.name, &group.workload));
+            if group.shape.pinned || asks {
                 return Some(BlockReason::PinnedPod { workload });
             }
             let circumstances = self.circumstances;
@@ -453,7 +457,7 @@ fn fixed_requests(
 
 /// Nodes with a pod that nobody places and that still asks not to be disturbed, which Karpenter
 /// honours like the wish of any other pod.
-fn pinned_daemons(observed: &Observed) -> BTreeMap<NodeName, String> {
+fn pinned_daemons(observed: &Observed, at: Timestamp) -> BTreeMap<NodeName, String> {
     let nobody_places = |pod: &&Pod| {
         let owner = pod.owner.as_ref();
         pod.mirror || owner.is_some_and(|owner| owner.kind == WorkloadKind::DaemonSet)
@@ -462,7 +466,8 @@ fn pinned_daemons(observed: &Observed) -> BTreeMap<NodeName, String> {
         let template = observed.templates.get(&pod.template)?;
         let itself = || format!("{}/Pod/{}", pod.namespace, pod.name);
         let workload = pod.owner.as_ref().map_or_else(itself, super::workload_key);
-        forbids_disruption(&template.annotations).then_some((pod.node.clone()?, workload))
+        let pin = Pin::of_karpenter(&template.annotations);
+        pin.holds(pod.started_at, at).then_some((pod.node.clone()?, workload))
     };
     observed
         .pods
@@ -471,6 +476,13 @@ fn pinned_daemons(observed: &Observed) -> BTreeMap<NodeName, String> {
         .filter(nobody_places)
         .filter_map(pinned)
         .collect()
+}
+
+/// Returns the nodes and the workloads of which a pod there asks not to be moved at `at`.
+fn pinned_pods(observed: &Observed, at: Timestamp) -> BTreeSet<(&NodeName, &WorkloadId)> {
+    let pods = observed.pods.iter().filter(|pod| pod.is_active() && pod.node.is_some());
+    let pods = pods.filter(|pod| is_pinned_at(pod, observed, at));
+    pods.filter_map(|pod| Some((pod.node.as_ref()?, pod.owner.as_ref()?))).collect()
 }
 
 /// Returns the node label that names the zone, where it has one.

@@ -107,6 +107,7 @@ pub(crate) fn bind(
             created_at: world.taken_at,
             terminating: false,
             mirror: false,
+            started_at: None,
             granted: [].into(),
         });
     }

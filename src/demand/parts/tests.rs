@@ -74,6 +74,7 @@ fn run(world: &mut Observed, owner: &WorkloadId, name: &str, node: &str) {
         created_at: world.taken_at,
         terminating: false,
         mirror: false,
+        started_at: None,
         granted: BTreeMap::new(),
     });
 }

@@ -90,6 +90,7 @@ fn bind(story: &mut Story, owner: &WorkloadId, node: &NodeName, template: &Arc<P
         created_at: story.observed.taken_at,
         terminating: false,
         mirror: false,
+        started_at: None,
         granted: [].into(),
     });
 }

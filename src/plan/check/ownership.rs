@@ -1,18 +1,29 @@
 //! What may be deleted at all: what is ours, as it was observed, by a plan that knows everything.
 
+use std::collections::BTreeSet;
+
 use super::Verdict;
 use super::case::{Case, Row};
+use crate::demand::is_pinned_at;
+use crate::ids::{NodeName, WorkloadId};
 use crate::plan::wire::{Reason, ResourceKind};
 use crate::solve::RetireReason;
 
 /// The annotation by which a node says that nothing may disrupt it.
 const DO_NOT_DISRUPT: &str = "karpenter.sh/do-not-disrupt";
 
+/// Nodes, and workloads of which a pod there asks not to be moved when the plan is made.
+type Asking<'a> = BTreeSet<(&'a NodeName, &'a WorkloadId)>;
+
 pub(super) fn check(case: &Case<'_>, verdict: &mut Verdict) {
+    let (observed, at) = (case.facts.observed, case.plan.timestamp);
+    let asks =
+        observed.pods.iter().filter(|pod| pod.is_active() && is_pinned_at(pod, observed, at));
+    let asking = asks.filter_map(|pod| Some((pod.node.as_ref()?, pod.owner.as_ref()?))).collect();
     for row in case.rows.iter().filter(|row| row.deed.deletes()) {
         ours(case, row, verdict);
         known(case, row, verdict);
-        pinned(case, row, verdict);
+        pinned(case, row, &asking, verdict);
     }
     // A row of a strange form must not slip by the rules for those that delete.
     for row in case.rows.iter().filter(|row| !row.deed.deletes()) {
@@ -55,7 +66,7 @@ fn known(case: &Case<'_>, row: &Row<'_>, verdict: &mut Verdict) {
 }
 
 /// Holds removals that only save money to nodes that may be disrupted.
-fn pinned(case: &Case<'_>, row: &Row<'_>, verdict: &mut Verdict) {
+fn pinned(case: &Case<'_>, row: &Row<'_>, asking: &Asking<'_>, verdict: &mut Verdict) {
     let (Some(node), true) = (row.node, saves_only(row)) else { return };
     if node.annotations.get(DO_NOT_DISRUPT).is_some_and(|value| value == "true") {
         verdict.row(
@@ -64,7 +75,10 @@ fn pinned(case: &Case<'_>, row: &Row<'_>, verdict: &mut Verdict) {
             format!("{} forbids to disrupt it", node.name),
         );
     }
-    for here in case.running_on(&node.name).filter(|here| here.group.shape.pinned) {
+    for here in case.running_on(&node.name) {
+        if !here.group.shape.pinned && !asking.contains(&(&node.name, &here.group.workload)) {
+            continue;
+        }
         let fault =
             format!("a pod of {} runs on node {} and may not be moved", here.key, node.name);
         verdict.row("ownership/pinned", row.address, fault);

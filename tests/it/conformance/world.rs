@@ -232,6 +232,7 @@ fn bind(world: &mut Observed, owner: &WorkloadId, template: &Arc<PodTemplate>, n
         created_at: world.taken_at,
         terminating: false,
         mirror: false,
+        started_at: None,
         granted: [].into(),
     });
 }

@@ -93,6 +93,7 @@ fn world(nodes: usize, pods: usize) -> World {
             created_at: Timestamp::UNIX_EPOCH,
             terminating: false,
             mirror: false,
+            started_at: None,
             granted: [].into(),
         }));
     }

@@ -68,6 +68,7 @@ fn static_pod(town: &mut Town, node: &str) {
         created_at: town.inputs.observed.taken_at,
         terminating: false,
         mirror: true,
+        started_at: None,
         granted: [].into(),
     });
 }
