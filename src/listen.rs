@@ -2,14 +2,17 @@
 //!
 //! This module knows paths, headers and a thread of its own, so that whoever looks is answered while
 //! the loop plans. It decides nothing and reads nothing but what the loop published. Invariants: every
-//! path but one is read-only, and what is asked there goes to the [door](crate::door) with the token of
-//! whoever asks; nothing else asks for credentials, so that nothing secret may be shown; a slow reader
-//! skips what it was too slow for.
+//! path but two is read-only; what is asked on the one goes to the [door](crate::door) with the token of
+//! whoever asks, and the other takes [hints](hook) that are signed; nothing else asks for credentials, so
+//! that nothing secret may be shown; a slow reader skips what it was too slow for.
 
 mod answer;
 mod asked;
+mod hook;
 
-use std::cell::Cell;
+pub use hook::{Hook, Secrets};
+
+use std::cell::{Cell, RefCell};
 use std::io;
 use std::net::{SocketAddr, TcpListener as Bound};
 use std::rc::Rc;
@@ -48,6 +51,8 @@ pub struct Site {
     pub serves: Serves,
     /// Further names by which it is reached, such as that of an ingress.
     pub names: Vec<String>,
+    /// Where webhooks of Git are heard, if they are.
+    pub hook: Option<Hook>,
 }
 
 /// What is served, and what may be asked of it.
@@ -74,7 +79,7 @@ impl Site {
     pub fn of(reader: Reader, serves: Serves) -> Self {
         // A reader outlives its writer, and shows what that wrote last.
         let (_, forecast) = watch::channel(None);
-        Self { reader, forecast, serves, names: Vec::new() }
+        Self { reader, forecast, serves, names: Vec::new(), hook: None }
     }
 }
 
@@ -127,7 +132,8 @@ async fn serve(bound: Bound, site: Site, stopped: oneshot::Receiver<()>) {
     let is_local = listener.local_addr().is_ok_and(|address| address.ip().is_loopback());
     let seen = Rc::new(Cell::new(Instant::now()));
     tokio::task::spawn_local(look(site.reader.clone(), Rc::clone(&seen)));
-    let hall = Rc::new(Hall { site, is_local, waiting: Arc::default(), seen });
+    let known = RefCell::default();
+    let hall = Rc::new(Hall { site, is_local, waiting: Arc::default(), seen, known });
     let answered = web::serve(listener, move |request| answer::answer(Rc::clone(&hall), request));
     tokio::select! {
         () = answered => {}
@@ -143,6 +149,8 @@ struct Hall {
     waiting: Arc<AtomicUsize>,
     /// When the loop last published something.
     seen: Rc<Cell<Instant>>,
+    /// Webhooks that were heard lately.
+    known: RefCell<hook::Known>,
 }
 
 /// Notes when the loop publishes, for as long as it does. Its own clock may be another than the wall's.

@@ -444,6 +444,12 @@ pub(super) struct RunArgs {
     #[cfg(feature = "page")]
     #[arg(long, value_name = "NAME", requires = "listen")]
     pub(super) listen_name: Vec<String>,
+    /// Hear webhooks of GitHub, or of a host that signs as it does, on /webhook: the repository is read at
+    /// once then. FILE holds the secret, or two while one takes the place of the other, one a line
+    /// [default: the variable `FLEETWRIGHT_WEBHOOK_SECRET`]
+    #[cfg(feature = "page")]
+    #[arg(long, value_name = "FILE", requires = "listen", value_hint = ValueHint::FilePath)]
+    pub(super) webhook_secret: Option<PathBuf>,
     /// Let the time of sim:DIR pass this many times as fast
     #[arg(long, value_name = "TIMES", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(super) speed: u32,

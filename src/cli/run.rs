@@ -7,6 +7,7 @@ mod plans;
 mod tell;
 
 use jiff::Timestamp;
+use tokio::sync::mpsc;
 
 use super::error::CliError;
 use super::repository::Repository;
@@ -14,7 +15,7 @@ use super::settings::RunSettings;
 use super::world::WorldChoice;
 use super::{Console, Exit, planning};
 #[cfg(feature = "page")]
-use crate::listen::{Listening, Serves, Site, listen};
+use crate::listen::{Hook, Listening, Serves, Site, listen};
 use crate::plan::Plan;
 #[cfg(feature = "page")]
 use crate::reconcile::Board;
@@ -55,20 +56,24 @@ impl Face {
     fn open(
         settings: &RunSettings,
         begun: &Start,
+        pushed: mpsc::Sender<()>,
         console: &mut Console,
     ) -> Result<Self, CliError> {
-        Self::asked(settings, begun, Serves::Loop(None), console)
+        Self::asked(settings, begun, Serves::Loop(None), pushed, console)
     }
 
     fn asked(
         settings: &RunSettings,
         begun: &Start,
         serves: Serves,
+        pushed: mpsc::Sender<()>,
         console: &mut Console,
     ) -> Result<Self, CliError> {
         let Some(address) = settings.listen else { return Ok(Self(None)) };
         let (board, reader) = Board::new(State::new(begun.clone()).status());
-        let site = Site { names: settings.listen_names.clone(), ..Site::of(reader, serves) };
+        let hook = settings.webhook.clone().map(|secrets| Hook { secrets, pushed });
+        let names = settings.listen_names.clone();
+        let site = Site { names, hook, ..Site::of(reader, serves) };
         let listening = listen(address, site).map_err(|error| {
             CliError::text(error.to_string())
                 .context(format!("cannot listen on {address}"))
@@ -92,7 +97,12 @@ struct Face;
 #[cfg(not(feature = "page"))]
 impl Face {
     #[expect(clippy::unnecessary_wraps, reason = "the other one may fail")]
-    fn open(_: &RunSettings, _: &Start, _: &mut Console) -> Result<Self, CliError> {
+    fn open(
+        _: &RunSettings,
+        _: &Start,
+        _: mpsc::Sender<()>,
+        _: &mut Console,
+    ) -> Result<Self, CliError> {
         Ok(Self)
     }
 

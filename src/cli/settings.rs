@@ -59,7 +59,7 @@ pub(super) enum Task {
 }
 
 /// How the loop runs.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub(super) struct RunSettings {
     pub(super) source: SourceSettings,
     /// The world, where it is not that of the repository.
@@ -74,6 +74,9 @@ pub(super) struct RunSettings {
     /// Further names by which they are reached.
     #[cfg(feature = "page")]
     pub(super) listen_names: Vec<String>,
+    /// What webhooks are signed with, where they are heard.
+    #[cfg(feature = "page")]
+    pub(super) webhook: Option<crate::listen::Secrets>,
     /// How many times as fast the time of an embedded world passes.
     pub(super) speed: u32,
     /// How long to wait for the lock.
@@ -650,6 +653,35 @@ fn digest(text: &str) -> Result<Digest, CliError> {
         .hint("write sha256: and all 64 hex digits, as `show --format json` has them"))
 }
 
+/// The variable that may hold the secret of webhooks.
+#[cfg(feature = "page")]
+const WEBHOOK_VARIABLE: &str = "FLEETWRIGHT_WEBHOOK_SECRET";
+
+/// Reads what webhooks are signed with: of a file, else of a variable, else they are not heard.
+#[cfg(feature = "page")]
+fn webhook(
+    file: Option<&std::path::Path>,
+    variable: Option<String>,
+) -> Result<Option<crate::listen::Secrets>, CliError> {
+    let read = |text: &str, from: &str| {
+        crate::listen::Secrets::read(text)
+            .map(Some)
+            .map_err(|why| CliError::text(format!("{from} cannot be used: {why}")))
+    };
+    match (file, variable.filter(|text| !text.trim().is_empty())) {
+        (Some(file), _) => {
+            let name = format!("the secret of webhooks in `{}`", file.display());
+            let text = std::fs::read_to_string(file).map_err(|error| {
+                CliError::text(format!("{name} cannot be read: {error}"))
+                    .hint("name a file that holds the secret, and nothing else")
+            })?;
+            read(&text, &name)
+        }
+        (None, Some(text)) => read(&text, &format!("the secret in {WEBHOOK_VARIABLE}")),
+        (None, None) => Ok(None),
+    }
+}
+
 fn run(args: RunArgs) -> Result<RunSettings, CliError> {
     let RunArgs {
         path,
@@ -661,6 +693,8 @@ fn run(args: RunArgs) -> Result<RunSettings, CliError> {
         listen,
         #[cfg(feature = "page")]
         listen_name,
+        #[cfg(feature = "page")]
+        webhook_secret,
         speed,
         lock_timeout,
     } = args;
@@ -678,6 +712,8 @@ fn run(args: RunArgs) -> Result<RunSettings, CliError> {
         listen,
         #[cfg(feature = "page")]
         listen_names: listen_name,
+        #[cfg(feature = "page")]
+        webhook: webhook(webhook_secret.as_deref(), std::env::var(WEBHOOK_VARIABLE).ok())?,
         speed,
         lock_timeout: duration("--lock-timeout", &lock_timeout)?,
     })

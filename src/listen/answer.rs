@@ -8,7 +8,7 @@ use hyper::body::Incoming;
 use hyper::header::{HOST, HeaderName, HeaderValue};
 use hyper::{Method, Request, Response};
 
-use super::{Hall, Serves, asked};
+use super::{Hall, Serves, asked, hook};
 use crate::face::{self, Health, metrics, page};
 use crate::reconcile::Status;
 use crate::web::{Chunks, header, response};
@@ -50,6 +50,12 @@ async fn route(hall: &Hall, request: Request<Incoming>) -> Response<Chunks> {
             return text(503, &format!("{leader} leads; ask there\n"));
         }
         let (code, says) = asked::ask(questions, request).await;
+        return text(code, &says);
+    }
+    if let (&Method::POST, "/webhook", Some(hook)) =
+        (request.method(), request.uri().path(), &hall.site.hook)
+    {
+        let (code, says) = hook::hear(hook, &hall.known, request).await;
         return text(code, &says);
     }
     if !matches!(*request.method(), Method::GET | Method::HEAD) {

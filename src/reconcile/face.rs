@@ -2,8 +2,9 @@
 
 use jiff::{SignedDuration, Timestamp};
 
+use super::away::Away;
 use super::state::State;
-use super::status::{PlanNow, RepositoryNow, SourceState, Status, WorldNow};
+use super::status::{AwayPhase, PlanNow, RepositoryNow, SourceState, Status, WorldNow};
 use super::view::is_waiting;
 use crate::fleet::{Instance, Observed};
 use crate::manifest::Mode;
@@ -27,10 +28,12 @@ impl State {
         self.rival.as_deref()
     }
 
-    /// Returns whether a plan is being carried out.
+    /// Returns whether something is under way that whoever takes over would have to finish: a plan that is
+    /// carried out, or a machine of which pods leave.
     #[must_use]
-    pub fn is_applying(&self) -> bool {
-        !self.lanes.is_empty()
+    pub fn is_busy(&self) -> bool {
+        let drains = |away: &Away| matches!(away.phase, AwayPhase::Draining | AwayPhase::Ending);
+        !self.lanes.is_empty() || self.away.values().any(drains)
     }
 
     /// Returns whether messages are to be received: they may be acted on, it is known what may be done, and there

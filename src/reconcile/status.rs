@@ -90,14 +90,6 @@ impl Status {
     /// Most plans that the history holds.
     pub const PAST_MAX: usize = 50;
 
-    /// Returns whether something is under way that whoever takes over would have to finish: a plan that is
-    /// carried out, or a machine of which pods leave.
-    #[must_use]
-    pub fn is_busy(&self) -> bool {
-        let drains = |going: &Going| matches!(going.phase, AwayPhase::Draining | AwayPhase::Ending);
-        !self.applying.is_empty() || self.going.iter().any(drains)
-    }
-
     /// Returns whether the loop has read both the repository and the world at least once.
     #[must_use]
     pub fn is_ready(&self) -> bool {

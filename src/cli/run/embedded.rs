@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
+use tokio::sync::mpsc;
 
 use super::plans::Plans;
 use super::tell::Teller;
@@ -48,6 +49,7 @@ pub(super) fn run(
     let desired = Rc::new(repository.desired.clone());
     let world = Rc::new(embedded::opened(directory, repository, &desired, console.now())?);
     let start = super::start(settings, world.observed_at(), world.cluster());
+    let (pushed, hints) = mpsc::channel(1);
     let outside = Here {
         source: settings.source.clone(),
         choice: WorldChoice::Sim(directory.to_owned()),
@@ -56,6 +58,7 @@ pub(super) fn run(
         told: RefCell::default(),
         leads: Cell::default(),
         ended: embedded::interrupt_flag()?,
+        hints: RefCell::new(hints),
         world: Rc::clone(&world),
     };
     crate::cli::run::embedded::also_on_term(&outside.ended)?;
@@ -64,7 +67,7 @@ pub(super) fn run(
         sleepers: RefCell::default(),
         pace: (!settings.once).then(|| (Instant::now(), world.observed_at(), settings.speed)),
     };
-    let face = super::Face::open(settings, &start, console)?;
+    let face = super::Face::open(settings, &start, pushed, console)?;
     let mut teller = Teller::new(console);
     let mut watch = |state: &State, _: &[crate::reconcile::Effect]| {
         let status = state.status();
@@ -112,6 +115,8 @@ struct Here {
     told: RefCell<BTreeSet<Uid>>,
     leads: Cell<bool>,
     ended: Arc<AtomicBool>,
+    /// Told that the repository may have changed.
+    hints: RefCell<mpsc::Receiver<()>>,
     world: Rc<World>,
 }
 
@@ -175,6 +180,9 @@ impl Here {
         }
         if self.ended.swap(false, Ordering::Relaxed) {
             return Some(Signal::Shutdown);
+        }
+        if self.hints.borrow_mut().try_recv().is_ok() {
+            return Some(Signal::Pushed);
         }
         let view = self.world.view();
         let mut told = self.told.borrow_mut();

@@ -189,7 +189,8 @@ impl Beside {
         let Self { kubernetes, leadership, aws, watched, wires, queue, ready, _tasks } = self;
         let (account, sweeper) = (Account::new(Arc::clone(&aws)), Arc::clone(&aws));
         let (requests, asked_of_loop) = mpsc::channel(SIGNALS_MAX);
-        let (face, door) = opened(settings, &start, &kubernetes, requests, console)?;
+        let (pushed, hints) = mpsc::channel(1);
+        let (face, door) = opened(settings, &start, &kubernetes, (requests, pushed), console)?;
         let source = Followed {
             settings: settings.source.clone(),
             identity: start.cluster.clone(),
@@ -206,6 +207,7 @@ impl Beside {
             urgent: RefCell::new(wires.urgent),
             messages: RefCell::new(wires.messages),
             requests: RefCell::new(asked_of_loop),
+            hints: RefCell::new(hints),
             news: RefCell::new(wires.news),
             done: wires.done,
         };
@@ -221,7 +223,7 @@ impl Beside {
         let mut teller = Teller::new(console);
         let (shown, acts) = (Shown::default(), Cell::new(false));
         let mut look = |state: &State, effects: &[Effect]| {
-            leadership.note_busy(state.is_applying());
+            leadership.note_busy(state.is_busy());
             acts.set(state.may_act());
             let takes = state.takes_messages();
             ready.send_if_modified(|ready| std::mem::replace(ready, takes) != takes);
@@ -257,12 +259,12 @@ fn opened<'k>(
     settings: &RunSettings,
     start: &Start,
     kubernetes: &'k Kubernetes,
-    requests: mpsc::Sender<Request>,
+    (requests, pushed): (mpsc::Sender<Request>, mpsc::Sender<()>),
     console: &mut Console,
 ) -> Result<(super::Face, impl Future<Output = ()> + use<'k>), CliError> {
     let (asks, asked) = mpsc::channel(door::ASKED_MAX);
     let serves = crate::listen::Serves::Loop(Some(asks));
-    let face = super::Face::asked(settings, start, serves, console)?;
+    let face = super::Face::asked(settings, start, serves, pushed, console)?;
     let door = async move {
         door::answer(kubernetes, asked, requests).await;
         // Nobody can ask any more.
@@ -276,8 +278,8 @@ fn opened<'k>(
     settings: &RunSettings,
     start: &Start,
     _: &'k Kubernetes,
-    _: mpsc::Sender<Request>,
+    (_, pushed): (mpsc::Sender<Request>, mpsc::Sender<()>),
     console: &mut Console,
 ) -> Result<(super::Face, impl Future<Output = ()> + use<'k>), CliError> {
-    Ok((super::Face::open(settings, start, console)?, std::future::pending()))
+    Ok((super::Face::open(settings, start, pushed, console)?, std::future::pending()))
 }

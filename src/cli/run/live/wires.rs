@@ -27,6 +27,7 @@ pub(super) struct Wires<'w> {
     pub(super) urgent: RefCell<mpsc::Receiver<Signal>>,
     pub(super) messages: RefCell<mpsc::Receiver<Message>>,
     pub(super) requests: RefCell<mpsc::Receiver<Request>>,
+    pub(super) hints: RefCell<mpsc::Receiver<()>>,
     pub(super) news: RefCell<mpsc::Receiver<News>>,
     pub(super) done: mpsc::Sender<Done>,
 }
@@ -47,6 +48,10 @@ impl Wires<'_> {
         }
         if let Poll::Ready(Some(request)) = self.requests.borrow_mut().poll_recv(context) {
             return Poll::Ready(Signal::Request(request));
+        }
+        // Where no webhook is heard, nobody holds the other end.
+        if let Poll::Ready(Some(())) = self.hints.borrow_mut().poll_recv(context) {
+            return Poll::Ready(Signal::Pushed);
         }
         match self.news.borrow_mut().poll_recv(context) {
             Poll::Ready(Some(News::PodWaits)) => Poll::Ready(Signal::PodPending),
