@@ -15,12 +15,14 @@ mod commit;
 mod drive;
 mod event;
 mod face;
+mod failing;
 mod health;
 mod kept;
 mod lane;
 mod mail;
 mod message;
 mod ports;
+mod quiet;
 mod request;
 mod rival;
 mod state;
@@ -43,8 +45,8 @@ pub use ports::{Desk, Planner, Signals, Source};
 pub use request::Request;
 pub use state::{Start, State, step};
 pub use status::{
-    ApprovedBy, AwayPhase, Breaker, Going, Held, HeldBy, Past, PlanNow, RepositoryNow, SourceState,
-    Status, Suspension, WorldNow,
+    ApprovedBy, AwayPhase, Breaker, Deed, Failure, Going, Held, HeldBy, Past, PlanNow,
+    RepositoryNow, SourceState, Status, Suspension, WorldNow,
 };
 
 use std::sync::Arc;

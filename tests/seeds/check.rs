@@ -2,10 +2,12 @@
 //! an outside of the loop can tell.
 //!
 //! Checks know what was asked and what was shown, and nothing of how the loop came to it; so each can be
-//! given a trace that violates it, and has to complain ([`prove`]). Not here: I16 (upgrade neutrality) is
-//! about two versions, and an incident (a restart that changes nothing) stands for it; liveness is checked
-//! once nothing goes wrong any more.
+//! given a trace that violates it, and has to complain ([`prove`]). Of I16 (upgrade neutrality) that is what
+//! can be told of one version: nothing drifts from what is launched in its place, and no life finds
+//! anything to change in a fleet that another has left at rest. Liveness is checked once nothing goes wrong
+//! any more.
 
+mod neutral;
 mod proof;
 
 pub(crate) use proof::prove;
@@ -78,6 +80,8 @@ pub(crate) struct Checks {
     reads: (u64, Option<Timestamp>),
     /// When a clock was last set: what is counted over time is counted anew then.
     clock_set: Option<Timestamp>,
+    /// What is planned again, and must come to the same.
+    neutral: neutral::Neutral,
     /// Whether somebody has asked for something: people may approve what nothing else does.
     asked: bool,
 }
@@ -135,6 +139,7 @@ impl Checks {
 
     /// Forgets what a life knew that has ended.
     pub(crate) fn restarted(&mut self, replica: usize) {
+        self.neutral.restarted(replica);
         self.launched.remove(&replica);
         self.ended.remove(&replica);
         self.going.remove(&replica);
@@ -165,10 +170,14 @@ impl Checks {
         let going: BTreeMap<_, _> = going.collect();
         self.went.extend(going.keys().cloned());
         self.going.insert(step.replica, going);
+        if let Some(why) = self.neutral.was_planned(step.replica, step.status) {
+            self.fail(step.now, &format!("I16: {why}"));
+        }
         for effect in step.effects {
             if let Effect::Plan { world, .. } = effect {
                 self.plans_over(step.replica, world, step.now);
             }
+            self.neutral.asks(step.replica, effect);
             if let Effect::Apply { plan, .. } = effect {
                 self.carries_out(plan, step);
             }
@@ -184,6 +193,9 @@ impl Checks {
         let mut sources = plan.capacity.base.world.sources.values();
         if !sources.all(|source| *source == Completeness::Complete) {
             self.fail(now, "I3: a plan is carried out over a world that was read in part");
+        }
+        if let Some(why) = neutral::drifts_from_itself(plan) {
+            self.fail(now, &format!("I16: {why}"));
         }
         let launched: Vec<&ResourceChange> = rows(plan, WaveStep::Launch).collect();
         let retired: Vec<&ResourceChange> = rows(plan, WaveStep::Retire).collect();
@@ -531,13 +543,16 @@ fn rows(plan: &Plan, step: WaveStep) -> impl Iterator<Item = &ResourceChange> {
 }
 
 fn is_empty_node(row: &ExplainRow) -> bool {
-    let retire = match &row.reason {
+    matches!(because(row), Some(RetireReason::Empty { .. }))
+}
+
+fn because(row: &ExplainRow) -> Option<&RetireReason> {
+    match &row.reason {
         Reason::Retire { because } => Some(because),
         Reason::Launch { .. } | Reason::Keep { .. } | Reason::Resize { .. } => {
             row.retire_reason.as_ref()
         }
-    };
-    matches!(retire, Some(RetireReason::Empty { .. }))
+    }
 }
 
 fn allowed(most: Most, nodes: u32) -> u32 {

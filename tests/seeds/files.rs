@@ -24,6 +24,7 @@ apiVersion: karpenter.sh/v1
 kind: NodePool
 metadata: { name: POOL }
 spec:
+  DISRUPTION
   template:
     spec:
       TEMPLATE
@@ -57,6 +58,8 @@ pub(crate) struct Commit {
     pub(crate) pool: Option<String>,
     /// More of the template of the pool.
     pub(crate) template: String,
+    /// More of the pool.
+    pub(crate) disruption: String,
     /// Annotations of the pods of `api`.
     pub(crate) annotations: String,
     /// More objects.
@@ -78,6 +81,7 @@ impl Default for Commit {
             cpu: 700,
             pool: Some("web".to_owned()),
             template: String::new(),
+            disruption: String::new(),
             annotations: String::new(),
             objects: String::new(),
             fleet: String::new(),
@@ -127,6 +131,7 @@ impl Commit {
         let pools = self.pool.as_ref().map(pool).unwrap_or_default();
         let pools = pools.replace("al2023@v20260901", &self.image);
         let pools = pools.replace("TEMPLATE", &self.template);
+        let pools = pools.replace("DISRUPTION", &self.disruption);
         let file = |path: &str, text: String| TreeFile {
             path: path.into(),
             content: Ok(text.into_bytes().into()),
@@ -183,11 +188,13 @@ impl Files {
     /// Returns what is read of the commit beside what plans are made from.
     #[must_use]
     pub(crate) fn head(&self) -> Head {
+        let rests = self.desired.pools.values();
+        let rests = rests.filter_map(|pool| Some((pool.name.clone(), pool.consolidate_after?)));
         Head {
             commit: self.name.clone(),
             controller: self.fleet.controller.clone(),
             guard: self.fleet.guard.clone(),
-            rests: BTreeMap::new(),
+            rests: rests.collect(),
             problems: 0,
             is_empty: self.is_empty(),
         }

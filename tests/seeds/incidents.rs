@@ -28,9 +28,9 @@ pub(crate) fn is(what: bool, why: impl FnOnce() -> String) -> End {
     if what { Ok(()) } else { Err(why()) }
 }
 
-/// Returns all stories, those of hardships too, by the incident that each retells.
+/// Returns all stories, those of hardships and mishaps too, by the incident that each retells.
 pub(crate) fn all() -> impl Iterator<Item = &'static (&'static str, Story)> {
-    ALL.iter().chain(super::hardships::ALL)
+    ALL.iter().chain(super::hardships::ALL).chain(super::mishaps::ALL)
 }
 
 const ALL: &[(&str, Story)] = &[

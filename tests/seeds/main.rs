@@ -1,6 +1,7 @@
 //! Runs seeds: `cargo bench --bench seeds`, with `-- --seeds N`, `--from N`, `--replay SEED`, or
 //! `--incident TEXT` for the stories whose names hold that text.
 
+mod large;
 #[path = "mod.rs"]
 mod seeds;
 
@@ -40,7 +41,8 @@ fn say(text: &str) {
 fn of_incidents(text: &str) -> ExitCode {
     let catalog = catalog();
     let mut failed = 0;
-    for (name, story) in incidents::all().filter(|(name, _)| name.contains(text)) {
+    let all = incidents::all().chain(large::ALL);
+    for (name, story) in all.filter(|(name, _)| name.contains(text)) {
         let began = Instant::now();
         let end = story(&catalog);
         let took = began.elapsed().as_millis();

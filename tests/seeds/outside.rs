@@ -149,6 +149,8 @@ pub(crate) struct Shared {
     pub(crate) queue: RefCell<Queue>,
     /// Who holds the lease, and until when.
     pub(crate) lease: Cell<Option<(usize, Timestamp)>>,
+    /// Until when there is always another signal.
+    pub(crate) flood: Cell<Option<Timestamp>>,
     /// What EC2 showed a while ago.
     past: RefCell<VecDeque<(Timestamp, Observed)>>,
 }
@@ -193,6 +195,9 @@ impl Queue {
 /// For how long a node is new to whoever looks every half a minute.
 const JOINED: SignedDuration = SignedDuration::from_secs(45);
 
+/// How long it takes to hear a signal.
+const SIGNAL_TAKES: SignedDuration = SignedDuration::from_millis(5);
+
 /// How old stale reads are.
 const STALE: SignedDuration = SignedDuration::from_secs(15);
 
@@ -212,6 +217,7 @@ impl Shared {
             kept: RefCell::default(),
             queue: RefCell::default(),
             lease: Cell::default(),
+            flood: Cell::default(),
             past: RefCell::default(),
         })
     }
@@ -562,7 +568,27 @@ impl Replica {
             told.insert(pod.uid.clone());
             return Some(Signal::PodPending);
         }
-        None
+        drop((told, view));
+        self.flooded()
+    }
+
+    /// Returns a signal that says nothing, where there is a flood of them. To take it takes time.
+    fn flooded(&self) -> Option<Signal> {
+        let (shared, now) = (&self.shared, self.shared.time.now());
+        shared.flood.get().filter(|until| now < *until)?;
+        shared.world.pass(now.checked_add(SIGNAL_TAKES).unwrap_or(now));
+        let n = shared.random.borrow_mut().next();
+        Some(match n % 4 {
+            0 => Signal::PodPending,
+            1 => Signal::WorldChanged,
+            2 => Signal::Pushed,
+            _ => {
+                let body = format!(
+                    r#"{{"detail-type":"EC2 Instance State-change Notification","source":"aws.ec2","time":"{now:.0}","detail":{{"instance-id":"i-f{n:016x}","state":"terminated"}}}}"#
+                );
+                Signal::Message(Message::read(&format!("flood-{n:x}"), &body))
+            }
+        })
     }
 
     fn message(&self) -> Option<Message> {

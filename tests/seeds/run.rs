@@ -247,6 +247,12 @@ impl Run {
         self.shared.faults.set(faults);
     }
 
+    /// Has there always be another signal for a while, which passes.
+    pub(crate) fn flood(&mut self, time: SignedDuration) {
+        self.shared.flood.set(self.now().checked_add(time).ok());
+        self.pass(time);
+    }
+
     /// Puts a message into the queue.
     pub(crate) fn message(&mut self, detail_type: &str, source: &str, detail: &str) {
         self.messages += 1;

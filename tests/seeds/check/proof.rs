@@ -197,6 +197,31 @@ const OF_PLANS: &[Violation] = &[
         t.grows.applyable = false;
         t.applies(&t.grows);
     }),
+    ("I16", "a machine that drifts from its like", |t| {
+        for row in &mut t.rolls.resource_changes {
+            for side in row.change.before.iter_mut().chain(&mut row.change.after) {
+                (side.spec_digest, side.labels) = (Some("the same".to_owned()), [].into());
+            }
+        }
+        t.applies(&t.rolls);
+    }),
+    ("I16", "a fleet at rest in which another life finds something to change", |t| {
+        let commit = t.status.repository.commit.clone().expect("served");
+        let (world, limits) = (Arc::new(t.world.clone()), Limits::default());
+        let plan = Effect::Plan { ticket: 1, commit: commit.clone(), world, limits };
+        let now = |t: &mut Trace, mut plan: Plan| {
+            plan.capacity.base.commit = Some(commit.clone());
+            t.status.plan.as_mut().expect("planned").plan = Arc::new(plan);
+        };
+        let rolls = t.rolls.clone();
+        let mut rests = rolls.clone();
+        rests.capacity.waves.clear();
+        t.effects(std::slice::from_ref(&plan));
+        now(t, rests);
+        t.effects(&[plan]);
+        now(t, rolls);
+        t.effects(&[]);
+    }),
     ("I13", "a launch that is forgotten", |t| {
         t.applies(&t.grows);
         t.calls(t.launch(&t.grows, 0));

@@ -1,0 +1,154 @@
+//! Mishaps of fleets that nobody broke: floods of news, names that come again, pods that ask for patience.
+
+use std::rc::Rc;
+
+use fleetwright::catalog::Catalog;
+use fleetwright::ids::InstanceId;
+use jiff::SignedDuration;
+
+use super::files::Commit;
+use super::incidents::{End, Story, is, minutes, settled};
+use super::run::Run;
+
+/// The stories, by the incident that each retells.
+pub(crate) const ALL: &[(&str, Story)] = &[
+    ("core-2077: a flood of signals holds up neither what is under way nor what is due", flood),
+    ("do-not-disrupt: a pod that asks for ten minutes keeps its node for ten minutes", pinned_for),
+    ("consolidateAfter: a node rests for as long as its pool asks after its last pod left", rests),
+    ("karpenter-2734: a node of a name that was there before is another machine's", same_name),
+    ("karpenter-5373: an image rolls within the budget, through restarts, and then no more", rolls),
+];
+
+fn flood(catalog: &Rc<Catalog>) -> End {
+    let mut run = settled(catalog, 70, Commit::default().with("api", 8))?;
+    let taken = run.machines().first().map(|machine| machine.id.clone()).ok_or("no machine")?;
+    run.commit(|commit| commit.with("api", 14));
+    run.warn(&taken);
+    for _ in 0..10 {
+        run.flood(SignedDuration::from_secs(10));
+        // Who holds the lease renews it in between.
+        run.pass(SignedDuration::from_secs(1));
+        run.well()?;
+    }
+    let observed = run.observed();
+    let waiting = observed.pods.iter().filter(|p| p.is_active() && p.node.is_none()).count();
+    is(waiting == 0, || format!("{waiting} pods wait after 110 s of it"))?;
+    let node = observed.node_of(&taken).map(|node| node.name.clone());
+    let left = observed.pods.iter().filter(|p| p.is_active() && node.is_some() && p.node == node);
+    let left = left.count();
+    is(left == 0, || format!("{left} pods are left on a machine that is taken back"))?;
+    run.shared.world.reclaim(&taken);
+    run.comes_to_rest(minutes(20))
+}
+
+fn of_image<'r>(run: &'r Run, image: &'r str) -> impl Iterator<Item = InstanceId> + 'r {
+    run.machines().into_iter().filter(move |i| i.image.contains(image)).map(|machine| machine.id)
+}
+
+fn pinned_for(catalog: &Rc<Catalog>) -> End {
+    let annotations = "karpenter.sh/do-not-disrupt: 10m".to_owned();
+    let commit = Commit { annotations, ..Commit::default().with("api", 8).with("jobs", 0) };
+    let mut run = Run::new(71, commit, catalog);
+    let placed = |run: &Run| {
+        let observed = run.observed();
+        observed.pods.len() == 8 && observed.pods.iter().all(|pod| pod.node.is_some())
+    };
+    is(run.until(minutes(10), placed), || "pods wait".to_owned())?;
+    let since = run.now();
+    let old: Vec<InstanceId> = of_image(&run, "v20260901").collect();
+    run.commit(|commit| Commit { image: "al2023@v20261001".to_owned(), ..commit });
+    run.pass(minutes(8));
+    run.well()?;
+    let left = of_image(&run, "v20260901").filter(|id| old.contains(id)).count();
+    is(left == old.len(), || format!("{left} of {} are left after 8 minutes", old.len()))?;
+    is(of_image(&run, "v20261001").count() == 0, || "launched for nothing".to_owned())?;
+    let rolled = run.until(minutes(40), |run| of_image(run, "v20260901").count() == 0);
+    run.well()?;
+    let took = run.now().duration_since(since).as_mins();
+    is(rolled, || format!("of the old image some are left after {took} minutes"))?;
+    is(took >= 10, || format!("it took {took} minutes"))?;
+    run.comes_to_rest(minutes(20))
+}
+
+fn rests(catalog: &Rc<Catalog>) -> End {
+    let disruption = "disruption: { consolidateAfter: 10m }".to_owned();
+    let commit = Commit { disruption, ..Commit::default().with("api", 20) };
+    let mut run = settled(catalog, 72, commit)?;
+    let before = run.machines().len();
+    run.commit(|commit| commit.with("api", 2));
+    run.pass(minutes(9));
+    run.well()?;
+    let left = run.machines().len();
+    is(left == before, || format!("{left} of {before} machines are left after 9 minutes"))?;
+    let status = run.status().and_then(|status| status.plan).ok_or("no plan")?;
+    let waits = status.held.values().any(|held| held.says.contains("too short a time ago"));
+    is(waits, || format!("nothing says what is waited for: {:?}", status.held))?;
+    // A process that begins has seen nobody leave, and waits anew.
+    run.kill(0);
+    run.start(0);
+    run.pass(minutes(8));
+    run.well()?;
+    is(run.machines().len() == before, || "machines went after a restart".to_owned())?;
+    run.comes_to_rest(minutes(40))?;
+    is(run.machines().len() < before, || "no machine went".to_owned())
+}
+
+fn same_name(catalog: &Rc<Catalog>) -> End {
+    let mut run = settled(catalog, 73, Commit::default().with("api", 8))?;
+    let taken = run.machines().first().map(|machine| machine.id.clone()).ok_or("no machine")?;
+    let name = run.observed().node_of(&taken).map(|node| node.name.clone()).ok_or("no node")?;
+    // Nodes are named by their address, and the next machine is given the one that is free again.
+    run.warn(&taken);
+    run.pass(minutes(1));
+    run.shared.world.reclaim(&taken);
+    let free = run.until(minutes(10), |run| !run.observed().nodes.contains_key(&name));
+    is(free, || "the node of what was taken back is a ghost".to_owned())?;
+    run.shared.world.name_next_node(name.clone());
+    run.commit(|commit| commit.with("api", 14));
+    run.comes_to_rest(minutes(30))?;
+    let observed = run.observed();
+    let node = observed.nodes.get(&name).ok_or("no node has the name again")?;
+    is(node.instance.as_ref() != Some(&taken), || "it is the old machine's".to_owned())?;
+    // Nobody is left running without a node, and the one that has the name stays.
+    run.pass(minutes(30));
+    run.well()?;
+    let there = run.observed().nodes.get(&name).map(|node| node.uid.clone());
+    is(there == observed.nodes.get(&name).map(|node| node.uid.clone()), || "it went".to_owned())
+}
+
+fn rolls(catalog: &Rc<Catalog>) -> End {
+    let slow = "removals: { most: 2, within: 3m }, massRemoval: 100%".to_owned();
+    let commit = Commit {
+        controller: slow,
+        budget: Some("75%".to_owned()),
+        ..Commit::default().with("api", 16)
+    };
+    let mut run = settled(catalog, 75, commit)?;
+    let before = run.machines().len();
+    run.commit(|commit| Commit { image: "al2023@v20261001".to_owned(), ..commit });
+    let begun = run.now();
+    for n in 0..40 {
+        run.pass(minutes(1));
+        run.well()?;
+        let observed = run.observed();
+        let up = observed.pods.iter().filter(|pod| pod.is_active() && pod.node.is_some()).count();
+        is(up >= 12, || format!("{up} pods are up in minute {n}"))?;
+        if n == 7 {
+            run.kill(0);
+            run.start(0);
+        }
+        if of_image(&run, "v20260901").count() == 0 {
+            break;
+        }
+    }
+    let left = of_image(&run, "v20260901").count();
+    is(left == 0, || format!("{left} of {before} are of the old image"))?;
+    let took = run.now().duration_since(begun).as_mins();
+    let least = i64::try_from(before).unwrap_or(0) / 2 * 3 - 6;
+    is(took >= least, || format!("{before} machines went within {took} minutes"))?;
+    run.comes_to_rest(minutes(20))?;
+    let launched = run.checks.borrow().launches();
+    run.pass(minutes(60));
+    run.well()?;
+    is(run.checks.borrow().launches() == launched, || "something drifts again".to_owned())
+}
