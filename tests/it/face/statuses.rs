@@ -45,6 +45,15 @@ pub(crate) fn saved(name: &str) -> Plan {
     plan
 }
 
+fn failures() -> BTreeMap<Deed, Failure> {
+    let denied = format!("write record: denied {HOSTILE}");
+    let unauthorized = "terminate instance: UnauthorizedOperation";
+    BTreeMap::from([
+        (Deed::Save, failure("", &denied)),
+        (Deed::End, failure("i-0a1b2c3d4e5f60718", unauthorized)),
+    ])
+}
+
 fn failure(of: &str, why: &str) -> Failure {
     let (of, why) = (of.to_owned(), why.to_owned());
     Failure { of, why, since: before(44), last: before(1), times: 19 }
@@ -331,13 +340,7 @@ pub(crate) fn failing() -> Status {
                 now() + SignedDuration::from_mins(12),
             ),
         )]),
-        failing: BTreeMap::from([
-            (Deed::Save, failure("", &format!("write record: denied {HOSTILE}"))),
-            (
-                Deed::End,
-                failure("i-0a1b2c3d4e5f60718", "terminate instance: UnauthorizedOperation"),
-            ),
-        ]),
+        failing: failures(),
         counters: BTreeMap::from([
             ("errors.git".to_owned(), 44),
             ("novel.thing".to_owned(), 7),
