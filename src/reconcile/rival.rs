@@ -59,6 +59,7 @@ mod tests {
             created_at: at(0),
             terminating: false,
             mirror: false,
+            started_at: None,
             granted: [].into(),
         }));
         Event::World(Arc::new(observed))
