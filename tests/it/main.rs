@@ -39,3 +39,4 @@ mod script;
 mod scripts;
 #[path = "../seeds/mod.rs"]
 mod seeds;
+mod signed;
