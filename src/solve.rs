@@ -326,6 +326,7 @@ pub fn solve(input: &Input) -> Solution {
     let refusals = refusals.chain(settle::unrehearsed_text(groups));
     let refusals = refusals.chain((!eventful).then(|| LUCK.to_owned())).collect();
     let target = Target {
+        elsewhere: apart.elsewhere(stage.elsewhere(&outcome.settled)),
         launches,
         keeps,
         retires,

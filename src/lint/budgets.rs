@@ -6,16 +6,16 @@ use crate::manifest::{Desired, DisruptionBudget, Problem, kept_pods};
 use crate::pod::{Expression, Selector};
 use crate::requirement::Requirements;
 
-/// Returns a warning for each budget that lets none of its pods ever go.
+/// What comes of a budget, or of two, that let no pod go.
+const NEVER: &str = "a node with one of these pods can never be drained";
+
+/// Returns a warning for each budget that lets none of its pods ever go, and for each workload under two
+/// of them.
 pub(super) fn budgets(desired: &Desired, demand: &Demand) -> Vec<Problem> {
-    let mut found = Vec::new();
+    let mut found: Vec<Problem> =
+        demand.groups.iter().filter_map(|group| of_two(desired, group)).collect();
     for budget in &desired.disruption_budgets {
-        let Some(selector) = &budget.selector else { continue };
-        let protects = |group: &&PodGroup| {
-            group.workload.namespace == budget.namespace
-                && group.origin.is_some()
-                && matches(selector, group)
-        };
+        let protects = |group: &&PodGroup| protects(budget, group);
         let groups: Vec<&PodGroup> = demand.groups.iter().filter(protects).collect();
         if groups.is_empty() {
             continue;
@@ -29,6 +29,26 @@ pub(super) fn budgets(desired: &Desired, demand: &Demand) -> Vec<Problem> {
     found
 }
 
+/// Returns a warning where two budgets are about the pods of a workload: the API server then refuses to
+/// evict any of them, whatever the budgets allow.
+fn of_two(desired: &Desired, group: &PodGroup) -> Option<Problem> {
+    let mut own = desired.disruption_budgets.iter().filter(|budget| protects(budget, group));
+    let (first, second) = own.next().zip(own.next())?;
+    let object = format!("PodDisruptionBudget {}/{}", second.namespace, second.name);
+    let message = format!(
+        "is about pods of {} {} like {} ({}), and pods under two budgets are never evicted: {NEVER}",
+        group.workload.kind, group.workload, first.name, first.origin
+    );
+    let hint = "leave each pod to one budget";
+    Some(warning(&second.origin, &object, message, hint))
+}
+
+fn protects(budget: &DisruptionBudget, group: &PodGroup) -> bool {
+    group.workload.namespace == budget.namespace
+        && group.origin.is_some()
+        && budget.selector.as_ref().is_some_and(|selector| matches(selector, group))
+}
+
 fn matches(selector: &Selector, group: &PodGroup) -> bool {
     let of = |expression: &Expression| (expression.key.clone(), label_set(expression));
     selector.0.iter().map(of).collect::<Requirements>().match_labels(&group.shape.labels)
@@ -36,9 +56,8 @@ fn matches(selector: &Selector, group: &PodGroup) -> bool {
 
 /// Returns what is wrong with a budget for at most so many pods.
 fn verdict(budget: &DisruptionBudget, most: u32) -> Option<(String, &'static str)> {
-    let never = "a node with one of these pods can never be drained";
     if let Some(unavailable) = budget.max_unavailable.as_deref().filter(|text| is_none(text)) {
-        let message = format!("lets {unavailable} of its pods be unavailable: {never}");
+        let message = format!("lets {unavailable} of its pods be unavailable: {NEVER}");
         return Some((message, "write maxUnavailable: 1"));
     }
     let stated = budget.min_available.as_deref()?;
@@ -47,10 +66,10 @@ fn verdict(budget: &DisruptionBudget, most: u32) -> Option<(String, &'static str
         return None;
     }
     if most == 1 {
-        let message = format!("keeps {stated} available of a single replica: {never}");
+        let message = format!("keeps {stated} available of a single replica: {NEVER}");
         return Some((message, "run two replicas, or write maxUnavailable: 1"));
     }
-    let message = format!("keeps {stated} available of at most {most} pods: {never}");
+    let message = format!("keeps {stated} available of at most {most} pods: {NEVER}");
     Some((message, "write maxUnavailable: 1 instead, which holds whatever the number of pods"))
 }
 

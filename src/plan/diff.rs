@@ -7,6 +7,7 @@ mod address;
 mod fargate;
 mod groups;
 mod rows;
+mod rules;
 mod totals;
 
 use std::collections::BTreeMap;
@@ -116,7 +117,7 @@ pub fn diff(parts: Parts) -> Plan {
             placements: rows.placements,
             unschedulable,
             unresolved: unresolved(demand),
-            demand: demand_rows(demand),
+            demand: demand_rows(demand, &solution.target.elsewhere),
             // The engine knows what other counts would need.
             modes: Vec::new(),
             daemons: daemon_rows(demand),
@@ -207,8 +208,11 @@ fn unresolved(demand: &Demand) -> Vec<UnresolvedRow> {
     demand.unresolved.iter().map(row).collect()
 }
 
-fn demand_rows(demand: &Demand) -> Vec<DemandRow> {
-    let row = |group: &crate::demand::PodGroup| DemandRow {
+fn demand_rows(
+    demand: &Demand,
+    elsewhere: &BTreeMap<usize, Vec<crate::solve::Rejection>>,
+) -> Vec<DemandRow> {
+    let row = |(index, group): (usize, &crate::demand::PodGroup)| DemandRow {
         workload: group.workload.clone(),
         origin: group.origin.clone(),
         counts: group.counts,
@@ -216,8 +220,10 @@ fn demand_rows(demand: &Demand) -> Vec<DemandRow> {
         requests: Amount::from(&group.shape.requests),
         fargate: None,
         sized_by: demand.sizings.get(&group.workload).cloned(),
+        rules: rules::rules(&group.shape),
+        elsewhere: elsewhere.get(&index).cloned().unwrap_or_default(),
     };
-    let mut rows = demand.groups.iter().map(row).collect();
+    let mut rows = demand.groups.iter().enumerate().map(row).collect();
     fargate::join(&mut rows, demand);
     rows
 }

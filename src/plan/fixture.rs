@@ -545,6 +545,8 @@ fn demand_rows(demand: &Demand) -> Vec<DemandRow> {
         requests: Amount::from(&group.shape.requests),
         fargate: None,
         sized_by: None,
+        rules: Vec::new(),
+        elsewhere: Vec::new(),
     };
     demand.groups.iter().map(row).collect()
 }

@@ -14,7 +14,7 @@ use super::row::{Row, rows};
 use crate::ids::{InstanceId, NodeName, Origin, WorkloadId};
 use crate::plan::Plan;
 use crate::plan::wire::{
-    Action, Change, DaemonRow, Decider, DemandRow, NodeState, ResourceChange, Sizing,
+    Action, Change, DaemonRow, Decider, DemandRow, NodeState, Rejection, ResourceChange, Sizing,
     UnresolvedRow, UnschedulableRow, Wave, workload_key,
 };
 
@@ -266,6 +266,9 @@ impl<'a> PodExplanation<'a> {
                 page.text(format!("  {verb} {autoscaler} at {origin} ({because})"));
             }
         }
+        for rule in self.demand.map_or(&[][..], |row| &row.rules) {
+            page.text(format!("  {rule}"));
+        }
         if let Some(daemon) = self.daemon {
             page.text("  one pod on every node that admits it");
             page.text(format!("  each needs {}", amount(&daemon.requests)));
@@ -276,6 +279,7 @@ impl<'a> PodExplanation<'a> {
             let key = workload_key(self.workload);
             let cells = |place: &(Row<'_>, u32)| place_cells(place, &key);
             page.table(&PLACE_COLUMNS, &places.iter().map(cells).collect::<Vec<_>>());
+            self.write_elsewhere(page);
             for text in not_taken(&places) {
                 page.text(format!("     not taken {text}"));
             }
@@ -283,6 +287,18 @@ impl<'a> PodExplanation<'a> {
         if let Some(row) = self.unschedulable {
             page.gap();
             write_unschedulable(page, self.plan, row);
+        }
+    }
+
+    /// Writes what kept the pods off the planned nodes that hold none of them.
+    fn write_elsewhere(&self, page: &mut Page) {
+        let reasons = self.demand.map_or(&[][..], |row| &row.elsewhere);
+        if !reasons.is_empty() {
+            let nodes: u32 = reasons.iter().map(|reason| reason.count).sum();
+            page.text(format!("     not on the other {}:", count(nodes, "node")));
+        }
+        for Rejection { reason, detail, count } in reasons {
+            page.text(format!("       {count} {reason} ({detail})"));
         }
     }
 

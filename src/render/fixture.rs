@@ -451,6 +451,8 @@ fn demand() -> Vec<DemandRow> {
         requests,
         fargate: None,
         sized_by: None,
+        rules: Vec::new(),
+        elsewhere: Vec::new(),
     };
     let scaled = Decider::Autoscaler {
         autoscaler: "HorizontalPodAutoscaler batch/queue".into(),

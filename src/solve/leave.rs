@@ -30,7 +30,11 @@ pub(super) fn holds(budget: &Budget, at: Timestamp) -> bool {
     schedule.next_after(begun).is_some_and(|start| start <= at)
 }
 
-/// Returns the budget that never lets a pod of this group be evicted, even when all of them are up.
+/// Returns the budget that never lets a pod of this group be evicted, even when all of them are up: one
+/// that keeps them all, or the second of two, since the eviction of a pod under two budgets is refused
+/// whatever they allow.
+///
+/// Source: `pkg/registry/core/pod/rest/eviction.go`.
 pub(super) fn protector<'a>(
     desired: &'a Desired,
     groups: &[PodGroup],
@@ -40,12 +44,16 @@ pub(super) fn protector<'a>(
         budget.namespace == group.shape.namespace
             && budget.selector.as_ref().is_some_and(|s| selects(s, &group.shape.labels))
     };
-    let mut of_group = desired.disruption_budgets.iter().filter(|b| protects(b, group));
-    of_group.find(|budget| {
-        let protected = groups.iter().filter(|group| protects(budget, group));
-        let pods: i64 = protected.map(|group| i64::from(group.counts.planned)).sum();
-        let (least, most) = (budget.min_available.as_deref(), budget.max_unavailable.as_deref());
-        kept_pods(least, most, pods).is_none_or(|kept| kept >= pods)
+    let of_group = || desired.disruption_budgets.iter().filter(|b| protects(b, group));
+    let second = of_group().nth(1);
+    second.or_else(|| {
+        of_group().find(|budget| {
+            let protected = groups.iter().filter(|group| protects(budget, group));
+            let pods: i64 = protected.map(|group| i64::from(group.counts.planned)).sum();
+            let (least, most) =
+                (budget.min_available.as_deref(), budget.max_unavailable.as_deref());
+            kept_pods(least, most, pods).is_none_or(|kept| kept >= pods)
+        })
     })
 }
 

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::attach;
-use super::target::{Place, Unplaced};
+use super::target::{Place, Rejection, Unplaced};
 use crate::demand::{Counts, Demand, Part, PodGroup, PodShape};
 
 /// Demand in which all pods of a group are alike.
@@ -48,6 +48,18 @@ impl Apart {
             }
         }
         placements
+    }
+
+    /// Returns what keeps pods off other nodes by whole group; the first part speaks for all.
+    pub(super) fn elsewhere(
+        &self,
+        of_parts: BTreeMap<usize, Vec<Rejection>>,
+    ) -> BTreeMap<usize, Vec<Rejection>> {
+        let mut elsewhere = BTreeMap::new();
+        for (part, reasons) in of_parts {
+            elsewhere.entry(self.whole[part]).or_insert(reasons);
+        }
+        elsewhere
     }
 
     /// Returns what has no place by whole group; the part with most such pods says why.

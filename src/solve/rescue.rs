@@ -5,6 +5,8 @@
 //! to the model of the scheduler one by one: is there a node after all, or one that could be
 //! launched? The answer is rehearsed like any other before it counts.
 
+mod elsewhere;
+
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 

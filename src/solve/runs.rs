@@ -256,3 +256,24 @@ pub(super) fn run_names(groups: &[PodGroup], nodes: usize, events: Events) -> Ve
     let runs = runs(planned_pods(groups), nodes, events);
     runs.iter().map(|run| format!("{}{suffix}", run.name())).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::demand::{Demand, DemandMode};
+    use crate::story::Story;
+
+    #[test]
+    fn a_node_is_occupied_by_pods_of_workloads_that_are_still_planned() {
+        let mut story = Story::new(&["m5.large"], 1_500, 1_024);
+        story.step(1);
+        let nodes: Vec<NodeName> = story.observed.nodes.keys().cloned().collect();
+        assert_eq!(nodes.len(), 1);
+        for (replicas, expected) in [(2, nodes), (0, Vec::new())] {
+            story.scale(replicas);
+            let demand = Demand::build(&story.desired, &story.observed, DemandMode::Live);
+            let found: Vec<NodeName> = occupied(&demand.groups).into_iter().cloned().collect();
+            assert_eq!(found, expected, "{replicas} planned");
+        }
+    }
+}

@@ -24,6 +24,9 @@ pub struct Target {
     pub retires: BTreeMap<NodeName, Retire>,
     /// Where the pods are: group index → node → count, for every placed pod.
     pub placements: BTreeMap<usize, BTreeMap<Place, u32>>,
+    /// What keeps the placed pods of each group off the nodes that hold none of them, and off how
+    /// many; empty where the fleet is too large to ask.
+    pub elsewhere: BTreeMap<usize, Vec<Rejection>>,
     /// Pods that have no place, by group index.
     pub unplaced: Vec<Unplaced>,
     /// Price per hour of the tightest packing found.

@@ -19,9 +19,9 @@ use super::target::{Contest, Rejection, Unplaced};
 use crate::demand::{Mount, PodGroup, PodShape};
 use crate::ids::{Labels, PoolName, ReservationId};
 use crate::manifest::PoolLimits;
-use crate::pod::untolerated;
+use crate::pod::{Taint, untolerated};
 use crate::requirement::{Requirements, key};
-use crate::schedule::UnfitReason;
+use crate::schedule::{ScheduleNode, UnfitReason};
 use crate::units::Resources;
 
 /// Most reasons that are listed for one group.
@@ -323,6 +323,42 @@ fn unmatched(shape: &PodShape, labels: &Labels) -> Option<Obstacle> {
     };
     let verdicts: Option<Vec<Obstacle>> = shape.nodes.any_of.iter().map(of_term).collect();
     verdicts?.into_iter().next()
+}
+
+/// Returns in a code and in words why one more pod of `shape` does not run on a node.
+pub(super) fn kept_off(
+    shape: &PodShape,
+    node: &ScheduleNode,
+    reason: &UnfitReason,
+) -> (&'static str, String) {
+    match reason {
+        UnfitReason::Taint => {
+            let taint = untolerated(&node.taints, &shape.tolerations);
+            let text = |taint: &Taint| format!("{}={}:{:?}", taint.key, taint.value, taint.effect);
+            let taint = taint.map(text).unwrap_or_default();
+            ("taint", format!("its taint {taint} is not tolerated"))
+        }
+        UnfitReason::NodeAffinity => match unmatched(shape, &node.labels) {
+            Some(Obstacle::Label { key, asked }) => {
+                ("wrong-label", format!("the pod asks for {key} {asked}"))
+            }
+            _ => ("wrong-label", no_term(shape)),
+        },
+        UnfitReason::VolumeElsewhere => {
+            let is_off =
+                |mount: &&Mount| !mount.nodes.iter().any(|place| place.match_labels(&node.labels));
+            let mount = shape.volumes.iter().find(is_off);
+            ("volume-elsewhere", mount.map_or_else(|| reason.to_string(), Mount::place_text))
+        }
+        UnfitReason::HostPorts => ("host-port", "another pod binds its host port there".to_owned()),
+        UnfitReason::Insufficient(resource) => {
+            ("too-small", format!("it is too small for the pod's {resource}"))
+        }
+        other => {
+            let told = rules::told(shape, &node.labels, other);
+            (told.code, told.detail)
+        }
+    }
 }
 
 /// Says why no node meets any term of a pod.

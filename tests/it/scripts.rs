@@ -52,6 +52,7 @@ stories! {
     the_catalogue_is_listed_and_explained = "catalog.txt";
     what_nodes_offer_is_told_and_what_pods_may_ask = "resources.txt";
     pods_and_nodes_are_explained = "explain.txt";
+    placed_pods_are_explained_by_their_rules = "explain-rules.txt";
     a_stateful_set_keeps_its_zones = "stateful-set-keeps-its-zones.txt";
     shells_complete = "completions.txt";
     a_static_pool_keeps_its_number = "static-pool.txt";

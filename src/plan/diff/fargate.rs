@@ -28,6 +28,8 @@ pub(super) fn join(rows: &mut Vec<DemandRow>, demand: &Demand) {
         requests: Amount::from(&taken.requests),
         fargate: Some(fargate_row(taken)),
         sized_by: demand.sizings.get(&taken.workload).cloned(),
+        rules: Vec::new(),
+        elsewhere: Vec::new(),
     }));
     rows.sort_by(|a, b| a.workload.cmp(&b.workload));
 }

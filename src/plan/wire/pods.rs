@@ -141,6 +141,13 @@ pub struct DemandRow {
     /// The vertical autoscaler that decides what its pods ask for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sized_by: Option<Sizing>,
+    /// The rules of its pods that decide where they may run, in words.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub rules: Vec<String>,
+    /// What keeps one more of its pods off the planned nodes that hold none of them, and off how
+    /// many of these; absent where the fleet is too large to ask.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub elsewhere: Vec<Rejection>,
 }
 
 /// The pods of a workload that need no node.

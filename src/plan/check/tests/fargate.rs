@@ -59,6 +59,8 @@ fn with_fargate() -> (Plan, Inputs) {
             requests: Amount::from(&of.requests),
             fargate,
             sized_by: None,
+            rules: Vec::new(),
+            elsewhere: Vec::new(),
         });
     }
     capacity.unschedulable.push(UnschedulableRow {
