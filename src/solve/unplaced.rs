@@ -354,8 +354,18 @@ pub(super) fn kept_off(
         UnfitReason::Insufficient(resource) => {
             ("too-small", format!("it is too small for the pod's {resource}"))
         }
-        other => {
-            let told = rules::told(shape, &node.labels, other);
+        UnfitReason::Unschedulable
+        | UnfitReason::NodeName
+        | UnfitReason::TooManyPods
+        | UnfitReason::VolumeInUse
+        | UnfitReason::TooManyVolumes
+        | UnfitReason::VolumeNotReady
+        | UnfitReason::SpreadKey
+        | UnfitReason::Spread
+        | UnfitReason::PodAffinity
+        | UnfitReason::PodAntiAffinity
+        | UnfitReason::ExistingAntiAffinity => {
+            let told = rules::told(shape, &node.labels, reason);
             (told.code, told.detail)
         }
     }
