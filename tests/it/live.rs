@@ -30,6 +30,8 @@ mod plane;
 #[cfg(feature = "cluster")]
 mod proxy;
 #[cfg(all(feature = "cluster", feature = "sandbox"))]
+mod queued;
+#[cfg(all(feature = "cluster", feature = "sandbox"))]
 mod scale;
 #[cfg(all(feature = "cluster", feature = "sandbox"))]
 mod scene;

@@ -501,7 +501,18 @@ async fn steers(world: &mut World, page: &str) {
         named.len()
     ));
     assert!(honoured > 0, "a nomination is a hint, and not one was taken");
+    // Nobody collects garbage here: what is deleted leaves its pods.
     let path = "/apis/apps/v1/namespaces/default/deployments/late";
+    let none = json!({ "spec": { "replicas": 0 } });
+    send(&world.client, "PATCH", path, "application/merge-patch+json", &none).await;
+    for _ in 0..200 {
+        world.kubelets.round().await;
+        let pods = get(&world.client, OF_IT).await;
+        if pods["items"].as_array().is_some_and(Vec::is_empty) {
+            break;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+    }
     send(&world.client, "DELETE", path, "application/json", &json!({})).await;
     world.commit(&workloads(2));
 }

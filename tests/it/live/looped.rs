@@ -14,6 +14,7 @@ use super::cluster::{post, runtime};
 use super::kubelets::get;
 use super::moto::Moto;
 use super::proxy::Fault;
+use super::queued::Queue;
 use super::scene::{PATIENCE, Scene, account};
 use super::{measured, size};
 
@@ -110,13 +111,17 @@ fn a_loop_that_is_killed_again_and_again_converges_and_launches_nothing_twice() 
     runtime().block_on(async {
         // Moments that differ, and are the same in every run.
         let mut moment: u64 = 7;
-        for replicas in [3, 6, 2, 5, 1, 4] {
+        let kills = size("FLEETWRIGHT_KILLS", 6);
+        let begun = Instant::now();
+        for replicas in [3, 6, 2, 5, 1, 4].into_iter().cycle().take(kills) {
             scene.commit(replicas);
             let replica = scene.start("a");
             moment = (moment * 1_103_515_245 + 12_345) % 2_147_483_648;
-            tokio::time::sleep(Duration::from_millis(700 + moment % 2_500)).await;
+            tokio::time::sleep(Duration::from_millis(700 + moment % 4_500)).await;
             replica.kill();
         }
+        measured(&format!("{kills} kills within {:?}", begun.elapsed()));
+        scene.commit(4);
         let replica = scene.start("a");
         scene.until(4, &replica).await;
         tokio::time::sleep(Duration::from_secs(3)).await;
@@ -253,48 +258,30 @@ fn a_burst_of_pods_has_its_launch_call_within_a_fraction_of_a_second() {
 
 #[test]
 fn a_flood_of_messages_about_strangers_is_taken_off_the_queue_to_the_last() {
-    let Some(moto) = Moto::start() else { return };
-    let messages = size("FLEETWRIGHT_MESSAGES", 200);
-    let scene = Scene::set("controller", Some(moto));
+    let messages = size("FLEETWRIGHT_MESSAGES", 1_000);
+    let queue = Queue::start((0..messages).map(|n| {
+        let told = json!({
+            "source": "aws.ec2", "detail-type": "EC2 Instance State-change Notification",
+            "detail": { "instance-id": format!("i-{n:017x}"), "state": "terminated" }
+        });
+        told.to_string()
+    }));
+    let scene = Scene::queued("controller", Some(queue.url.clone()));
     runtime().block_on(async {
-        let url = scene.moto.as_ref().expect("it runs").url().to_owned();
-        let sqs = aws_sdk_sqs::Client::new(&account(&url));
-        let queue = sqs.create_queue().queue_name("prod").send().await.expect("a queue");
-        let queue = queue.queue_url.expect("a URL");
-        let all: Vec<usize> = (0..messages).collect();
-        for bundle in all.chunks(10) {
-            let entries = bundle.iter().map(|n| {
-                let body = json!({
-                    "source": "aws.ec2", "detail-type": "EC2 Instance State-change Notification",
-                    "detail": { "instance-id": format!("i-{n:017x}"), "state": "terminated" }
-                });
-                let entry = aws_sdk_sqs::types::SendMessageBatchRequestEntry::builder();
-                entry.id(n.to_string()).message_body(body.to_string()).build().expect("whole")
-            });
-            let send = sqs.send_message_batch().queue_url(&queue);
-            send.set_entries(Some(entries.collect())).send().await.expect("sent");
-        }
         let replica = scene.start("a");
         replica.says("the lease is held").await;
         let begun = Instant::now();
-        let names = [
-            QueueAttributeName::ApproximateNumberOfMessages,
-            QueueAttributeName::ApproximateNumberOfMessagesNotVisible,
-        ];
-        loop {
-            let look = sqs.get_queue_attributes().queue_url(&queue);
-            let look = look.set_attribute_names(Some(names.clone().into()));
-            let found = look.send().await.expect("attributes").attributes.expect("some");
-            if found.values().all(|count| count == "0") {
-                break;
-            }
-            let patience =
-                PATIENCE + Duration::from_millis(20) * u32::try_from(messages).expect("few");
-            assert!(begun.elapsed() < patience, "{found:?} are left\n{}", replica.said());
-            // moto looks at every message to count them.
-            tokio::time::sleep(Duration::from_millis(500)).await;
+        while queue.look().left() > 0 {
+            let left = queue.look().left();
+            assert!(begun.elapsed() < PATIENCE, "{left} are left\n{}", replica.said());
+            tokio::time::sleep(Duration::from_millis(20)).await;
         }
-        measured(&format!("{messages} messages off the queue in {:?}", begun.elapsed()));
+        let took = begun.elapsed();
+        let (calls, again) = (queue.look().calls.clone(), queue.look().again);
+        measured(&format!(
+            "{messages} messages off the queue in {took:?}, {again} of them handed out twice: {calls:?}"
+        ));
+        assert!(calls["DeleteMessageBatch"] < messages.div_ceil(4), "in bundles: {calls:?}");
         assert_eq!(scene.effects(), [""; 0], "strangers are left alone");
         replica.end();
     });

@@ -73,15 +73,23 @@ pub(super) struct Scene {
     pub(super) tree: TempDir,
     pub(super) remote: TempDir,
     pub(super) moto: Option<Moto>,
+    /// Where its queue is, if it has one.
+    sqs: Option<String>,
 }
 
 impl Scene {
     pub(super) fn set(by: &str, moto: Option<Moto>) -> Self {
+        let sqs = moto.as_ref().map(|moto| moto.url().to_owned());
+        Self { moto, ..Self::queued(by, sqs) }
+    }
+
+    /// Sets one whose queue is served at `sqs`.
+    pub(super) fn queued(by: &str, sqs: Option<String>) -> Self {
         let (tree, remote) = (tempfile::tempdir(), tempfile::tempdir());
         let (tree, remote) = (tree.expect("a directory"), remote.expect("a directory"));
         let write = |name: &str, text: &str| fs::write(tree.path().join(name), text);
         let fleet = FLEET.replace("BY", by);
-        let fleet = if moto.is_some() { fleet } else { fleet.replace("    queue: prod\n", "") };
+        let fleet = if sqs.is_some() { fleet } else { fleet.replace("    queue: prod\n", "") };
         write("fleetwright.yaml", &fleet).expect("written");
         write("pools.yaml", POOLS).expect("written");
         write("apps.yaml", &deployment("api", 0, ("pool", "general")).to_string())
@@ -93,7 +101,7 @@ impl Scene {
         git(tree.path(), &["remote", "add", "origin", bare_path]);
         let sandbox = Sandbox::start(tree.path());
         let aws = Proxy::start(sandbox.url());
-        let scene = Self { sandbox, aws, tree, remote, moto };
+        let scene = Self { sandbox, aws, tree, remote, moto: None, sqs };
         scene.push();
         scene
     }
@@ -104,7 +112,7 @@ impl Scene {
 
     pub(super) fn push(&self) {
         git(self.tree.path(), &["add", "-A"]);
-        git(self.tree.path(), &["commit", "-q", "-m", "more"]);
+        git(self.tree.path(), &["commit", "-q", "--allow-empty", "-m", "more"]);
         git(self.tree.path(), &["push", "-q", "origin", "main"]);
     }
 
@@ -127,8 +135,8 @@ impl Scene {
             .env("AWS_EC2_METADATA_DISABLED", "true")
             .env("NO_COLOR", "1")
             .stdin(Stdio::null());
-        if let Some(moto) = &self.moto {
-            command.env("AWS_ENDPOINT_URL_SQS", moto.url());
+        if let Some(sqs) = &self.sqs {
+            command.env("AWS_ENDPOINT_URL_SQS", sqs);
         }
         command
     }
