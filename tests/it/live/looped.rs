@@ -277,7 +277,8 @@ fn a_flood_of_messages_about_strangers_is_taken_off_the_queue_to_the_last() {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
         let took = begun.elapsed();
-        let (calls, again) = (queue.look().calls.clone(), queue.look().again);
+        let calls = queue.look().calls.clone();
+        let again = queue.look().again;
         measured(&format!(
             "{messages} messages off the queue in {took:?}, {again} of them handed out twice: {calls:?}"
         ));
