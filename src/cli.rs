@@ -55,7 +55,7 @@ use clap::{CommandFactory, Parser};
 pub use console::Console;
 pub use exit::Exit;
 
-use crate::telemetry;
+use crate::telemetry::{self, Loudness, Setup, Telemetry};
 use args::Typed;
 use error::CliError;
 use settings::{Common, Task};
@@ -94,13 +94,27 @@ fn usage(error: &clap::Error, console: &mut Console) -> Exit {
     }
 }
 
+/// Sets up logs, and traces of the loop, until what is returned is dropped.
+fn logs(loudness: Loudness, task: &Task, console: &Console) -> Result<Option<Telemetry>, CliError> {
+    if !console.is_real() {
+        return Ok(None);
+    }
+    let format = if let Task::Run(settings) = task { Some(settings.log_format) } else { None };
+    let setup = Setup {
+        loudness,
+        format: format.unwrap_or_default(),
+        terminal: console.is_terminal(),
+        color: console.colors_messages(),
+        traces: format.is_some(),
+    };
+    Ok(Some(telemetry::init(setup)?))
+}
+
 fn start(common: Common, task: Task, console: &mut Console) -> Result<Exit, CliError> {
     if common.no_color {
         console.without_color();
     }
-    if console.is_real() {
-        telemetry::init(common.loudness, console.is_terminal(), console.colors_messages())?;
-    }
+    let _telemetry = logs(common.loudness, &task, console)?;
     match task {
         Task::Plan(settings) => plan::run(&settings, console),
         Task::Show(settings) => show::run(&settings, console),

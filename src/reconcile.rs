@@ -28,6 +28,7 @@ mod rival;
 mod state;
 mod status;
 mod steer;
+mod trace;
 mod view;
 mod work;
 

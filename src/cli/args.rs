@@ -450,12 +450,23 @@ pub(super) struct RunArgs {
     #[cfg(feature = "page")]
     #[arg(long, value_name = "FILE", requires = "listen", value_hint = ValueHint::FilePath)]
     pub(super) webhook_secret: Option<PathBuf>,
+    /// How lines on stderr look; json: one object a line, with time, level and event
+    #[arg(long, value_enum, value_name = "FORMAT", default_value_t = LogFormatArg::Text)]
+    pub(super) log_format: LogFormatArg,
     /// Let the time of sim:DIR pass this many times as fast
     #[arg(long, value_name = "TIMES", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(super) speed: u32,
     /// Wait so long while an apply holds the lock of the cluster, such as 30s or 10m
     #[arg(long, value_name = "DURATION", default_value = "0s")]
     pub(super) lock_timeout: String,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum LogFormatArg {
+    /// For people
+    Text,
+    /// For machines
+    Json,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

@@ -7,9 +7,9 @@ use jiff::Timestamp;
 use super::args::{
     AdoptArgs, ApplyArgs, ApproveArgs, CatalogArgs, CatalogExplainArgs, CatalogListArgs,
     CommandArgs, DemandArg, DiffArgs, DriftArgs, ExplainArgs, FamilyArg, ForecastArgs, FormatArg,
-    GlobalArgs, GuardArgs, ModeArg, ObserveArgs, PlanArgs, PlanFormatArg, PlanningArgs, PolicyArgs,
-    PolicyTestArgs, RegionArgs, RunArgs, ShowArgs, SortArg, SourceArgs, Typed, ValidateArgs,
-    ViewArgs,
+    GlobalArgs, GuardArgs, LogFormatArg, ModeArg, ObserveArgs, PlanArgs, PlanFormatArg,
+    PlanningArgs, PolicyArgs, PolicyTestArgs, RegionArgs, RunArgs, ShowArgs, SortArg, SourceArgs,
+    Typed, ValidateArgs, ViewArgs,
 };
 use super::error::CliError;
 use super::progress::Form;
@@ -22,7 +22,7 @@ use crate::manifest::{AmiFamily, KubeletSettings, Mode};
 use crate::plan::wire::ResourceKind;
 use crate::render::Verbosity;
 use crate::requirement::Requirements;
-use crate::telemetry::Loudness;
+use crate::telemetry::{LogFormat, Loudness};
 
 /// What holds for every command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -77,6 +77,8 @@ pub(super) struct RunSettings {
     /// What webhooks are signed with, where they are heard.
     #[cfg(feature = "page")]
     pub(super) webhook: Option<crate::listen::Secrets>,
+    /// How lines on stderr look.
+    pub(super) log_format: LogFormat,
     /// How many times as fast the time of an embedded world passes.
     pub(super) speed: u32,
     /// How long to wait for the lock.
@@ -695,6 +697,7 @@ fn run(args: RunArgs) -> Result<RunSettings, CliError> {
         listen_name,
         #[cfg(feature = "page")]
         webhook_secret,
+        log_format,
         speed,
         lock_timeout,
     } = args;
@@ -714,6 +717,10 @@ fn run(args: RunArgs) -> Result<RunSettings, CliError> {
         listen_names: listen_name,
         #[cfg(feature = "page")]
         webhook: webhook(webhook_secret.as_deref(), std::env::var(WEBHOOK_VARIABLE).ok())?,
+        log_format: match log_format {
+            LogFormatArg::Text => LogFormat::Text,
+            LogFormatArg::Json => LogFormat::Json,
+        },
         speed,
         lock_timeout: duration("--lock-timeout", &lock_timeout)?,
     })

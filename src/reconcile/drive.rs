@@ -15,11 +15,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 
 use jiff::{SignedDuration, Timestamp};
+use tracing::Span;
 
 use super::event::{Effect, Event, Head, Limits, Ticket};
 use super::failing;
 use super::ports::{Desk, Planner, Signals, Source};
 use super::state::{Start, State, step};
+use super::trace;
 use super::work::shows_the_same;
 use crate::apply::{self, ApplySettings, Bounds, Fenced, Replan, Waits, apply};
 use crate::fleet::{ClusterIdentity, Observed, Pod};
@@ -89,6 +91,7 @@ where
         planned: Rc::default(),
         served: Rc::default(),
         inbox: Rc::default(),
+        cause: RefCell::new(Span::none()),
         flags: RefCell::default(),
         in_a_row: Cell::default(),
     };
@@ -96,11 +99,15 @@ where
     let mut running: Vec<Running<'_>> = Vec::new();
     let mut event = Event::Timer;
     loop {
-        let (next, effects) = step(state, event, outside.clock.now());
+        let span = trace::step(&event, &hands.cause.replace(Span::none()));
+        let (next, effects) = span.in_scope(|| step(state, event, outside.clock.now()));
+        span.record("effects", effects.len());
         state = next;
         watch(&state, &effects);
         for effect in effects {
-            running.extend(hands.begin(effect));
+            let work = trace::effect(&effect, &span);
+            let begun = work.in_scope(|| hands.begin(effect));
+            running.extend(begun.map(|begun| Running { begun, span: work }));
         }
         if state.has_ended() {
             return state;
@@ -118,7 +125,13 @@ fn tell_failure(event: &Event) {
 }
 
 /// Something under way, which ends in an event.
-type Running<'a> = Pin<Box<dyn Future<Output = Event> + 'a>>;
+type Begun<'a> = Pin<Box<dyn Future<Output = Event> + 'a>>;
+
+/// The same, and what is traced of it.
+struct Running<'a> {
+    begun: Begun<'a>,
+    span: Span,
+}
 
 /// A plan, and the world that it was made over.
 type Over = (Arc<Plan>, Arc<Observed>);
@@ -156,7 +169,9 @@ struct Hands<'a, C, K, T, S: Source, G, D> {
     /// The commit that was planned from last.
     served: Rc<RefCell<String>>,
     /// What happened in applies, in order.
-    inbox: Rc<RefCell<VecDeque<Event>>>,
+    inbox: Rc<RefCell<VecDeque<(Event, Span)>>>,
+    /// What the last event came of.
+    cause: RefCell<Span>,
     /// By which applies are told to end soon.
     flags: RefCell<Vec<Rc<AtomicBool>>>,
     /// How many signals came one after another.
@@ -212,31 +227,32 @@ where
 
     /// Returns what happened of what is under way, where something did.
     fn happened(&self, running: &mut Vec<Running<'a>>, context: &mut Context<'_>) -> Option<Event> {
-        if let Some(event) = self.inbox.borrow_mut().pop_front() {
-            return Some(event);
-        }
-        let mut ended = None;
-        for (n, work) in running.iter_mut().enumerate() {
-            if let Poll::Ready(event) = work.as_mut().poll(context) {
-                ended = Some((n, event));
-                break;
+        if self.inbox.borrow().is_empty() {
+            let mut ended = None;
+            for (n, work) in running.iter_mut().enumerate() {
+                let Running { begun, span } = work;
+                if let Poll::Ready(event) = span.in_scope(|| begun.as_mut().poll(context)) {
+                    ended = Some((n, event));
+                    break;
+                }
+            }
+            if let Some((n, event)) = ended {
+                let Running { span, .. } = running.remove(n);
+                tell_failure(&event);
+                // What it told before it ended comes first.
+                self.inbox.borrow_mut().push_back((event, span));
             }
         }
-        let mut inbox = self.inbox.borrow_mut();
-        if let Some((n, event)) = ended {
-            drop(running.remove(n));
-            tell_failure(&event);
-            // What it told before it ended comes first.
-            inbox.push_back(event);
-        }
-        inbox.pop_front()
+        let (event, span) = self.inbox.borrow_mut().pop_front()?;
+        self.cause.replace(span);
+        Some(event)
     }
 
     /// Begins what an effect asks for; `None` where nothing is left to wait for.
-    fn begin(&self, effect: Effect) -> Option<Running<'a>> {
+    fn begin(&self, effect: Effect) -> Option<Begun<'a>> {
         let outside = self.outside;
         let Outside { cloud, cluster, clock, signals, desk, .. } = outside;
-        let work: Running<'a> = match effect {
+        let work: Begun<'a> = match effect {
             Effect::Recall => {
                 Box::pin(async move { Event::Recalled(desk.recall().await.map(Box::new)) })
             }
@@ -285,12 +301,12 @@ where
         Some(work)
     }
 
-    fn read_head(&self) -> Running<'a> {
+    fn read_head(&self) -> Begun<'a> {
         let (source, stock) = (self.outside.source, self.stock());
         Box::pin(async move { Event::Head(source.head().await.map(|read| stock.keep(read))) })
     }
 
-    fn read_commit(&self, commit: String) -> Running<'a> {
+    fn read_commit(&self, commit: String) -> Begun<'a> {
         let (source, stock) = (self.outside.source, self.stock());
         Box::pin(async move {
             let read = source.commit(&commit).await.and_then(|(head, planner)| {
@@ -318,7 +334,7 @@ where
         commit: &str,
         world: Arc<Observed>,
         limits: Limits,
-    ) -> Running<'a> {
+    ) -> Begun<'a> {
         let clock = self.outside.clock;
         commit.clone_into(&mut self.served.borrow_mut());
         let Some(planner) = self.planner(commit) else {
@@ -328,6 +344,7 @@ where
         Box::pin(async move {
             let began = clock.now();
             let plan = Arc::new(planner.plan(Arc::clone(&world), limits).await);
+            Span::current().record("plan", plan.capacity.digest.as_str());
             last.replace(Some((Arc::clone(&plan), world)));
             Event::Planned { ticket, plan, took: clock.now().duration_since(began) }
         })
@@ -339,7 +356,7 @@ where
         commit: &str,
         (plan, without): (Arc<Plan>, Vec<InstanceId>),
         (waits, begun): (bool, BTreeMap<Address, ChangeId>),
-    ) -> Running<'a> {
+    ) -> Begun<'a> {
         let Outside { cloud, cluster, clock, signals, .. } = self.outside;
         let Some(planner) = self.planner(commit) else {
             let why = "the commit it was made from is no longer at hand".to_owned();
@@ -370,7 +387,8 @@ where
                 begun,
             };
             let mut report = |event: &apply::Event| {
-                inbox.borrow_mut().push_back(Event::Progress { ticket, event: event.clone() });
+                let event = Event::Progress { ticket, event: event.clone() };
+                inbox.borrow_mut().push_back((event, Span::current()));
             };
             let end = apply(&plan, &ports, &settings, &mut report).await;
             let end = end.map(Box::new).map_err(|error| error.to_string());

@@ -141,7 +141,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ),
     ("aws", &["catalog", "fargate", "fleet", "ids", "manifest", "pod", "port", "units"]),
     ("kube", &["demand", "fleet", "ids", "manifest", "pod", "port", "storage", "units"]),
-    ("telemetry", &[]),
+    ("telemetry", &["render"]),
 ];
 
 /// The only place that wires; it may import everything.

@@ -40,3 +40,4 @@ mod scripts;
 #[path = "../seeds/mod.rs"]
 mod seeds;
 mod signed;
+mod traces;

@@ -68,7 +68,7 @@ pub(super) fn run(
         pace: (!settings.once).then(|| (Instant::now(), world.observed_at(), settings.speed)),
     };
     let face = super::Face::open(settings, &start, pushed, console)?;
-    let mut teller = Teller::new(console);
+    let mut teller = Teller::new(console, settings.log_format);
     let mut watch = |state: &State, _: &[crate::reconcile::Effect]| {
         let status = state.status();
         teller.look(&status);

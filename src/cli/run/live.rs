@@ -220,7 +220,7 @@ impl Beside {
             desk: &*leadership,
         };
         let record = Record::default();
-        let mut teller = Teller::new(console);
+        let mut teller = Teller::new(console, settings.log_format);
         let (shown, acts) = (Shown::default(), Cell::new(false));
         let mut look = |state: &State, effects: &[Effect]| {
             leadership.note_busy(state.is_busy());

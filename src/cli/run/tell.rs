@@ -1,16 +1,22 @@
-//! What a person reads of a loop: a line for each thing that changed.
+//! What a person reads of a loop: a line for each thing that changed. Machines read the same as JSON.
 
 use std::collections::BTreeMap;
 use std::mem::discriminant;
 
+use jiff::Timestamp;
+use serde_json::{Map, Value as Json};
+
+use crate::apply::{ChangeOutcome, Outcome, Receipt};
 use crate::cli::Console;
-use crate::plan::wire::Summary;
+use crate::plan::wire::{Summary, WaveStep};
 use crate::reconcile::{Past, PlanNow, Status};
 use crate::render::escape;
+use crate::telemetry::{LogFormat, line};
 
 /// Tells what changed from one snapshot to the next.
 pub(super) struct Teller<'c> {
     console: &'c mut Console,
+    format: LogFormat,
     /// What was told last, by what it is about.
     told: BTreeMap<String, String>,
     /// The plan that was told last, and what held it back.
@@ -19,85 +25,98 @@ pub(super) struct Teller<'c> {
     ended: usize,
 }
 
+/// Something to tell.
+struct News {
+    /// What happened, in a word.
+    event: &'static str,
+    /// Whether somebody should look.
+    is_bad: bool,
+    text: String,
+    /// What it is about, by the name of each.
+    fields: Vec<(&'static str, String)>,
+}
+
+impl News {
+    fn of(event: &'static str, text: impl Into<String>) -> Self {
+        Self { event, is_bad: false, text: text.into(), fields: Vec::new() }
+    }
+
+    fn bad(self) -> Self {
+        Self { is_bad: true, ..self }
+    }
+
+    fn with(mut self, name: &'static str, value: &impl ToString) -> Self {
+        self.fields.push((name, value.to_string()));
+        self
+    }
+}
+
 impl<'c> Teller<'c> {
-    pub(super) fn new(console: &'c mut Console) -> Self {
-        Self { console, told: BTreeMap::new(), about: String::new(), ended: 0 }
+    pub(super) fn new(console: &'c mut Console, format: LogFormat) -> Self {
+        Self { console, format, told: BTreeMap::new(), about: String::new(), ended: 0 }
     }
 
     /// Tells what is new in `status`.
     pub(super) fn look(&mut self, status: &Status) {
-        let now = format!("{:.0}", status.now);
-        self.sources(&now, status);
+        let now = status.now;
+        self.sources(now, status);
         // That a moment moves on while the reason stays is no news.
         if let Some(plan) = &status.plan {
             let kinds: Vec<_> = plan.held.values().map(|by| discriminant(&by.why)).collect();
             let summary = &plan.plan.summary;
             let about = format!("{} {kinds:?} {summary:?}", plan.digest());
             if self.about != about {
-                self.tell(&now, "plan", Some(self::plan(plan)));
+                let news = News::of("plan", self::plan(plan)).with("plan", plan.digest());
+                self.tell(now, "plan", Some(news));
                 self.about = about;
             }
         }
-        self.incidents(&now, status);
-        self.ends(&now, status);
+        self.incidents(now, status);
+        self.ends(now, status);
     }
 
     /// Tells what is served, and what cannot be read.
-    fn sources(&mut self, now: &str, status: &Status) {
+    fn sources(&mut self, now: Timestamp, status: &Status) {
         let repository = &status.repository;
-        self.tell(
-            now,
-            "commit",
-            repository.commit.as_ref().map(|commit| {
-                let errors = match repository.problems {
-                    0 => String::new(),
-                    n => {
-                        let errors =
-                            if n == 1 { "an error".to_owned() } else { format!("{n} errors") };
-                        format!(", which has {errors}: nothing is changed before they are mended")
-                    }
-                };
-                format!("serving {}{errors}", short(commit))
-            }),
-        );
-        let waiting = repository.waiting.as_ref();
-        self.tell(
-            now,
-            "waiting",
-            waiting.map(|(commit, why)| format!("commit {} waits {why}", short(commit))),
-        );
-        let git = repository.reads.error.as_ref();
-        self.tell(
-            now,
-            "git",
-            Some(git.map_or_else(String::new, |(why, _)| {
-                format!("the repository cannot be read; nothing is removed because of that: {why}")
-            })),
-        );
+        let served = repository.commit.as_ref().map(|commit| {
+            let errors = match repository.problems {
+                0 => String::new(),
+                1 => ", which has an error: nothing is changed before they are mended".to_owned(),
+                n => format!(", which has {n} errors: nothing is changed before they are mended"),
+            };
+            News::of("commit", format!("serving {}{errors}", short(commit))).with("commit", commit)
+        });
+        self.tell(now, "commit", served);
+        let waiting = repository.waiting.as_ref().map(|(commit, why)| {
+            let says = format!("commit {} waits {why}", short(commit));
+            News::of("waiting", says).with("commit", commit)
+        });
+        self.tell(now, "waiting", waiting);
+        let git = repository.reads.error.as_ref().map_or_else(String::new, |(why, _)| {
+            format!("the repository cannot be read; nothing is removed because of that: {why}")
+        });
+        self.tell(now, "git", Some(News::of("git", git).bad()));
         let world = status.world.as_ref().and_then(|world| world.reads.error.as_ref());
-        self.tell(
-            now,
-            "world",
-            Some(world.map_or_else(String::new, |(why, _)| {
-                format!("the world cannot be read as a whole; nothing is changed: {why}")
-            })),
-        );
+        let world = world.map_or_else(String::new, |(why, _)| {
+            format!("the world cannot be read as a whole; nothing is changed: {why}")
+        });
+        self.tell(now, "world", Some(News::of("world", world).bad()));
     }
 
     /// Tells who else makes and removes nodes.
     #[cfg(feature = "cluster")]
-    pub(super) fn rival(&mut self, now: jiff::Timestamp, rival: Option<&str>) {
-        let said = rival.map_or_else(String::new, |rival| {
+    pub(super) fn rival(&mut self, now: Timestamp, rival: Option<&str>) {
+        let says = rival.map_or_else(String::new, |rival| {
             format!(
                 "{rival} and would fight for nodes: this loop only plans until that has gone; \
                  deploy/migrate says how to take over from it"
             )
         });
-        self.tell(&format!("{now:.0}"), "rival", Some(said));
+        self.tell(now, "rival", Some(News::of("rival", says).bad()));
     }
 
     /// Tells which machines go, and what latched.
-    fn incidents(&mut self, now: &str, status: &Status) {
+    fn incidents(&mut self, now: Timestamp, status: &Status) {
         // What has gone may go again.
         let gone = |what: &String| {
             what.starts_with("i-")
@@ -105,40 +124,90 @@ impl<'c> Teller<'c> {
         };
         self.told.retain(|what, _| !gone(what));
         for going in &status.going {
-            let said = format!("{} goes ({})", going.instance, going.why);
-            self.tell(now, going.instance.as_str(), Some(said));
+            let says = format!("{} goes ({})", going.instance, going.why);
+            let mut news = News::of("going", says).with("instance", &going.instance);
+            if let Some(node) = &going.node {
+                news = news.with("node", node);
+            }
+            self.tell(now, going.instance.as_str(), Some(news));
         }
         for breaker in &status.breakers {
-            let said = format!("breaker {} latched: {}", breaker.name, breaker.why);
-            self.tell(now, &breaker.name, Some(said));
+            let says = format!("breaker {} latched: {}", breaker.name, breaker.why);
+            self.tell(now, &breaker.name, Some(News::of("breaker", says).bad()));
         }
     }
 
     /// Tells how plans ended since the last look.
-    fn ends(&mut self, now: &str, status: &Status) {
+    fn ends(&mut self, now: Timestamp, status: &Status) {
         let all = status.counters.iter().filter(|(name, _)| name.starts_with("reconciles."));
         let ends = all.filter(|(name, _)| !name.ends_with("nothing") && !name.ends_with("held"));
         let ends = usize::try_from(ends.map(|(_, n)| *n).sum::<u64>()).unwrap_or(usize::MAX);
         let new = ends.saturating_sub(self.ended).min(status.history.len());
         for past in status.history.iter().take(new).rev() {
-            self.console.say(&format!("{now}  {}", escape(&ended(past))));
+            let news = News::of("applied", ended(past)).with("plan", &past.digest);
+            let bad = past.refused.is_some();
+            self.say(now, &News { is_bad: bad, ..news.with("commit", &past.commit) });
+            if let (LogFormat::Json, Some(receipt)) = (self.format, &past.receipt) {
+                self.changes(now, past, receipt);
+            }
         }
         self.ended = ends;
     }
 
+    /// Tells how each change of a plan ended.
+    fn changes(&mut self, now: Timestamp, past: &Past, receipt: &Receipt) {
+        for change in &receipt.outcomes {
+            let news = News::of("change", outcome(change)).with("plan", &past.digest);
+            let mut news = news.with("change", &change.address);
+            if let Some(instance) = &change.instance_id {
+                news = news.with("instance", instance);
+            }
+            self.say(now, &News { is_bad: !change.outcome.is_settled(), ..news });
+        }
+    }
+
     /// Says something about `what`, unless it is what was said last; an empty text is never said.
-    fn tell(&mut self, now: &str, what: &str, text: Option<String>) {
-        let Some(text) = text else { return };
-        if self.told.get(what) == Some(&text) {
+    fn tell(&mut self, now: Timestamp, what: &str, news: Option<News>) {
+        let Some(news) = news else { return };
+        if self.told.get(what) == Some(&news.text) {
             return;
         }
-        if !text.is_empty() {
-            self.console.say(&format!("{now}  {}", escape(&text)));
+        if !news.text.is_empty() {
+            self.say(now, &news);
         }
-        self.told.insert(what.to_owned(), text);
+        self.told.insert(what.to_owned(), news.text);
+    }
+
+    fn say(&mut self, now: Timestamp, news: &News) {
+        match self.format {
+            LogFormat::Text => self.console.say(&format!("{now:.0}  {}", escape(&news.text))),
+            LogFormat::Json => {
+                let level = if news.is_bad { "warn" } else { "info" };
+                let fields = news.fields.iter();
+                let fields: Map<String, Json> = fields
+                    .map(|(name, value)| ((*name).to_owned(), value.as_str().into()))
+                    .collect();
+                let line = line(now, level, news.event, (&news.text, fields));
+                self.console.say_raw(&format!("{line}\n"));
+            }
+        }
     }
 }
 
+fn outcome(change: &ChangeOutcome) -> String {
+    let step = match change.step {
+        WaveStep::Launch => "launch",
+        WaveStep::Retire => "retire",
+    };
+    match &change.outcome {
+        Outcome::Done => format!("{step}: done"),
+        Outcome::AlreadyDone => format!("{step}: was done already"),
+        Outcome::Dropped { why } => format!("{step}: not needed any more: {why}"),
+        Outcome::Skipped { why } => format!("{step}: skipped: {why}"),
+        Outcome::GivenUp { why } => format!("{step}: given up: {why}"),
+        Outcome::Failed { why } => format!("{step}: failed: {why}"),
+    }
+}
 fn short(commit: &str) -> String {
     if commit.starts_with("sha256:") {
         return "the files as they are".to_owned();
