@@ -11,6 +11,7 @@ use thiserror::Error as ThisError;
 use tokio::time::Instant;
 
 use super::fault::port_error;
+use super::group::Schedules;
 use super::limiter::{Api, Limiter};
 use super::machine::Machines;
 use crate::fargate::Profile;
@@ -44,6 +45,8 @@ pub struct Aws {
     reserving: AtomicBool,
     /// Fargate profiles, and when they were read.
     pub(super) profiles: Mutex<Option<(Instant, Vec<Profile>)>>,
+    /// Scheduled actions of groups, and when they were read.
+    pub(super) schedules: Mutex<Option<(Instant, Schedules)>>,
     /// Asked right before a machine is launched or ended; without one, always.
     permit: OnceLock<Permit>,
 }
@@ -98,6 +101,7 @@ impl Aws {
             machines: Mutex::default(),
             reserving: AtomicBool::new(false),
             profiles: Mutex::default(),
+            schedules: Mutex::default(),
             permit: OnceLock::new(),
         }
     }

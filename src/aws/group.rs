@@ -2,6 +2,8 @@
 //! member.
 
 use std::collections::BTreeMap;
+use std::sync::PoisonError;
+use std::time::Duration;
 
 use aws_sdk_autoscaling::error::ProvideErrorMetadata as _;
 use aws_sdk_autoscaling::primitives::DateTime;
@@ -9,6 +11,7 @@ use aws_sdk_autoscaling::types::{
     AutoScalingGroup, Filter, LifecycleState, ScheduledUpdateGroupAction,
 };
 use jiff::Timestamp;
+use tokio::time::Instant;
 
 use super::client::Aws;
 use super::cloud::refused;
@@ -17,6 +20,12 @@ use super::limiter::Api;
 use crate::fleet::{Group, InstanceState, Membership, ScheduledSize};
 use crate::ids::{GroupName, InstanceId, InstanceTypeName};
 use crate::port::PortError;
+
+/// How long what was read of scheduled actions is good for.
+const SCHEDULES_LAST: Duration = Duration::from_mins(5);
+
+/// The scheduled actions of each group, by name.
+pub(super) type Schedules = BTreeMap<GroupName, Vec<ScheduledSize>>;
 
 /// What each member is in its group.
 pub(super) type Members = BTreeMap<InstanceId, Membership>;
@@ -46,15 +55,30 @@ impl Aws {
                 }
             }
         }
-        if !groups.groups.is_empty() {
-            self.add_schedules(&mut groups.groups).await?;
+        if groups.groups.is_empty() {
+            return Ok(groups);
+        }
+        // They decide nothing but forecasts: where they cannot be read, only those are less.
+        let schedules = self.schedules().await.map_err(|error| error.to_string());
+        for group in &mut groups.groups {
+            match &schedules {
+                Ok(all) => group.schedules = all.get(&group.name).cloned().unwrap_or_default(),
+                Err(why) => group.schedules_unread = Some(why.clone()),
+            }
         }
         Ok(groups)
     }
 
-    /// Reads when Auto Scaling sets other sizes by itself: one call for all groups, but for paging.
-    async fn add_schedules(&self, groups: &mut [Group]) -> Result<(), PortError> {
+    /// Reads when Auto Scaling sets other sizes by itself, at most once in a while: one call for all
+    /// groups, but for paging.
+    async fn schedules(&self) -> Result<Schedules, PortError> {
         const VERB: &str = "list scheduled actions";
+        let known = self.schedules.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if let Some((_, schedules)) = known.filter(|(read, _)| read.elapsed() < SCHEDULES_LAST) {
+            return Ok(schedules);
+        }
+        let asked = Instant::now();
+        let mut schedules = Schedules::new();
         let mut pages = self.scaling.describe_scheduled_actions().into_paginator().send();
         loop {
             self.limiter.take(Api::Scaling).await;
@@ -62,16 +86,16 @@ impl Aws {
             let page = page.map_err(|error| port_error(VERB, &error))?;
             for action in page.scheduled_update_group_actions.unwrap_or_default() {
                 let of = action.auto_scaling_group_name.clone().unwrap_or_default();
-                if let Some(group) = groups.iter_mut().find(|group| group.name.as_str() == of) {
-                    let action = scheduled(action).map_err(|reason| refused(VERB, reason))?;
-                    group.schedules.push(action);
-                }
+                let action = scheduled(action).map_err(|reason| refused(VERB, reason))?;
+                schedules.entry(of.into()).or_default().push(action);
             }
         }
-        for group in groups {
-            group.schedules.sort_by(|a, b| a.name.cmp(&b.name));
+        for actions in schedules.values_mut() {
+            actions.sort_by(|a, b| a.name.cmp(&b.name));
         }
-        Ok(())
+        let mut kept = self.schedules.lock().unwrap_or_else(PoisonError::into_inner);
+        *kept = Some((asked, schedules.clone()));
+        Ok(schedules)
     }
 
     /// Returns the tags that tell a group of the cluster, each with the value it must have.
@@ -227,6 +251,7 @@ fn group(found: AutoScalingGroup) -> Result<(Group, Members), String> {
         tags: tags.filter_map(|tag| Some((tag.key?, tag.value.unwrap_or_default()))).collect(),
         suspended,
         schedules: Vec::new(),
+        schedules_unread: None,
         name,
     };
     Ok((group, members))

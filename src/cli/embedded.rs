@@ -320,6 +320,7 @@ pub(super) fn groups(desired: &Desired, catalog: &Catalog) -> Vec<DeliveredGroup
                 tags,
                 suspended: Vec::new(),
                 schedules: Vec::new(),
+                schedules_unread: None,
             },
             identity,
             template: LaunchTemplate::of(capacity_type, machines.collect()),

@@ -11,7 +11,7 @@ use crate::catalog::{Catalog, CatalogError};
 use crate::demand::Demand;
 use crate::engine::{self, Inputs, Scope};
 use crate::fleet::Observed;
-use crate::ids::Origin;
+use crate::ids::{Origin, PoolName};
 use crate::lint::{lints, requests};
 use crate::manifest::{Problem, Severity, Unresolved};
 use crate::plan::canonical;
@@ -71,6 +71,7 @@ fn problems(repository: &Repository) -> Vec<Problem> {
     let demand = Demand::build(desired, &nothing, fleet.demand);
     problems.extend(demand.problems.iter().cloned());
     problems.extend(requests(desired));
+    problems.extend(desired.groups_elsewhere.iter().map(of_group_elsewhere));
     match Catalog::load(&fleet.region, &fleet.zones) {
         Ok(catalog) => {
             problems.extend(lints(desired, &demand, &catalog));
@@ -107,6 +108,20 @@ fn beyond(settings: &ValidateSettings, repository: &Repository) -> Result<Vec<Pr
         Some(Problem { origin: origin?, severity: Severity::Warning, object, message, hint })
     };
     Ok(found.into_iter().filter_map(warning).collect())
+}
+
+/// Says which groups only the world can tell of: a slip in the name would show in a plan alone.
+fn of_group_elsewhere((name, (_, origin)): (&PoolName, &(bool, Origin))) -> Problem {
+    Problem {
+        origin: origin.clone(),
+        severity: Severity::Warning,
+        object: "Fleet".to_owned(),
+        message: format!(
+            "`spec.groups.{name}` names a node group that no ClusterConfig declares: it has to be in \
+             the world"
+        ),
+        hint: Some("`fleetwright plan --world live` says whether it is".to_owned()),
+    }
 }
 
 fn of_unresolved(unresolved: &Unresolved) -> Problem {

@@ -19,6 +19,10 @@ use crate::solve::{live_group, observed_only};
 
 /// Most times of one action that are looked at: one a minute for 69 days.
 const TIMES_MAX: usize = 100_000;
+/// Most members of one group that a forecast counts.
+const MEMBERS_MAX: u32 = 5_000;
+/// Where taints come from that tell how a node fares, and not what its group gives it.
+const HEALTH: &str = "node.kubernetes.io/";
 /// What Auto Scaling calls the process that carries scheduled actions out.
 const PROCESS: &str = "ScheduledActions";
 /// Where the facts about a group come from that no file declares.
@@ -51,6 +55,7 @@ impl<'a> Actions<'a> {
             if group.suspended.iter().any(|process| process == PROCESS) {
                 continue;
             }
+            found.unread.extend(group.schedules_unread.as_ref().map(|why| unknown(group, why)));
             for action in &group.schedules {
                 match times(action, observed.taken_at, to) {
                     Ok(times) => times.into_iter().for_each(|at| {
@@ -157,6 +162,16 @@ fn unread(group: &Group, action: &ScheduledSize, what: &str) -> Diagnostic {
     }
 }
 
+fn unknown(group: &Group, why: &str) -> Diagnostic {
+    Diagnostic {
+        severity: "warning".to_owned(),
+        origin: None,
+        object: format!("group {}", group.name),
+        message: format!("its scheduled actions are not known, and left out: {why}"),
+        hint: Some("allow autoscaling:DescribeScheduledActions".to_owned()),
+    }
+}
+
 /// Puts the members of groups that a forecast counts on into `bare`, without pods; the answer says
 /// which of them have nothing to be modelled on.
 ///
@@ -179,9 +194,13 @@ pub(super) fn stand(
         let kept = if resized(group) { size.min } else { size.desired };
         let there = members(observed, name);
         if there.is_empty() && kept > 0 {
-            found.push(unlike(group, kept));
+            let why = "and none is there that tells what they are like: they are not counted";
+            found.push(unlike(group, kept, why));
         }
-        let counted = if there.is_empty() { 0 } else { kept };
+        let counted = if there.is_empty() { 0 } else { kept.min(MEMBERS_MAX) };
+        if counted == MEMBERS_MAX {
+            found.push(unlike(group, kept, "and so many are not counted"));
+        }
         let copies = (0..counted).zip(there.iter().cycle());
         for (turn, (_, node)) in copies.enumerate() {
             copy(bare, observed, (turn, there.len()), node);
@@ -212,6 +231,7 @@ fn copy(bare: &mut Observed, observed: &Observed, (turn, there): (usize, usize),
     let mut instance = instance.clone();
     node.unschedulable = false;
     node.ready = true;
+    node.taints.retain(|taint| !taint.key.as_str().starts_with(HEALTH));
     if turn >= there {
         let text = format!("{name}-{}", turn / there + 1);
         node.name = text.as_str().into();
@@ -225,15 +245,12 @@ fn copy(bare: &mut Observed, observed: &Observed, (turn, there): (usize, usize),
     bare.nodes.insert(node.name.clone(), node);
 }
 
-fn unlike(group: &Group, kept: u32) -> Diagnostic {
+fn unlike(group: &Group, kept: u32, why: &str) -> Diagnostic {
     Diagnostic {
         severity: "warning".to_owned(),
         origin: None,
         object: format!("group {}", group.name),
-        message: format!(
-            "is to have {kept} members, and none is there that tells what they are like: they are \
-             not counted"
-        ),
+        message: format!("is to have {kept} members, {why}"),
         hint: None,
     }
 }

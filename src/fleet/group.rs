@@ -33,6 +33,9 @@ pub struct Group {
     /// When Auto Scaling itself sets other sizes (scheduled actions).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub schedules: Vec<ScheduledSize>,
+    /// Why it is not known when it does; then [`Group::schedules`] says nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub schedules_unread: Option<String>,
 }
 
 /// A scheduled action of a group: sizes that Auto Scaling sets at certain times.

@@ -563,7 +563,7 @@ fn member(instance: &Instance) -> Xml {
 }
 
 fn group(group: &Group, members: impl IntoIterator<Item = Xml>) -> Xml {
-    let Group { name, min, max, desired, types, zones, tags, suspended, schedules: _ } = group;
+    let Group { name, min, max, desired, types, zones, tags, suspended, .. } = group;
     let overrides = types.iter().map(|kind| Xml::default().text("InstanceType", kind.as_str()));
     let template = Xml::default().list("Overrides", "member", overrides);
     let policy = Xml::default().element("LaunchTemplate", &template);

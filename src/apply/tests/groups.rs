@@ -32,6 +32,7 @@ fn world() -> World {
         tags: tags.clone().into(),
         suspended: Vec::new(),
         schedules: Vec::new(),
+        schedules_unread: None,
     };
     let machine = LaunchRequest { tags: [].into(), ..request("unused") };
     let template = LaunchTemplate::of(CapacityType::OnDemand, vec![machine]);

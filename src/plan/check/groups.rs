@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 
 use super::case::{Case, Row, number, resources};
 use super::{Verdict, words};
-use crate::catalog::NodeSettings;
+use crate::catalog::{CapacityType, NodeSettings};
 use crate::fleet::Group;
-use crate::ids::{InstanceId, PoolName};
+use crate::ids::{GroupName, InstanceId, PoolName};
 use crate::manifest::NodeGroup;
 use crate::plan::wire::{
     Action, Condition, GroupSize, NodeState, Precondition, Reason, ResourceChange,
@@ -30,6 +30,7 @@ pub(super) fn check(case: &Case<'_>, verdict: &mut Verdict) {
             }
         }
     }
+    one_each(case, verdict);
     for group in case.facts.desired.node_groups.values() {
         let rows: Vec<&ResourceChange> =
             case.group_rows.iter().copied().filter(|row| row.name == group.name.as_str()).collect();
@@ -43,6 +44,18 @@ pub(super) fn check(case: &Case<'_>, verdict: &mut Verdict) {
         untouched(case, group, verdict);
         for row in case.rows.iter().filter(|row| row.deed.creates() && is_of(row, &group.name)) {
             member(case, group, row, verdict);
+        }
+    }
+}
+
+/// Holds no two groups to be the same one of the world: each would count on its members.
+fn one_each(case: &Case<'_>, verdict: &mut Verdict) {
+    let mut known: BTreeMap<&GroupName, &PoolName> = BTreeMap::new();
+    for group in case.facts.desired.node_groups.values() {
+        let Some(there) = live(case, group) else { continue };
+        if let Some(other) = known.insert(&there.name, &group.name) {
+            let fault = format!("groups {other} and {} are both {}", group.name, there.name);
+            verdict.plan("group/same", fault);
         }
     }
 }
@@ -213,6 +226,11 @@ fn member(case: &Case<'_>, group: &NodeGroup, row: &Row<'_>, verdict: &mut Verdi
             || after.labels.contains_key(key::ZONE_ID))
     {
         fault("its zone is promised, and its group has several".to_owned());
+    }
+    let spot = case.offering(after).filter(|way| way.capacity_type == CapacityType::Spot);
+    let price = spot.filter(|way| !way.estimated).and_then(|way| way.price);
+    if price.zip(group.max_spot_price).is_some_and(|(price, most)| price > most) {
+        fault("spot costs more than its group pays".to_owned());
     }
     let others = group.types.iter().any(|kind| Some(kind) != named);
     if others && after.labels.contains_key(key::INSTANCE_TYPE) {

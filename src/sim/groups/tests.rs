@@ -23,6 +23,7 @@ fn with_group(desired: u32) -> World {
         tags: tags.clone().into(),
         suspended: Vec::new(),
         schedules: Vec::new(),
+        schedules_unread: None,
     };
     let machine = LaunchRequest { tags: [].into(), ..request("unused") };
     let template = LaunchTemplate::of(CapacityType::OnDemand, vec![machine]);

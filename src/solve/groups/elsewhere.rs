@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use jiff::SignedDuration;
 
+use super::super::learned::is_ephemeral;
 use crate::catalog::CapacityType;
 use crate::fleet::{Group, Instance, Node, Observed};
 use crate::ids::{InstanceTypeName, LabelKey, Labels, Origin, PoolName, ZoneName};
@@ -21,12 +22,15 @@ use crate::requirement::{Operator, is_well_known, key, label};
 
 /// What tags of a group say of the nodes that it will make.
 const TEMPLATE: &str = "k8s.io/cluster-autoscaler/node-template/";
+/// How taints end that agents of a node take off once they run (`ebs.csi.aws.com`, `node.cilium.io`).
+const PASSING: [&str; 2] = ["agent-not-ready", "startup-taint"];
 /// Domains of labels and taints that a node has for itself, not because of its group.
-const OF_NODES: [&str; 5] = [
+const OF_NODES: [&str; 6] = [
     "kubernetes.io",
     "node.kubernetes.io",
     "beta.kubernetes.io",
     "topology.kubernetes.io",
+    "topology.k8s.aws",
     "failure-domain.beta.kubernetes.io",
 ];
 
@@ -34,11 +38,15 @@ const OF_NODES: [&str; 5] = [
 /// name and no file of it describes; `None` where there is no such group.
 #[must_use]
 pub fn with_groups_made_elsewhere(desired: &Desired, observed: &Observed) -> Option<Desired> {
-    let found = desired.groups_elsewhere.iter().filter_map(|(name, (manage, origin))| {
-        let live = named(name, observed).filter(|_| !desired.pools.contains_key(name))?;
-        Some((name, *manage, origin, live))
-    });
-    let found: Vec<_> = found.collect();
+    let found: Vec<_> = desired
+        .groups_elsewhere
+        .iter()
+        .filter_map(|(name, (manage, origin))| {
+            let live = named(name, observed).filter(|_| !desired.pools.contains_key(name))?;
+            let is_known = known_as(name, live, desired, observed).is_some();
+            (!is_known).then_some((name, *manage, origin, live))
+        })
+        .collect();
     if found.is_empty() {
         return None;
     }
@@ -81,6 +89,13 @@ pub fn amiss_elsewhere(desired: &Desired, observed: &Observed) -> Vec<Problem> {
                         the setting";
             return Some(warning(origin, message, hint));
         };
+        if let Some(other) = known_as(name, live, desired, observed) {
+            let message = format!(
+                "`spec.groups.{name}` names Auto Scaling group {}, which is group {other} already",
+                live.name
+            );
+            return Some(warning(origin, message, "name it once"));
+        }
         let unsaid = unsaid_effects(live);
         let members = Witness::of(live, observed).members;
         (!unsaid.is_empty() && members.is_empty()).then(|| {
@@ -105,7 +120,24 @@ fn named<'a>(name: &PoolName, observed: &'a Observed) -> Option<&'a Group> {
     own.or_else(|| observed.groups.values().find(by_tag))
 }
 
-/// What tells of the nodes of a group.
+/// Returns the group by which a live one is known already: a file describes it, or the settings name
+/// it a second time.
+fn known_as<'a>(
+    name: &PoolName,
+    live: &Group,
+    desired: &'a Desired,
+    observed: &Observed,
+) -> Option<&'a PoolName> {
+    let declared = desired.node_groups.values().filter(|group| group.name != *name);
+    let mut declared = declared.filter(|group| group.is_live(&live.name, &live.tags));
+    let earlier = desired.groups_elsewhere.keys().take_while(|other| *other != name);
+    let is_same =
+        |other: &&PoolName| named(other, observed).is_some_and(|found| found.name == live.name);
+    let mut earlier = earlier.filter(is_same);
+    declared.next().map(|group| &group.name).or_else(|| earlier.next())
+}
+
+/// What tells of the nodes of a group: members that are up, as long as there are any.
 struct Witness<'a> {
     live: &'a Group,
     members: Vec<(&'a Instance, &'a Node)>,
@@ -117,7 +149,9 @@ impl<'a> Witness<'a> {
             let instance = observed.instances.get(node.instance.as_ref()?)?;
             let is_one = instance.is_active()
                 && instance.group.as_ref().is_some_and(|group| group.name == live.name);
-            is_one.then_some((instance, node))
+            // One that comes up has taints that it loses, and lacks labels that it gets.
+            let is_up = node.ready && !node.taints.iter().any(is_passing);
+            (is_one && is_up).then_some((instance, node))
         };
         Self { live, members: observed.nodes.values().filter_map(member).collect() }
     }
@@ -217,8 +251,13 @@ impl<'a> Witness<'a> {
                 types.push(kind);
             }
         }
-        let bought: BTreeSet<&str> =
+        let mut bought: BTreeSet<&str> =
             self.members.iter().map(|(instance, _)| instance.capacity_type.as_str()).collect();
+        if self.members.is_empty() {
+            let told = tags(self.live, "label/").filter(|(_, value)| *value == "SPOT");
+            let spot = told.filter(|(name, _)| *name == "eks.amazonaws.com/capacityType");
+            bought.extend(spot.map(|_| CapacityType::Spot.as_str()));
+        }
         // Where some are spot and some are not, which of them the next one is, nobody can promise.
         let bought = match bought.first() {
             Some(only) if bought.len() == 1 => *only,
@@ -279,7 +318,16 @@ fn effect(text: &str) -> Option<(&str, TaintEffect)> {
     Some((value, effect))
 }
 
+/// Returns whether a taint is one that agents take off a node once they run there.
+fn is_passing(taint: &Taint) -> bool {
+    let key = taint.key.as_str();
+    is_ephemeral(taint) || PASSING.iter().any(|ending| key.ends_with(ending))
+}
+
 fn is_of_nodes(name: &str) -> bool {
     let domain = name.split_once('/').map_or("", |(domain, _)| domain);
-    OF_NODES.contains(&domain) || is_well_known(name) || super::is_karpenters(name)
+    OF_NODES.contains(&domain)
+        || name == "alpha.eksctl.io/instance-id"
+        || is_well_known(name)
+        || super::is_karpenters(name)
 }

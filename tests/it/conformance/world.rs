@@ -264,6 +264,7 @@ pub(super) fn group(world: &mut Observed, line: &Line) -> Result<(), String> {
         tags: tags.map(|(key, value)| (key.to_owned(), value.to_owned())).collect(),
         suspended: Vec::new(),
         schedules: Vec::new(),
+        schedules_unread: None,
     };
     world.groups.insert(group.name.clone(), group);
     Ok(())

@@ -223,6 +223,7 @@ fn groups(desired: &Desired, catalog: &Catalog) -> Vec<DeliveredGroup> {
                 tags: group.tags.clone(),
                 suspended: Vec::new(),
                 schedules: Vec::new(),
+                schedules_unread: None,
             },
             identity: identity.collect(),
             template: LaunchTemplate::of(CapacityType::OnDemand, kinds.map(machine).collect()),

@@ -103,6 +103,7 @@ fn with_group() -> (Plan, Inputs) {
         tags: tags.collect(),
         suspended: Vec::new(),
         schedules: Vec::new(),
+        schedules_unread: None,
     };
     inputs.observed.groups.insert(live.name.clone(), live);
     inputs.desired.node_groups.insert("web".into(), declared);
@@ -129,6 +130,21 @@ const DEFECTS: &[Defect] = &[
     ("group/rows", "a group without a row", |p, _| {
         p.resource_changes.remove(0);
         p.capacity.explain.remove(0);
+    }),
+    ("group/same", "two groups that are one of the world", |_, i| {
+        let mut other = i.desired.node_groups.values().next().unwrap().clone();
+        let live = i.observed.groups.keys().next().unwrap().clone();
+        (other.name, other.kind) = ("other".into(), GroupKind::Elsewhere(live));
+        i.desired.node_groups.insert("other".into(), other);
+    }),
+    ("group/member", "a spot price above what the group pays", |p, i| {
+        let groups = i.desired.node_groups.values_mut();
+        groups.for_each(|group| group.max_spot_price = Some(MicroUsd(1)));
+        let offerings = i.catalog.types.values_mut().flat_map(|kind| &mut kind.offerings);
+        offerings.for_each(|offering| offering.estimated = false);
+        let mut rows = p.resource_changes.iter_mut();
+        let new = rows.find(|row| row.change.actions.contains(&Action::Create)).unwrap();
+        new.change.after.as_mut().unwrap().capacity_type = Some(CapacityType::Spot);
     }),
     ("group/before", "a size that was not observed", |_, i| {
         i.observed.groups.values_mut().for_each(|group| group.max = 8);
