@@ -14,8 +14,10 @@ const THROTTLED: [&str; 6] = [
     "PriorRequestNotComplete",
 ];
 
-/// Codes of faults of AWS itself.
-const FAULTS: [&str; 5] = [
+/// Codes of faults of AWS itself, and the one by which EC2 says that a token was used for a launch before:
+/// its machine comes to be shown, and what failed for good would be launched anew.
+const FAULTS: [&str; 6] = [
+    "IdempotentParameterMismatch",
     "InternalError",
     "InternalFailure",
     "InternalServerError",

@@ -4,7 +4,8 @@
 //! call and answer leaves a machine of which nobody has heard; planned without it, the next one launches
 //! another. So it is kept what is about to be asked for, one save for all launches of a plan, before the
 //! first call. A plan that decides the same for the same address then asks with the same token, and is
-//! answered with the same machine; one that decides anything else waits until EC2 must have shown it.
+//! answered with the same machine, or is told that the token was used (for another subnet or image, which are
+//! looked up anew): that one waits too. One that decides anything else waits until EC2 must have shown it.
 //!
 //! Invariant: while the answer to a launch is not known, no other launch is begun than that one again.
 
@@ -151,9 +152,23 @@ pub(super) fn shown(all: &mut Vec<Asked>, observed: &Observed) {
     all.retain(|asked| asked.more > 0 || !asked.rows.is_empty());
 }
 
-/// Forgets what would be shown by now, but for plans that are being carried out.
-pub(super) fn forget(all: &mut Vec<Asked>, under_way: &BTreeSet<PlanId>, now: Timestamp) {
-    all.retain(|a| now < later(a.at, SHOWN_WITHIN) || under_way.contains(&a.plan));
+/// Counts from now on what nobody has heard of when the calls of its apply are over.
+pub(super) fn heard_last(all: &mut [Asked], unheard: &BTreeSet<Address>, now: Timestamp) {
+    for asked in all.iter_mut() {
+        if asked.rows.keys().any(|address| unheard.contains(address)) {
+            asked.at = now;
+        }
+    }
+}
+
+/// Forgets what would be shown by now, but for what is being asked for, `launching`. That goes by address: what
+/// is asked for again is carried out for another plan than the one that asked first.
+pub(super) fn forget(all: &mut Vec<Asked>, launching: &BTreeSet<Address>, now: Timestamp) {
+    let is_going = |asked: &Asked| {
+        asked.rows.keys().any(|address| launching.contains(address))
+            || asked.more > 0 && !launching.is_empty()
+    };
+    all.retain(|asked| now < later(asked.at, SHOWN_WITHIN) || is_going(asked));
 }
 
 /// Counts from now on what an earlier life was about to ask for: whether and when it did, it did not say.
@@ -241,8 +256,8 @@ mod tests {
         }
         assert!(ask(&mut all, &plan, at(60)).is_err());
         let end = later(all[0].at, SHOWN_WITHIN);
-        forget(&mut all, &[plan.capacity.plan_id.clone()].into(), end);
-        assert_eq!(all.len(), 1, "it is being carried out");
+        forget(&mut all, &[first].into(), end);
+        assert_eq!(all.len(), 1, "it is being asked for, by whichever plan");
         forget(&mut all, &BTreeSet::new(), end);
         assert_eq!(ask(&mut all, &otherwise(&plan), end), Ok(Begun::new()));
     }

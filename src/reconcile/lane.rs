@@ -42,6 +42,9 @@ impl State {
                     lane.launching = false;
                     // What was seen before does not show what was launched.
                     self.need = self.looks + 1;
+                    if let Some(kept) = &mut self.kept {
+                        asked::heard_last(&mut kept.asked, &lane.unheard, now);
+                    }
                 }
             }
             Step::Terminating { instance_id } => {
@@ -60,8 +63,17 @@ impl State {
             Step::Blocked { .. } => self.count("evictions.blocked", 1),
             Step::Found { .. } => self.was_answered(ticket, event.address.as_ref()),
             Step::Retrying { .. } => {
-                lane.unheard.extend(event.address.clone());
+                if lane.launching {
+                    lane.unheard.extend(event.address.clone());
+                }
                 self.count("errors.ec2", 1);
+            }
+            // A launch that every offering refused is answered too, and holds up no other.
+            Step::Finished { .. } if lane.launching => {
+                let address = event.address.as_ref();
+                if address.is_some_and(|address| !lane.unheard.contains(address)) {
+                    self.was_answered(ticket, address);
+                }
             }
             Step::Checked { .. }
             | Step::Wave { step: WaveStep::Launch, .. }

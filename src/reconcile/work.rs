@@ -36,8 +36,10 @@ impl State {
         }
         if let Some(kept) = &mut self.kept {
             kept.forget(self.now);
-            let under_way = self.lanes.values().map(|lane| lane.plan.capacity.plan_id.clone());
-            asked::forget(&mut kept.asked, &under_way.collect(), self.now);
+            let launching = self.lanes.values().filter(|lane| lane.launching);
+            let launching: BTreeSet<Address> =
+                launching.flat_map(|lane| lane.addresses.clone()).collect();
+            asked::forget(&mut kept.asked, &launching, self.now);
         }
         self.advance_away(turn, effects);
         self.read(effects);
@@ -346,7 +348,9 @@ impl State {
             Err(until) => {
                 // Machines may be on their way that this plan does not count with.
                 self.count("reconciles.held", 1);
-                self.replan_at = until;
+                // Not at once: what is awaited still would be awaited again.
+                let soonest = later(self.now, SignedDuration::from_secs(1));
+                self.replan_at = until.max(soonest);
                 return;
             }
         };

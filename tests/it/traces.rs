@@ -15,7 +15,7 @@ fn collector(listener: TcpListener) -> std::thread::JoinHandle<Vec<Json>> {
         for stream in listener.incoming() {
             let mut stream = stream.expect("a client");
             stream.set_read_timeout(Some(Duration::from_secs(20))).expect("set");
-            let (mut text, mut buffer) = (Vec::new(), [0; 65_536]);
+            let (mut text, mut buffer) = (Vec::new(), vec![0; 65_536]);
             loop {
                 let all = String::from_utf8_lossy(&text).into_owned();
                 if let Some((head, body)) = all.split_once("\r\n\r\n") {
@@ -58,7 +58,7 @@ fn a_collector_hears_of_each_look_step_plan_and_effect_and_how_they_hang_togethe
     let bodies = collected.join().expect("it ends");
     let spans: Vec<&Json> = bodies
         .iter()
-        .flat_map(|body| body["resourceSpans"][0]["scopeSpans"][0]["spans"].as_array())
+        .filter_map(|body| body["resourceSpans"][0]["scopeSpans"][0]["spans"].as_array())
         .flatten()
         .collect();
     let named = |name: &'static str| spans.iter().filter(move |span| span["name"] == name);

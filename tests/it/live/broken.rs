@@ -207,11 +207,11 @@ fn a_watch_whose_version_is_too_old_is_begun_anew_from_a_whole_list() {
         let watched = watch(&server);
         until(&watched, &["b", "c", "d"]).await;
         let asked = server.asked();
-        let watches: Vec<&String> = asked.iter().filter(|p| p.contains("watch=true")).collect();
+        let opened: Vec<&String> = asked.iter().filter(|p| p.contains("watch=true")).collect();
         assert!(
-            watches[0].contains("resourceVersion=5&") || watches[0].ends_with("resourceVersion=5")
+            opened[0].contains("resourceVersion=5&") || opened[0].ends_with("resourceVersion=5")
         );
-        assert!(watches[1].contains("resourceVersion=9"), "{watches:?}");
+        assert!(opened[1].contains("resourceVersion=9"), "{opened:?}");
     });
 }
 

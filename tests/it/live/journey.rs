@@ -539,8 +539,8 @@ async fn is_told_and_asked(client: &Client, page: &str) {
         if may {
             let rule = json!({ "apiGroups": ["fleetwright.dev"], "resources": ["capacityplans"],
                 "verbs": ["approve", "suspend", "reset"] });
-            let role = json!({ "metadata": { "name": "approver" }, "rules": [rule] });
-            post(client, "/apis/rbac.authorization.k8s.io/v1/clusterroles", &role).await;
+            let granted = json!({ "metadata": { "name": "approver" }, "rules": [rule] });
+            post(client, "/apis/rbac.authorization.k8s.io/v1/clusterroles", &granted).await;
             let binding = json!({ "metadata": { "name": "approver" },
                 "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole",
                     "name": "approver" },

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use jiff::Timestamp;
+use tokio::sync::mpsc;
 use tokio::task::spawn_blocking;
 use tokio::time::{sleep, timeout};
 
@@ -22,8 +23,9 @@ use crate::port::Clock as _;
 use crate::reconcile::{Start, State};
 use crate::render::escape;
 
-/// The longest that one try may take: a connection that hangs is given up.
-const TRY_WITHIN: Duration = Duration::from_mins(1);
+/// The longest that one try may take: a connection that hangs is given up. A fetch ends before by itself, so
+/// that the next try finds none under way.
+const TRY_WITHIN: Duration = Duration::from_mins(3);
 
 /// The first wait after a try, and the longest.
 const WAIT_FIRST: Duration = Duration::from_secs(1);
@@ -89,14 +91,17 @@ struct Waiting {
     since: Timestamp,
     failures: u32,
     said: String,
+    /// Hints to read the repository, which is tried again by itself.
+    _unread: mpsc::Receiver<()>,
 }
 
 impl Waiting {
     fn begin(settings: &RunSettings, console: &mut Console) -> Result<Self, CliError> {
         let now = Wall.now();
         let start = start(settings, now, ClusterIdentity::default());
-        let face = Face::open(settings, &start, console)?;
-        Ok(Self { face, start, since: now, failures: 0, said: String::new() })
+        let (pushed, unread) = mpsc::channel(1);
+        let face = Face::open(settings, &start, pushed, console)?;
+        Ok(Self { face, start, since: now, failures: 0, said: String::new(), _unread: unread })
     }
 
     /// Says why it waits, each reason once.
