@@ -3,8 +3,9 @@
 //! A template holds the user data of a machine, its labels among them, so that a cluster that lives for long makes
 //! many, and an account may have 5,000 in a region. One is of use only while something is launched from it, and
 //! is made again where it is missing. Invariants: only what carries the tag of this cluster and a name as
-//! we give them is deleted; nothing that launches of this process are made from, and nothing that is
-//! younger than a bound, since another process may be about to launch from it.
+//! we give them is deleted; nothing that launches of this process are made from, and nothing that was
+//! made within a bound. That no other process launches from it meanwhile, the lease sees to; one that is gone is
+//! made again by the next launch.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, SystemTime};
