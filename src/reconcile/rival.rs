@@ -80,7 +80,7 @@ mod tests {
             state = step(state, world(seconds, runs), at(seconds)).0;
             assert_eq!(state.mode(), expected, "after {seconds} s");
             let said = state.rival().map(str::to_owned);
-            let named = "karpenter runs as kube-system/Deployment/karpenter";
+            let named = "karpenter runs as kube-system/karpenter";
             assert_eq!(said.as_deref(), (expected == Mode::Observe).then_some(named));
         }
     }

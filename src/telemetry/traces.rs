@@ -282,11 +282,11 @@ mod tests {
         );
         assert_eq!(span["startTimeUnixNano"], "1000000000");
         assert_eq!(
-            span["attributes"][0],
+            span["attributes"][1],
             json!({ "key": "event", "value": { "stringValue": "world" } })
         );
         assert_eq!(
-            span["attributes"][1],
+            span["attributes"][0],
             json!({ "key": "effects", "value": { "intValue": "2" } })
         );
         assert_eq!(
