@@ -3,7 +3,7 @@
 //! This module knows paths, headers and a thread of its own, so that whoever looks is answered while
 //! the loop plans. It decides nothing and reads nothing but what the loop published. Invariants: every
 //! path but two is read-only; what is asked on the one goes to the [door](crate::door) with the token of
-//! whoever asks, and the other takes [hints](hook) that are signed; nothing else asks for credentials, so
+//! whoever asks, and the other takes hints that are signed; nothing else asks for credentials, so
 //! that nothing secret may be shown; a slow reader skips what it was too slow for.
 
 mod answer;

@@ -41,9 +41,13 @@ use crate::conformance::Page;
 use draw::tree;
 use orders::SEEN;
 use stage::Stage;
+use twist::ALONE;
 
 /// Trees drawn unless the environment says otherwise.
 const CASES: u32 = 800;
+
+/// Trees of each family that is drawn alone.
+const ALONE_CASES: u32 = 100;
 
 /// Trees whose plans are applied as well, unless the environment says otherwise.
 const APPLIED: u32 = 120;
@@ -81,7 +85,12 @@ fn judge(text: &str, laws: &[Law]) -> Result<(), String> {
     laws.iter().try_for_each(|(name, law)| law(&stage).map_err(|why| format!("{name}: {why}")))
 }
 
-fn draw_some(cases: u32, seed: u32, thread: u32, laws: &[Law]) -> Option<String> {
+fn draw_some(
+    cases: u32,
+    (seed, thread): (u32, u32),
+    family: Option<&str>,
+    laws: &[Law],
+) -> Option<String> {
     let config =
         Config { cases, failure_persistence: None, max_shrink_iters: 2_000, ..Config::default() };
     let mut bytes = [0; 32];
@@ -89,7 +98,7 @@ fn draw_some(cases: u32, seed: u32, thread: u32, laws: &[Law]) -> Option<String>
     bytes[4..8].copy_from_slice(&thread.to_le_bytes());
     let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &bytes);
     let mut runner = TestRunner::new_with_rng(config, rng);
-    let trees = tree().prop_map(|tree| tree.to_string());
+    let trees = tree(family).prop_map(|tree| tree.to_string());
     let tried = runner.run(&trees, |text| judge(&text, laws).map_err(TestCaseError::fail));
     match tried {
         Ok(()) => None,
@@ -111,11 +120,18 @@ fn kept() -> Vec<(usize, String)> {
     own.into_iter().chain(cases.map(|case| (case.line, case.text))).collect()
 }
 
-/// Returns the trees, of so many drawn, that break one of `laws`.
+/// Returns the trees, of so many drawn of the family that the environment names or of those that are drawn
+/// together, that break one of `laws`.
 fn broken(cases: u32, laws: &[Law]) -> Vec<String> {
+    let family = std::env::var("PROOF_FAMILY").ok();
+    broken_of(family.as_deref(), cases, laws)
+}
+
+fn broken_of(family: Option<&str>, cases: u32, laws: &[Law]) -> Vec<String> {
     let seed = setting("PROOF_SEED", 1);
     std::thread::scope(|scope| {
-        let one = |thread| scope.spawn(move || draw_some(cases / THREADS, seed, thread, laws));
+        let one =
+            |thread| scope.spawn(move || draw_some(cases / THREADS, (seed, thread), family, laws));
         let threads: Vec<_> = (0..THREADS).map(one).collect();
         threads.into_iter().filter_map(|thread| thread.join().expect("no panic")).collect()
     })
@@ -138,6 +154,14 @@ fn plans_of_drawn_trees_keep_their_laws() {
     let total = |count: &AtomicU64| count.load(Ordering::Relaxed);
     let (tried, left) = (total(&SEEN.tried), total(&SEEN.left));
     assert!(left * UNSEEN_LEFT_MIN <= tried, "of {tried} ways to come {left} leave a pod over");
+}
+
+#[test]
+fn plans_of_trees_of_one_family_keep_their_laws() {
+    for (family, _) in ALONE {
+        let found = broken_of(Some(family), ALONE_CASES, &LAWS);
+        assert!(found.is_empty(), "PROOF_FAMILY={family}: {}", found.join("\n"));
+    }
 }
 
 #[test]

@@ -184,8 +184,8 @@ prop_compose! {
     }
 }
 
-/// Draws a tree.
-pub(super) fn tree() -> impl Strategy<Value = Tree> {
+/// Draws a tree, of the `chosen` family of rules or of any that are drawn together.
+pub(super) fn tree(chosen: Option<&str>) -> impl Strategy<Value = Tree> + use<> {
     let pools = (pool(), of(pool())).prop_map(|(first, second)| {
         let count =
             |pool: &Pool| pool.types.len() * pool.zones.len() * pool.capacity.split(',').count();
@@ -194,7 +194,7 @@ pub(super) fn tree() -> impl Strategy<Value = Tree> {
         std::iter::once(first).chain(second).collect::<Vec<_>>()
     });
     let nodes = prop_oneof![2 => Just(Vec::new()), 3 => vec(node(), 1..3)];
-    (pools, vec(workload(), 1..=4), proptest::bool::weighted(0.2), nodes, twists()).prop_map(
+    (pools, vec(workload(), 1..=4), proptest::bool::weighted(0.2), nodes, twists(chosen)).prop_map(
         |(pools, workloads, daemon, nodes, twists)| {
             Tree { pools, workloads, daemon, nodes, twists }.in_bounds()
         },
