@@ -143,7 +143,6 @@ fn is_wide(rule: &TopologySpread) -> bool {
 
 /// Keeps nodes that should leave as long as pods would have no place without them.
 fn with_needed_leavers(stage: &Stage, mut settled: Settled) -> Settled {
-    let left = |settled: &Settled| settled.unplaced.values().sum::<u32>();
     for index in 0..stage.ground.standing.len() {
         let leaves = stage.ground.standing[index].may_stay_after_all();
         let could_help =
@@ -154,7 +153,7 @@ fn with_needed_leavers(stage: &Stage, mut settled: Settled) -> Settled {
         let mut kept = settled.layout.kept.clone();
         kept[index] = true;
         let trial = settled_at_best(stage, &stage.ground.layout(kept));
-        if left(&trial) < left(&settled) {
+        if trial.left(stage.groups) < settled.left(stage.groups) {
             settled = trial;
         }
     }

@@ -67,7 +67,7 @@ impl Passes<'_> {
             return limited;
         }
         let free = Passes { shares: shares::Limits::none(), ..*self }.answer_alone();
-        let left = |answer: &Answer| answer.outcome.settled.unplaced.values().sum::<u32>();
+        let left = |answer: &Answer| answer.outcome.settled.left(&self.demand.groups);
         let price = |answer: &Answer| answer.outcome.settled.layout.price;
         let dearer = (price(&limited) - price(&free)).max(MicroUsd::ZERO);
         let (answer, hourly) =
@@ -87,9 +87,9 @@ impl Passes<'_> {
     /// Returns the answer, and whether it was rehearsed with what happens meanwhile: where no fleet
     /// holds every pod then, one that holds more of them otherwise is the better answer.
     pub(super) fn run_at_best(&self, model: &Model) -> (Consolidated, bool) {
-        let left = |outcome: &Consolidated| outcome.settled.unplaced.values().sum::<u32>();
+        let left = |outcome: &Consolidated| outcome.settled.left(&self.demand.groups);
         let outcome = self.run(model);
-        if left(&outcome) == 0 || !self.has_events() {
+        if outcome.settled.unplaced.is_empty() || !self.has_events() {
             return (outcome, true);
         }
         let other = Passes { eventful: false, ..*self }.run(model);
@@ -163,7 +163,7 @@ impl Passes<'_> {
     fn proven(&self, model: &Model, earlier: &Settled, leaner: &Settled) -> Option<Settled> {
         let stage = self.stage(self.demand, self.standing, model);
         let Verdict::Passed(proven) = stage.rehearse(&leaner.layout) else { return None };
-        let left = |settled: &Settled| settled.unplaced.values().sum::<u32>();
+        let left = |settled: &Settled| settled.left(&self.demand.groups);
         let packed = leaner.packed;
         (left(&proven) <= left(earlier)).then_some(Settled { packed, ..proven })
     }

@@ -19,7 +19,7 @@ impl Stage<'_> {
         let mut scheduler = scene.scheduler.clone().with_balance(run.balance).with_seed(run.seed());
         let leaving = self.stop(&mut scheduler, scene);
         let coming = Coming { pending, leaving: &scene.leaving };
-        let queue = run.queue(self.groups, &self.worth, &coming);
+        let queue = run.queue(self.groups, &coming);
         let mut went = Vec::with_capacity(queue.len());
         let mut waiting = place(&mut scheduler, scene, queue, &mut went);
         // Who tolerates every taint may have gone to a node that goes, and has to leave it again.

@@ -35,7 +35,7 @@ impl Stage<'_> {
         self.bring(&mut scheduler, scene, |place| !is_new(place));
         scene.seat(&mut scheduler);
         let coming = Coming { pending, leaving: &scene.leaving };
-        let queue = run.queue(self.groups, &self.worth, &coming);
+        let queue = run.queue(self.groups, &coming);
         let mut went = Vec::with_capacity(queue.len());
         let queue = place(&mut scheduler, scene, queue, &mut went);
         let starting = self.bring(&mut scheduler, scene, is_new);

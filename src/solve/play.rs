@@ -201,11 +201,8 @@ impl Stage<'_> {
         }
         let scheduler = scene.scheduler.clone();
         let mut scheduler = scheduler.with_balance(run.balance).with_seed(run.seed());
-        let queue = run.queue(
-            self.groups,
-            &self.worth,
-            &Coming { pending: pods.pending, leaving: &scene.leaving },
-        );
+        let coming = Coming { pending: pods.pending, leaving: &scene.leaving };
+        let queue = run.queue(self.groups, &coming);
         let mut guided = pods.guided.cloned().unwrap_or_default();
         let (mut went, mut left) = (Vec::with_capacity(queue.len()), BTreeMap::new());
         for pods in queue.chunks(LOOK_EVERY) {

@@ -4,6 +4,7 @@
 //! scheduler places the pods on the planned nodes in several runs; what to do where it leaves pods
 //! over is the business of `settle`.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::num::NonZero;
 use std::sync::OnceLock;
@@ -33,8 +34,6 @@ pub(super) struct Stage<'a> {
     /// classes are costly to make.
     pub spreading: OnceLock<Blank>,
     pub plain: OnceLock<Blank>,
-    /// What a pod of each group is worth.
-    pub worth: Vec<i128>,
     /// Pods times nodes tried since it was last set to zero.
     work: AtomicU64,
     /// Whether each pod is nominated to the node that the packing has it on.
@@ -71,6 +70,19 @@ pub(super) struct Settled {
     pub packed: MicroUsd,
 }
 
+impl Settled {
+    /// Returns the pods without a place of each priority that `groups` have, the highest first: the
+    /// fleet is the better for which this is less, since kube-scheduler serves them in that order.
+    pub(super) fn left(&self, groups: &[PodGroup]) -> Vec<u32> {
+        let mut left: BTreeMap<Reverse<i32>, u32> = BTreeMap::new();
+        for (index, group) in groups.iter().enumerate() {
+            let of_level = left.entry(Reverse(group.shape.priority)).or_insert(0);
+            *of_level += self.unplaced.get(&index).copied().unwrap_or(0);
+        }
+        left.into_values().collect()
+    }
+}
+
 impl<'a> Stage<'a> {
     /// Returns a stage for the pods of `groups`.
     pub(super) fn new(
@@ -79,10 +91,6 @@ impl<'a> Stage<'a> {
         offers: &'a [Offer],
         namespaces: &'a BTreeMap<Namespace, Labels>,
     ) -> Self {
-        let mut worth = vec![0; demand.groups.len()];
-        for class in &ground.model.classes {
-            class.groups().for_each(|group| worth[group] = class.worth);
-        }
         Self {
             ground,
             groups: &demand.groups,
@@ -91,7 +99,6 @@ impl<'a> Stage<'a> {
             namespaces,
             spreading: OnceLock::new(),
             plain: OnceLock::new(),
-            worth,
             work: AtomicU64::new(0),
             steered: false,
             eventful: true,

@@ -130,8 +130,7 @@ impl Stage<'_> {
                 Verdict::Passed(passed) => passed,
                 Verdict::Left(_) => self.as_far_as_possible(&layout),
             };
-            let left = |settled: &Settled| settled.unplaced.values().sum::<u32>();
-            if left(&trial) >= left(&settled) {
+            if trial.left(self.groups) >= settled.left(self.groups) {
                 break;
             }
             settled = self.without_idle(trial);

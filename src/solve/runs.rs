@@ -24,10 +24,10 @@ pub(super) struct Run {
 enum Order {
     /// By namespace and name, as a delivery tool applies them.
     Declared,
-    /// The pods that are worth most first.
-    LargestFirst,
-    /// The pods that are worth least first.
-    SmallestFirst,
+    /// The pods that ask for most of it first.
+    LargestFirst(Size),
+    /// The pods that ask for least of it first.
+    SmallestFirst(Size),
     /// At random, from this seed.
     Shuffled(u64),
     /// Those that run nowhere yet, then those of one node that goes after the other, as drains
@@ -35,6 +35,25 @@ enum Order {
     Drained,
     /// By namespace and name, on the nodes that stand first, and on new ones as these come up.
     Early,
+}
+
+/// What makes a pod large. One that is large in one way may be small in the other, and what comes
+/// last finds a share of every node taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Size {
+    Cpu,
+    Memory,
+}
+
+impl Size {
+    /// Returns the size of a pod, the other way of being large for those that are alike in this one.
+    fn of(self, group: &PodGroup) -> (i64, i64) {
+        let asks = &group.shape.requests;
+        match self {
+            Size::Cpu => (asks.cpu.0, asks.memory.0),
+            Size::Memory => (asks.memory.0, asks.cpu.0),
+        }
+    }
 }
 
 /// For each node that goes, by its place among the standing ones, how many pods of which group run
@@ -63,14 +82,18 @@ pub(super) fn occupied(groups: &[PodGroup]) -> BTreeSet<&NodeName> {
 }
 
 /// What tells most comes first.
-const RUNS: [Run; 8] = [
+const RUNS: [Run; 12] = [
     Run { order: Order::Declared, balance: Balance::Change },
-    Run { order: Order::LargestFirst, balance: Balance::Change },
-    Run { order: Order::SmallestFirst, balance: Balance::Change },
-    Run { order: Order::SmallestFirst, balance: Balance::Level },
-    Run { order: Order::Shuffled(1), balance: Balance::Change },
+    Run { order: Order::LargestFirst(Size::Cpu), balance: Balance::Change },
+    Run { order: Order::SmallestFirst(Size::Cpu), balance: Balance::Change },
+    Run { order: Order::LargestFirst(Size::Memory), balance: Balance::Change },
+    Run { order: Order::SmallestFirst(Size::Memory), balance: Balance::Change },
+    Run { order: Order::SmallestFirst(Size::Cpu), balance: Balance::Level },
+    Run { order: Order::SmallestFirst(Size::Memory), balance: Balance::Level },
+    Run { order: Order::LargestFirst(Size::Cpu), balance: Balance::Level },
+    Run { order: Order::LargestFirst(Size::Memory), balance: Balance::Level },
     Run { order: Order::Declared, balance: Balance::Level },
-    Run { order: Order::LargestFirst, balance: Balance::Level },
+    Run { order: Order::Shuffled(1), balance: Balance::Change },
     Run { order: Order::Shuffled(2), balance: Balance::Level },
 ];
 
@@ -92,7 +115,7 @@ const DRAINS: [Run; 2] = [
 
 /// How many of the runs are made up to so many pods times nodes: on a small fleet one pod decides,
 /// and a run costs little.
-const RUNS_UP_TO: [(u64, usize); 2] = [(20_000, 8), (20_000_000, 5)];
+const RUNS_UP_TO: [(u64, usize); 2] = [(5_000_000, RUNS.len()), (20_000_000, 5)];
 
 /// Runs that are made of any fleet.
 const RUNS_MIN: usize = 3;
@@ -143,11 +166,13 @@ impl Run {
     pub(super) fn seed(self) -> u64 {
         let order = match self.order {
             Order::Declared => 0,
-            Order::LargestFirst => 1,
-            Order::SmallestFirst => 2,
+            Order::LargestFirst(Size::Cpu) => 1,
+            Order::SmallestFirst(Size::Cpu) => 2,
             Order::Shuffled(seed) => 2 + seed,
             Order::Drained => 5,
             Order::Early => 6,
+            Order::LargestFirst(Size::Memory) => 7,
+            Order::SmallestFirst(Size::Memory) => 8,
         };
         let balance = match self.balance {
             Balance::Change => 0,
@@ -159,8 +184,10 @@ impl Run {
     fn name(self) -> String {
         let order = match self.order {
             Order::Declared => "declared".to_owned(),
-            Order::LargestFirst => "largest-first".to_owned(),
-            Order::SmallestFirst => "smallest-first".to_owned(),
+            Order::LargestFirst(Size::Cpu) => "most-cpu-first".to_owned(),
+            Order::SmallestFirst(Size::Cpu) => "least-cpu-first".to_owned(),
+            Order::LargestFirst(Size::Memory) => "most-memory-first".to_owned(),
+            Order::SmallestFirst(Size::Memory) => "least-memory-first".to_owned(),
             Order::Shuffled(seed) => format!("shuffled-{seed}"),
             Order::Drained => "drained".to_owned(),
             Order::Early => "as-nodes-come-up".to_owned(),
@@ -172,14 +199,16 @@ impl Run {
         format!("{order} (kube-scheduler {balance})")
     }
 
-    /// Returns the `pending` pods, by group, in the order in which they come, given what a pod of
-    /// each group is worth; higher priority goes first in any case.
-    pub(super) fn queue(self, groups: &[PodGroup], worth: &[i128], coming: &Coming) -> Vec<usize> {
+    /// Returns the `pending` pods, by group, in the order in which they come; higher priority goes
+    /// first in any case.
+    pub(super) fn queue(self, groups: &[PodGroup], coming: &Coming) -> Vec<usize> {
         let pending = coming.pending;
         let mut order: Vec<usize> = (0..groups.len()).filter(|group| pending[*group] > 0).collect();
         match self.order {
-            Order::LargestFirst => order.sort_by_key(|g| (std::cmp::Reverse(worth[*g]), *g)),
-            Order::SmallestFirst => order.sort_by_key(|g| (worth[*g], *g)),
+            Order::LargestFirst(size) => {
+                order.sort_by_key(|g| (std::cmp::Reverse(size.of(&groups[*g])), *g));
+            }
+            Order::SmallestFirst(size) => order.sort_by_key(|g| (size.of(&groups[*g]), *g)),
             Order::Declared | Order::Shuffled(_) | Order::Drained | Order::Early => {}
         }
         let mut queue: Vec<usize> = order.into_iter().flat_map(|g| pods(g, pending[g])).collect();

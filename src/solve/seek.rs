@@ -19,6 +19,7 @@ use super::rehearse::{Settled, Stage};
 use super::rescue::{keys_of_rules, place_of_offer};
 use super::runs::planned_pods;
 use super::settle::pinned;
+use super::standing::Fate;
 
 /// Fleets that are rehearsed in one search.
 const FLEETS_MAX: usize = 96;
@@ -48,8 +49,10 @@ type Rank = (Vec<u32>, usize, i64, Fleet);
 impl Stage<'_> {
     /// Returns `settled`, or a fleet on which fewer pods are left over.
     pub(super) fn sought(&self, settled: Settled) -> Settled {
-        // In later passes the new nodes stand: what was not found for them is not found again.
-        let is_first = self.ground.standing.iter().all(|node| !node.is_new);
+        // In later passes the new nodes stand: what was not found for them is not found again. Those
+        // of pools with a fixed number stand from the first on, and stay.
+        let is_first =
+            self.ground.standing.iter().all(|node| !node.is_new || node.fate != Fate::Free);
         let waiting = self.waiting(&settled);
         if !is_first || waiting.is_empty() || self.is_too_large(&settled) {
             return settled;
@@ -59,7 +62,6 @@ impl Stage<'_> {
         let mut search = Search {
             stage: self,
             kinds,
-            levels: self.levels(),
             seen: BTreeSet::from([start.clone()]),
             open: BTreeMap::new(),
             bases: BTreeMap::new(),
@@ -173,19 +175,11 @@ impl Stage<'_> {
         let most = i64::from(group.counts.planned);
         u32::try_from(group.shape.requests.copies_in(room, most)).unwrap_or(u32::MAX)
     }
-
-    /// Priorities of the groups, the highest first.
-    fn levels(&self) -> Vec<i32> {
-        let levels: BTreeSet<Reverse<i32>> =
-            self.groups.iter().map(|group| Reverse(group.shape.priority)).collect();
-        levels.into_iter().map(|Reverse(priority)| priority).collect()
-    }
 }
 
 struct Search<'a> {
     stage: &'a Stage<'a>,
     kinds: Vec<usize>,
-    levels: Vec<i32>,
     seen: BTreeSet<Fleet>,
     /// Fleets that were rehearsed, and not changed yet.
     open: BTreeMap<Rank, Settled>,
@@ -207,7 +201,7 @@ impl Search<'_> {
                 break;
             }
             let fleet = (best.layout.kept.clone(), sorted(best.offers.clone()));
-            let left = self.rank(&best, (0, fleet.clone())).0;
+            let left = best.left(self.stage.groups);
             let mut trials = BTreeMap::new();
             for kind in self.kinds.clone() {
                 let next = (fleet.0.clone(), with(&fleet.1, kind, 1));
@@ -236,8 +230,8 @@ impl Search<'_> {
         }
         let Some(same) = self.stage.without(layout, before.unplaced.clone()) else { return anew };
         let same = self.stage.let_in(same);
-        let left = |settled: &Settled| self.rank(settled, (0, Fleet::default())).0;
-        if left(&same) < left(&anew) { same } else { anew }
+        let groups = self.stage.groups;
+        if same.left(groups) < anew.left(groups) { same } else { anew }
     }
 
     /// Changes the best fleet so far until nothing is left over, or nothing is left to try.
@@ -280,13 +274,7 @@ impl Search<'_> {
     }
 
     fn rank(&self, settled: &Settled, (edits, fleet): (usize, Fleet)) -> Rank {
-        let left = |level: &i32| -> u32 {
-            let of_level = settled.unplaced.iter();
-            let of_level =
-                of_level.filter(|(group, _)| self.stage.groups[**group].shape.priority == *level);
-            of_level.map(|(_, pods)| *pods).sum()
-        };
-        (self.levels.iter().map(left).collect(), edits, settled.layout.price.0, fleet)
+        (settled.left(self.stage.groups), edits, settled.layout.price.0, fleet)
     }
 
     /// Returns the fleets that differ by little: some more nodes of a kind, another instead, one less, or one that

@@ -24,8 +24,10 @@ use rand_pcg::Pcg64;
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Order {
     Declared,
-    LargestFirst,
-    SmallestFirst,
+    MostCpuFirst,
+    LeastCpuFirst,
+    MostMemoryFirst,
+    LeastMemoryFirst,
     ByNamespace,
     Shuffled,
 }
@@ -34,16 +36,28 @@ pub(crate) enum Order {
 /// and ties.
 pub(crate) type Way = (Order, Balance, u64);
 
-/// The ways in which plans have to hold.
-pub(crate) const WAYS: [Way; 8] = [
+/// Ways that the plan of a fleet that is not large names, in code of its own.
+pub(crate) const WAYS: [Way; 10] = [
     (Order::Declared, Balance::Change, 0),
     (Order::Declared, Balance::Level, 1),
-    (Order::LargestFirst, Balance::Change, 2),
-    (Order::SmallestFirst, Balance::Level, 5),
-    (Order::ByNamespace, Balance::Change, 11),
-    (Order::ByNamespace, Balance::Level, 12),
-    (Order::Shuffled, Balance::Change, 6),
-    (Order::Shuffled, Balance::Level, 9),
+    (Order::MostCpuFirst, Balance::Change, 2),
+    (Order::LeastCpuFirst, Balance::Level, 5),
+    (Order::MostCpuFirst, Balance::Level, 3),
+    (Order::LeastCpuFirst, Balance::Change, 4),
+    (Order::MostMemoryFirst, Balance::Change, 14),
+    (Order::MostMemoryFirst, Balance::Level, 15),
+    (Order::LeastMemoryFirst, Balance::Change, 16),
+    (Order::LeastMemoryFirst, Balance::Level, 17),
+];
+
+/// Ways that no plan names: other orders, and ties that are broken otherwise.
+pub(crate) const UNSEEN: [Way; 6] = [
+    (Order::ByNamespace, Balance::Change, 31),
+    (Order::Shuffled, Balance::Change, 32),
+    (Order::Shuffled, Balance::Level, 33),
+    (Order::LeastCpuFirst, Balance::Change, 34),
+    (Order::MostCpuFirst, Balance::Level, 35),
+    (Order::LeastMemoryFirst, Balance::Change, 36),
 ];
 
 /// What a plan is about.
@@ -145,10 +159,9 @@ fn alike(group: &PodGroup) -> Vec<(&Arc<PodShape>, u32, &BTreeMap<NodeName, u32>
 
 /// Returns the pods that come, by kind, as they come.
 fn queue(kinds: &[Kind<'_>], order: Order, seed: u64) -> Vec<usize> {
-    let size = |kind: &usize| {
-        let requests = &kinds[*kind].shape.requests;
-        (requests.cpu, requests.memory)
-    };
+    let asks = |kind: &usize| &kinds[*kind].shape.requests;
+    let by_cpu = |kind: &usize| (asks(kind).cpu, asks(kind).memory);
+    let by_memory = |kind: &usize| (asks(kind).memory, asks(kind).cpu);
     let namespace = |kind: &usize| -> &Namespace { &kinds[*kind].shape.namespace };
     let pods = |(index, kind): (usize, &Kind)| {
         std::iter::repeat_n(index, usize::try_from(kind.coming).unwrap_or(usize::MAX))
@@ -156,8 +169,10 @@ fn queue(kinds: &[Kind<'_>], order: Order, seed: u64) -> Vec<usize> {
     let mut queue: Vec<usize> = kinds.iter().enumerate().flat_map(pods).collect();
     match order {
         Order::Declared => {}
-        Order::LargestFirst => queue.sort_by_key(|kind| Reverse(size(kind))),
-        Order::SmallestFirst => queue.sort_by_key(size),
+        Order::MostCpuFirst => queue.sort_by_key(|kind| Reverse(by_cpu(kind))),
+        Order::LeastCpuFirst => queue.sort_by_key(by_cpu),
+        Order::MostMemoryFirst => queue.sort_by_key(|kind| Reverse(by_memory(kind))),
+        Order::LeastMemoryFirst => queue.sort_by_key(by_memory),
         Order::ByNamespace => queue.sort_by(|a, b| namespace(a).cmp(namespace(b))),
         Order::Shuffled => queue.shuffle(&mut Pcg64::seed_from_u64(seed)),
     }

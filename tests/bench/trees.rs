@@ -13,7 +13,7 @@ use fleetwright::manifest::{read, read_fleet};
 use fleetwright::plan::Plan;
 use fleetwright::units::MicroUsd;
 
-use crate::replay::{Cast, WAYS};
+use crate::replay::{Cast, UNSEEN, WAYS, Way};
 use crate::{RUNS, run};
 
 /// A tree, the better of the two bounds, and what Karpenter v1.13's own `Solve` plans for it, all
@@ -31,7 +31,7 @@ const TREES: [(&str, i64, i64); 6] = [
 /// pods are nominated to their nodes, and the bounds.
 pub(crate) fn rows() -> anyhow::Result<()> {
     println!(
-        "{:<12} {:>6} {:>11} {:>7} {:>11} {:>7} {:>8} {:>11} {:>7} {:>11} {:>11} {:>11} {:>8}",
+        "{:<12} {:>6} {:>11} {:>7} {:>11} {:>7} {:>8} {:>8} {:>11} {:>7} {:>11} {:>11} {:>11} {:>8}",
         "USD an hour",
         "pods",
         "packed",
@@ -39,6 +39,7 @@ pub(crate) fn rows() -> anyhow::Result<()> {
         "applied",
         "over %",
         "pending",
+        "unseen",
         "steered",
         "over %",
         "own bound",
@@ -69,14 +70,15 @@ fn row(name: &str, bound: MicroUsd, karpenter: MicroUsd) -> anyhow::Result<()> {
         format!("{}.{:02}", thousandths / 1000, thousandths % 1000 / 10)
     };
     println!(
-        "{:<12} {:>6} {:>11} {:>7} {:>11} {:>7} {:>8} {:>11} {:>7} {:>11} {:>11} {:>11} {:>8.0}",
+        "{:<12} {:>6} {:>11} {:>7} {:>11} {:>7} {:>8} {:>8} {:>11} {:>7} {:>11} {:>11} {:>11} {:>8.0}",
         name,
         plan.capacity.pods.total,
         packed.rounded(2),
         over(packed),
         cost.hourly_after.rounded(2),
         over(cost.hourly_after),
-        pending(&tree, &plan)?,
+        pending(&tree, &plan, &WAYS)?,
+        pending(&tree, &plan, &UNSEEN)?,
         steered.rounded(2),
         over(steered),
         cost.lower_bound_hourly.rounded(2),
@@ -88,15 +90,15 @@ fn row(name: &str, bound: MicroUsd, karpenter: MicroUsd) -> anyhow::Result<()> {
 }
 
 /// Returns how many pods have no place: those that the plan leaves out, and those that wait in the
-/// worst of the ways in which pods may come.
-fn pending(tree: &Path, plan: &Plan) -> anyhow::Result<u64> {
+/// worst of these ways.
+fn pending(tree: &Path, plan: &Plan, ways: &[Way]) -> anyhow::Result<u64> {
     let files = read_tree(tree)?;
     let (fleet, _) = read_fleet(&files.tree);
     let desired = read(&files.tree, &fleet);
     let observed = Observed::empty(ClusterIdentity::default(), "2026-11-01T00:00:00Z".parse()?);
     let demand = Demand::build(&desired, &observed, DemandMode::Live);
     let cast = Cast { desired: &desired, demand: &demand, observed: &observed };
-    let worst = WAYS.iter().map(|way| cast.left_over(plan, *way)).max().unwrap_or(0);
+    let worst = ways.iter().map(|way| cast.left_over(plan, *way)).max().unwrap_or(0);
     Ok(u64::from(plan.capacity.pods.unschedulable) + u64::try_from(worst)?)
 }
 

@@ -35,9 +35,16 @@ impl Scene {
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Order {
     Declared,
-    LargestFirst,
-    SmallestFirst,
+    LargestFirst(Size),
+    SmallestFirst(Size),
     Shuffled(u64),
+}
+
+/// What makes a pod large; of those that are alike in it, the other decides.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Size {
+    Cpu,
+    Memory,
 }
 
 /// One way in which pods may come: their order, the rule for balance of Kubernetes 1.35 or of 1.36,
@@ -46,21 +53,29 @@ pub(super) enum Order {
 pub(super) struct Arrival(Order, Balance, u64);
 
 /// Ways that the rehearsal tries as well, in the same words: it has to be right about them.
-const REHEARSED: [Arrival; 4] = [
+const REHEARSED: [Arrival; 10] = [
     Arrival(Order::Declared, Balance::Change, 0),
     Arrival(Order::Declared, Balance::Level, 1),
+    Arrival(Order::LargestFirst(Size::Cpu), Balance::Change, 2),
+    Arrival(Order::LargestFirst(Size::Cpu), Balance::Level, 3),
+    Arrival(Order::SmallestFirst(Size::Cpu), Balance::Change, 4),
+    Arrival(Order::SmallestFirst(Size::Cpu), Balance::Level, 5),
+    Arrival(Order::LargestFirst(Size::Memory), Balance::Change, 14),
+    Arrival(Order::SmallestFirst(Size::Memory), Balance::Change, 16),
     Arrival(Order::Shuffled(1), Balance::Change, 6),
     Arrival(Order::Shuffled(2), Balance::Level, 9),
 ];
 
 /// Ways in which a fleet holds pods that a plan leaves out, before that is held against the plan.
-const ALL: [Arrival; 12] = [
+const ALL: [Arrival; 14] = [
     Arrival(Order::Declared, Balance::Change, 0),
-    Arrival(Order::SmallestFirst, Balance::Level, 5),
-    Arrival(Order::LargestFirst, Balance::Change, 2),
+    Arrival(Order::SmallestFirst(Size::Cpu), Balance::Level, 5),
+    Arrival(Order::LargestFirst(Size::Cpu), Balance::Change, 2),
     Arrival(Order::Declared, Balance::Level, 1),
-    Arrival(Order::SmallestFirst, Balance::Change, 4),
-    Arrival(Order::LargestFirst, Balance::Level, 3),
+    Arrival(Order::SmallestFirst(Size::Cpu), Balance::Change, 4),
+    Arrival(Order::LargestFirst(Size::Cpu), Balance::Level, 3),
+    Arrival(Order::LargestFirst(Size::Memory), Balance::Change, 14),
+    Arrival(Order::SmallestFirst(Size::Memory), Balance::Change, 16),
     Arrival(Order::Shuffled(1), Balance::Change, 6),
     Arrival(Order::Shuffled(2), Balance::Level, 9),
     Arrival(Order::Shuffled(3), Balance::Change, 20),
@@ -76,8 +91,8 @@ const MORE: u64 = 24;
 const UNSEEN: [Arrival; 4] = [
     Arrival(Order::Shuffled(31), Balance::Change, 31),
     Arrival(Order::Shuffled(32), Balance::Level, 32),
-    Arrival(Order::LargestFirst, Balance::Change, 33),
-    Arrival(Order::SmallestFirst, Balance::Level, 34),
+    Arrival(Order::LargestFirst(Size::Memory), Balance::Level, 33),
+    Arrival(Order::SmallestFirst(Size::Memory), Balance::Level, 34),
 ];
 
 /// How often pods came in some way that is not rehearsed, and how often one of them waits.
@@ -150,15 +165,23 @@ impl Stage {
 
     fn queue(&self, counts: &[u32], order: Order) -> Vec<usize> {
         let kinds = &self.kinds;
-        let size = |kind: &usize| kinds[*kind].shape.requests.cpu;
+        let size = |kind: &usize, size: Size| {
+            let asks = &kinds[*kind].shape.requests;
+            match size {
+                Size::Cpu => (asks.cpu.0, asks.memory.0),
+                Size::Memory => (asks.memory.0, asks.cpu.0),
+            }
+        };
         let pods = |(kind, count): (usize, &u32)| {
             std::iter::repeat_n(kind, usize::try_from(*count).unwrap_or(usize::MAX))
         };
         let mut queue: Vec<usize> = counts.iter().enumerate().flat_map(pods).collect();
         match order {
             Order::Declared => {}
-            Order::SmallestFirst => queue.sort_by_key(size),
-            Order::LargestFirst => queue.sort_by_key(|kind| std::cmp::Reverse(size(kind))),
+            Order::SmallestFirst(by) => queue.sort_by_key(|kind| size(kind, by)),
+            Order::LargestFirst(by) => {
+                queue.sort_by_key(|kind| std::cmp::Reverse(size(kind, by)));
+            }
             Order::Shuffled(seed) => queue.shuffle(&mut Pcg64::seed_from_u64(seed)),
         }
         queue.sort_by_key(|kind| std::cmp::Reverse(kinds[*kind].shape.priority));
