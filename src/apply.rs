@@ -17,6 +17,7 @@ mod fence;
 mod group;
 mod guard;
 mod launch;
+mod many;
 mod receipt;
 mod retire;
 mod stand_in;
@@ -26,7 +27,9 @@ pub use fence::Fenced;
 pub use guard::{ApplyError, FailedCondition};
 pub use receipt::{ChangeOutcome, Event, Outcome, Receipt, Step, Verdict};
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use jiff::{SignedDuration, Timestamp};
@@ -70,7 +73,30 @@ pub struct ApplySettings<'a> {
     pub waits: Waits,
     /// Changes as which launches of the plan were asked for before, for another plan that decided the same of
     /// them: they are asked for as these again, so that each is launched once.
-    pub begun: BTreeMap<Address, ChangeId>,
+    pub begun: BTreeMap<Address, Before>,
+    /// Keeps which offering of a launch is asked for next; without it nothing is kept.
+    pub turns: Option<&'a dyn Turns>,
+}
+
+/// How a launch was asked for before.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Before {
+    /// The change as which.
+    pub change: ChangeId,
+    /// Which of its offerings was asked for last, counted from 0: those before had no capacity.
+    pub turn: u32,
+}
+
+/// Keeps which offering of a launch is asked for, before it is: whoever comes after a process that died goes on
+/// with that one, and not with one before it.
+pub trait Turns: std::fmt::Debug {
+    /// Returns once it is kept that the offering `turn` of the launch at `address` is about to be asked for;
+    /// fails where it cannot be kept, and the offering is not asked for then.
+    fn keep<'t>(
+        &'t self,
+        address: &'t Address,
+        turn: u32,
+    ) -> Pin<Box<dyn Future<Output = Result<(), String>> + 't>>;
 }
 
 /// What a launch is waited for.
@@ -150,7 +176,8 @@ pub async fn apply<C: Cloud, K: Cluster, T: Clock>(
         wave.begun_as(&settings.begun);
     }
     let groups = work::groups(plan);
-    let (outcomes, dropped) = (Vec::new(), BTreeMap::new());
+    let (outcomes, dropped) = (RefCell::default(), BTreeMap::new());
+    let report = RefCell::new(report);
     let seen = None;
     let mut run = Run { plan, ports, settings, report, groups, dropped, outcomes, seen };
     let seen = run.look().await;
@@ -185,12 +212,12 @@ struct Run<'a, C, K, T> {
     plan: &'a Plan,
     ports: &'a Ports<'a, C, K, T>,
     settings: &'a ApplySettings<'a>,
-    report: &'a mut dyn FnMut(&Event),
+    report: RefCell<&'a mut dyn FnMut(&Event)>,
     /// The group of rows that replace each other, by row.
     groups: BTreeMap<&'a Address, &'a str>,
     /// Changes that are no longer needed, with the reason; they are left out.
     dropped: BTreeMap<Address, String>,
-    outcomes: Vec<ChangeOutcome>,
+    outcomes: RefCell<Vec<ChangeOutcome>>,
     /// The look that everything was checked by, until something is done.
     seen: Option<Observed>,
 }
@@ -211,7 +238,7 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
     }
 
     /// Looks at the world until all of it can be read, a bounded number of times.
-    async fn look_again(&mut self) -> Option<Observed> {
+    async fn look_again(&self) -> Option<Observed> {
         for _ in 1..self.settings.bounds.tries {
             if let Some(observed) = self.look_whole().await {
                 return Some(observed);
@@ -231,13 +258,13 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
         later(self.now(), bound)
     }
 
-    fn say(&mut self, address: Option<&Address>, step: Step) {
+    fn say(&self, address: Option<&Address>, step: Step) {
         let event = Event { at: self.now(), address: address.cloned(), step };
-        (self.report)(&event);
+        (self.report.borrow_mut())(&event);
     }
 
     fn finish(
-        &mut self,
+        &self,
         address: &Address,
         step: WaveStep,
         instance_id: Option<&InstanceId>,
@@ -245,12 +272,14 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
     ) {
         self.say(Some(address), Step::Finished { step, outcome: outcome.clone() });
         let instance_id = instance_id.cloned();
-        self.outcomes.push(ChangeOutcome { address: address.clone(), step, instance_id, outcome });
+        let address = address.clone();
+        let outcome = ChangeOutcome { address, step, instance_id, outcome };
+        self.outcomes.borrow_mut().push(outcome);
     }
 
     fn into_receipt(self, started_at: Timestamp) -> Receipt {
         let finished_at = self.now();
-        let mut outcomes = self.outcomes;
+        let mut outcomes = self.outcomes.into_inner();
         outcomes.sort_by(|a, b| (&a.address, a.step).cmp(&(&b.address, b.step)));
         let unfinished = outcomes.iter().any(|change| !change.outcome.is_settled());
         let verdict = match (unfinished, self.settings.is_interrupted()) {

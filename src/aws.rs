@@ -32,3 +32,4 @@ pub use joining::Joining;
 pub use machine::Machines;
 pub use preflight::{NodeRole, Preflight};
 pub use queue::{MESSAGES_MAX, Received};
+pub use sweep::Swept;

@@ -201,7 +201,7 @@ async fn decide(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::port::{Caller, PortError};
+    use crate::port::{Caller, Fate, PortError};
 
     /// Knows two people, of whom one may approve.
     struct Door;
@@ -216,7 +216,7 @@ mod tests {
                 "broken" => Err(PortError {
                     verb: "review token".to_owned(),
                     reason: "no answer".to_owned(),
-                    transient: true,
+                    fate: Fate::Unknown,
                 }),
                 _ => Ok(None),
             }

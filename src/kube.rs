@@ -40,7 +40,7 @@ pub use watch::{News, Watched};
 
 use ::kube::Error;
 
-use crate::port::PortError;
+use crate::port::{Fate, PortError};
 
 /// Returns the error of a verb in the words of the port.
 ///
@@ -52,5 +52,5 @@ fn port_error(verb: &str, error: &Error) -> PortError {
     } else {
         (error.to_string(), matches!(error, Error::HyperError(_) | Error::Service(_)))
     };
-    PortError { verb: verb.to_owned(), reason, transient }
+    PortError { verb: verb.to_owned(), reason, fate: Fate::of(transient) }
 }

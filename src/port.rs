@@ -32,8 +32,35 @@ pub struct PortError {
     pub verb: String,
     /// Why, without secrets.
     pub reason: String,
-    /// Whether trying again may help.
-    pub transient: bool,
+    /// What became of the call.
+    pub fate: Fate,
+}
+
+impl PortError {
+    /// Returns whether trying again may help.
+    #[must_use]
+    pub fn is_transient(&self) -> bool {
+        self.fate != Fate::Refused
+    }
+}
+
+/// What became of a call that failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fate {
+    /// Nothing was done, and the same call is refused again.
+    Refused,
+    /// Nothing was done, as where too many calls were made; trying again may help.
+    TurnedAway,
+    /// Nobody knows whether it was done; trying again may help.
+    Unknown,
+}
+
+impl Fate {
+    /// Returns the fate of a call of which nobody can say more than whether trying again may help.
+    #[must_use]
+    pub fn of(transient: bool) -> Self {
+        if transient { Self::Unknown } else { Self::Refused }
+    }
 }
 
 /// What to launch, decided in every part.

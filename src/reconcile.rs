@@ -21,6 +21,7 @@ mod kept;
 mod lane;
 mod mail;
 mod message;
+mod past;
 mod ports;
 mod quiet;
 mod request;
@@ -42,11 +43,12 @@ pub use drive::{Outside, drive};
 pub use event::{Effect, Event, Head, Limits, Signal, Ticket};
 pub use kept::{Applied, Approved, Kept, Launched, Leaving, Quarantine, Removed, SoldOut};
 pub use message::{Kind, Message};
+pub use past::{Crowds, Past as PastMoves};
 pub use ports::{Desk, Planner, Signals, Source};
 pub use request::Request;
 pub use state::{Start, State, step};
 pub use status::{
-    ApprovedBy, AwayPhase, Breaker, Deed, Failure, Going, Held, HeldBy, Past, PlanNow,
+    ApprovedBy, AwayPhase, Breaker, Deed, Failure, Going, Held, HeldBy, KeptNow, Past, PlanNow,
     RepositoryNow, SourceState, Status, Suspension, WorldNow,
 };
 

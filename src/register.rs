@@ -128,7 +128,7 @@ mod tests {
         async fn put(&self, record: &Record) -> Result<(), PortError> {
             if *self.broken.borrow() {
                 let (verb, reason) = ("write record".to_owned(), "no".to_owned());
-                return Err(PortError { verb, reason, transient: true });
+                return Err(PortError { verb, reason, fate: crate::port::Fate::Unknown });
             }
             *self.puts.borrow_mut() += 1;
             self.names.borrow_mut().insert((record.kind.clone(), record.name.clone()));

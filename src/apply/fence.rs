@@ -7,7 +7,8 @@
 use crate::fleet::Pod;
 use crate::ids::{GroupName, InstanceId, NodeName, Uid};
 use crate::port::{
-    Cloud, Cluster, ClusterObjects, EvictOutcome, Holdings, LaunchOutcome, LaunchRequest, PortError,
+    Cloud, Cluster, ClusterObjects, EvictOutcome, Fate, Holdings, LaunchOutcome, LaunchRequest,
+    PortError,
 };
 
 /// A port whose writes need a lock.
@@ -28,7 +29,7 @@ impl<'a, P> Fenced<'a, P> {
             return Ok(());
         }
         let reason = "the lock of this apply is no longer certain to be held".to_owned();
-        Err(PortError { verb: verb.to_owned(), reason, transient: false })
+        Err(PortError { verb: verb.to_owned(), reason, fate: Fate::Refused })
     }
 }
 

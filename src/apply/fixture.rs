@@ -17,8 +17,8 @@ use crate::plan::wire::{
 };
 use crate::plan::{Pinned, Plan, change_id};
 use crate::port::{
-    Clock, Cloud, Cluster, ClusterObjects, EvictOutcome, Holdings, LaunchOutcome, LaunchRequest,
-    PortError,
+    Clock, Cloud, Cluster, ClusterObjects, EvictOutcome, Fate, Holdings, LaunchOutcome,
+    LaunchRequest, PortError,
 };
 use crate::requirement::{key, label};
 use crate::sim::fixture::{cluster, genesis, id, launch, request, resources, run, shapes};
@@ -264,6 +264,7 @@ pub(super) fn settings() -> ApplySettings<'static> {
         bounds: Bounds::default(),
         waits: Waits::UntilReady,
         begun: BTreeMap::new(),
+        turns: None,
     }
 }
 
@@ -354,21 +355,18 @@ impl<'w> Faulty<'w> {
         if call != self.at {
             return verb.await;
         }
-        let error = |transient| PortError {
-            verb: "write".into(),
-            reason: "fault of the test".into(),
-            transient,
-        };
+        let error =
+            |fate| PortError { verb: "write".into(), reason: "fault of the test".into(), fate };
         match self.fault {
             Fault::DieBefore => std::future::pending().await,
             Fault::DieAfter => {
                 let _ = verb.await;
                 std::future::pending().await
             }
-            Fault::FailBefore => Err(error(false)),
+            Fault::FailBefore => Err(error(Fate::Refused)),
             Fault::FailAfter | Fault::LoseReply => {
                 let _ = verb.await;
-                Err(error(self.fault == Fault::LoseReply))
+                Err(error(Fate::of(self.fault == Fault::LoseReply)))
             }
         }
     }

@@ -88,7 +88,7 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
                     self.say(Some(group.address), step);
                     return Ok(Outcome::Done);
                 }
-                Err(error) if error.transient && tries < self.settings.bounds.tries => {
+                Err(error) if error.is_transient() && tries < self.settings.bounds.tries => {
                     self.say(Some(group.address), Step::Retrying { why: error.to_string() });
                     tries += 1;
                     self.pause().await;

@@ -1,10 +1,12 @@
 //! A launch wave: every instance is asked for first, then all are waited for.
 
 use std::collections::BTreeMap;
+use std::pin::Pin;
 
 use jiff::Timestamp;
 
 use super::guard::{carries, is_gone};
+use super::many::at_once;
 use super::receipt::{Outcome, Step};
 use super::stand_in::{Offering, stand_in};
 use super::work::LaunchWork;
@@ -13,7 +15,10 @@ use crate::fleet::{Instance, KEY_LABEL, Node, Observed, Pod, tag};
 use crate::ids::InstanceId;
 use crate::plan::client_token;
 use crate::plan::wire::{NodeState, WaveStep};
-use crate::port::{Clock, Cloud, Cluster, LaunchOutcome, LaunchRequest, PortError};
+use crate::port::{Clock, Cloud, Cluster, Fate, LaunchOutcome, LaunchRequest, PortError};
+
+/// Most launches that are asked for at the same time: about as many as EC2 lets anybody ask for in a row.
+const LAUNCHES_AT_ONCE: usize = 8;
 
 /// An instance that is booting.
 pub(super) struct Booting<'w, 'p> {
@@ -38,12 +43,12 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
             Some(seen) => Some(seen),
             None => self.look_again().await,
         };
-        let mut booting = Vec::new();
-        for work in launches.iter().filter(|work| work.group.is_none()) {
-            if let Some(begun) = self.begin(work, observed.as_ref()).await {
-                booting.push(begun);
-            }
-        }
+        let own = launches.iter().filter(|work| work.group.is_none());
+        let (run, seen) = (&*self, observed.as_ref());
+        let works =
+            own.map(|work| -> Pin<Box<dyn Future<Output = _>>> { Box::pin(run.begin(work, seen)) });
+        let begun = at_once(works, LAUNCHES_AT_ONCE).await;
+        let mut booting: Vec<Booting<'_, '_>> = begun.into_iter().flatten().collect();
         booting.extend(self.grow(launches, observed.as_ref()).await);
         match self.settings.waits {
             Waits::UntilReady => self.await_ready(booting).await,
@@ -57,7 +62,7 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
 
     /// Finds the instance of a change, or launches it; `None` where the change has ended with that.
     async fn begin<'w, 'p>(
-        &mut self,
+        &self,
         work: &'w LaunchWork<'p>,
         observed: Option<&Observed>,
     ) -> Option<Booting<'w, 'p>> {
@@ -101,10 +106,13 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
     ///
     /// The attempt numbers the offerings of each round, so that a run that died and comes again
     /// asks with the same token for the same thing.
-    async fn launch(&mut self, work: &LaunchWork<'_>, ended: usize) -> Result<InstanceId, String> {
+    async fn launch(&self, work: &LaunchWork<'_>, ended: usize) -> Result<InstanceId, String> {
         let mut none_left = "no offering is approved".to_owned();
-        for (turn, offering) in work.offerings.iter().enumerate() {
+        for (turn, offering) in work.offerings.iter().enumerate().skip(work.turn) {
             let Some(node) = self.node_of(work, offering, turn) else { continue };
+            if turn > work.turn {
+                self.keep_turn(work, turn).await?;
+            }
             let attempt = ended.saturating_mul(work.offerings.len()).saturating_add(turn);
             let attempt = u32::try_from(attempt).unwrap_or(u32::MAX);
             let request = self.request(work, offering, &node, attempt);
@@ -125,6 +133,15 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
             }
         }
         Err(none_left)
+    }
+
+    /// Keeps that the offering `turn` is about to be asked for.
+    async fn keep_turn(&self, work: &LaunchWork<'_>, turn: usize) -> Result<(), String> {
+        let Some(turns) = self.settings.turns else { return Ok(()) };
+        if self.settings.is_interrupted() {
+            return Err("interrupted before the next offering was asked for".to_owned());
+        }
+        turns.keep(work.address, u32::try_from(turn).unwrap_or(u32::MAX)).await
     }
 
     /// Returns the node that an offering makes: the planned one, or one that stands in.
@@ -184,14 +201,18 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
     /// Makes the call again while it fails for a reason that may pass: the token is the same, so
     /// that a reply that was lost costs nothing.
     async fn launch_with_retries(
-        &mut self,
+        &self,
         work: &LaunchWork<'_>,
         request: &LaunchRequest,
     ) -> Result<LaunchOutcome, PortError> {
         let mut tries = 1;
         loop {
-            match self.ports.cloud.launch(request).await {
-                Err(error) if error.transient && tries < self.settings.bounds.tries => {
+            let outcome = self.ports.cloud.launch(request).await;
+            if outcome.as_ref().is_err_and(|error| error.fate == Fate::Unknown) {
+                self.say(Some(work.address), Step::Unanswered);
+            }
+            match outcome {
+                Err(error) if error.is_transient() && tries < self.settings.bounds.tries => {
                     let why = error.to_string();
                     self.say(Some(work.address), Step::Retrying { why });
                     tries += 1;

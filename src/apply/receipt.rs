@@ -167,6 +167,8 @@ pub enum Step {
         /// Why it failed.
         why: String,
     },
+    /// Nobody knows whether a launch was heard that was asked for.
+    Unanswered,
     /// The world could not be read as a whole; nothing is concluded from what was.
     Unreadable,
     /// Changes are still under way; said at every look at the world.

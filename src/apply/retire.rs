@@ -130,7 +130,8 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
                 || work.group.is_none()
                 || self.groups.get(&change.address).copied() == work.group
         };
-        let cause = self.outcomes.iter().filter(failed).find(concerns)?;
+        let outcomes = self.outcomes.borrow();
+        let cause = outcomes.iter().filter(failed).find(concerns)?;
         Some(Outcome::Skipped { why: format!("`{}` did not become Ready", cause.address) })
     }
 
@@ -321,7 +322,7 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
     /// Decides what a failed call means: a reason that may pass holds up, another one ends.
     fn failed_call(&mut self, item: &mut Retiring<'_, '_>, error: &PortError) -> Progress {
         let why = error.to_string();
-        if error.transient {
+        if error.is_transient() {
             self.hold(item, why, |why| Step::Retrying { why });
             return Progress::Same;
         }

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::Before;
 use super::stand_in::Offering;
 use crate::ids::{Address, ChangeId, GroupName, InstanceId, PoolName, WorkloadId};
 use crate::plan::Plan;
@@ -23,11 +24,12 @@ impl WaveWork<'_> {
     }
 
     /// Has launches that were asked for before be asked for as the same changes.
-    pub(super) fn begun_as(&mut self, begun: &BTreeMap<Address, ChangeId>) {
+    pub(super) fn begun_as(&mut self, begun: &BTreeMap<Address, Before>) {
         let Self::Launch(launches) = self else { return };
         for work in launches {
-            if let Some(change) = begun.get(work.address) {
+            if let Some(Before { change, turn }) = begun.get(work.address) {
                 work.change_id = change.clone();
+                work.turn = usize::try_from(*turn).unwrap_or(usize::MAX);
             }
         }
     }
@@ -53,6 +55,8 @@ pub(super) struct LaunchWork<'p> {
     pub(super) replaces: Option<&'p InstanceId>,
     /// The planned offering, then those that may stand in; none for a member of a group.
     pub(super) offerings: Vec<Offering>,
+    /// Which of them is asked for first: those before had no capacity when they were.
+    pub(super) turn: usize,
     /// The group that makes it, where it is to be a member.
     pub(super) group: Option<GroupWork<'p>>,
 }
@@ -184,6 +188,7 @@ impl<'p> Reader<'p> {
             node,
             replaces: row.change.before.as_ref().and_then(|before| before.instance_id.as_ref()),
             offerings,
+            turn: 0,
             group,
         })
     }

@@ -132,7 +132,11 @@ impl Aws {
 
     /// Has launches need `machines` from now on.
     pub fn set_up(&self, machines: Arc<Machines>) {
-        *self.machines.lock().unwrap_or_else(PoisonError::into_inner) = Some(machines);
+        let mut now = self.machines.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(before) = now.as_ref().filter(|before| !Arc::ptr_eq(before, &machines)) {
+            machines.inherit(before);
+        }
+        *now = Some(machines);
     }
 
     /// Returns what launches need.

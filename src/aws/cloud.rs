@@ -12,7 +12,7 @@ use super::instance::instance;
 use super::limiter::Api;
 use crate::fleet::{Instance, InstanceState, tag};
 use crate::ids::{GroupName, InstanceId};
-use crate::port::{Cloud, Holdings, LaunchOutcome, LaunchRequest, PortError, Tagger};
+use crate::port::{Cloud, Fate, Holdings, LaunchOutcome, LaunchRequest, PortError, Tagger};
 
 /// Most values of one filter. Source: EC2 API reference, `DescribeInstances`.
 const FILTER_VALUES_MAX: usize = 200;
@@ -22,7 +22,7 @@ const NO_SUCH_INSTANCE: &str = "InvalidInstanceID.NotFound";
 
 /// Returns an error that the same call will meet again.
 pub(super) fn refused(verb: &str, reason: String) -> PortError {
-    PortError { verb: verb.to_owned(), reason, transient: false }
+    PortError { verb: verb.to_owned(), reason, fate: Fate::Refused }
 }
 
 impl Cloud for Aws {

@@ -2,25 +2,25 @@
 
 use aws_sdk_ec2::error::{ProvideErrorMetadata, SdkError};
 
-use crate::port::PortError;
+use crate::port::{Fate, PortError};
 
 /// Codes by which AWS asks for patience.
-const THROTTLED: [&str; 6] = [
+const THROTTLED: [&str; 5] = [
     "RequestLimitExceeded",
     "Throttling",
     "ThrottlingException",
     "RequestThrottled",
     "TooManyRequestsException",
-    "PriorRequestNotComplete",
 ];
 
 /// Codes of faults of AWS itself, and the one by which EC2 says that a token was used for a launch before:
 /// its machine comes to be shown, and what failed for good would be launched anew.
-const FAULTS: [&str; 6] = [
+const FAULTS: [&str; 7] = [
     "IdempotentParameterMismatch",
     "InternalError",
     "InternalFailure",
     "InternalServerError",
+    "PriorRequestNotComplete",
     "ServiceUnavailable",
     "Unavailable",
 ];
@@ -45,32 +45,38 @@ pub(super) fn is_no_capacity(code: &str) -> bool {
 }
 
 /// Returns the error of a verb. An answer without a code is one that a proxy gave, or half an answer:
-/// asking again may help.
+/// asking again may help. It tells of one call: where the SDK had made it before by itself, one of those may
+/// have been heard.
 pub(super) fn port_error<E, R>(verb: &str, error: &SdkError<E, R>) -> PortError
 where
     E: ProvideErrorMetadata + std::error::Error + 'static,
     R: std::fmt::Debug + 'static,
 {
-    let (reason, transient) = match error {
+    let (reason, fate) = match error {
         SdkError::ServiceError(found) => {
             let code = found.err().code().unwrap_or_default();
             let message = found.err().message().unwrap_or("no message");
-            let transient = code.is_empty() || THROTTLED.contains(&code) || FAULTS.contains(&code);
-            (format!("{message} ({})", if code.is_empty() { "no code" } else { code }), transient)
+            let fate = if THROTTLED.contains(&code) {
+                Fate::TurnedAway
+            } else {
+                Fate::of(code.is_empty() || FAULTS.contains(&code))
+            };
+            (format!("{message} ({})", if code.is_empty() { "no code" } else { code }), fate)
         }
-        SdkError::TimeoutError(_) => ("AWS did not answer in time".to_owned(), true),
+        SdkError::TimeoutError(_) => ("AWS did not answer in time".to_owned(), Fate::Unknown),
         SdkError::DispatchFailure(failure) if failure.is_user() => {
-            ("the request could not be made; are credentials and region set?".to_owned(), false)
+            let why = "the request could not be made; are credentials and region set?";
+            (why.to_owned(), Fate::Refused)
         }
         SdkError::DispatchFailure(_) => {
-            (format!("AWS cannot be reached: {}", sources(error)), true)
+            (format!("AWS cannot be reached: {}", sources(error)), Fate::Unknown)
         }
-        SdkError::ResponseError(_) => ("AWS gave half an answer".to_owned(), true),
+        SdkError::ResponseError(_) => ("AWS gave half an answer".to_owned(), Fate::Unknown),
         other @ (SdkError::ConstructionFailure(_) | _) => {
-            (format!("the request could not be made: {}", sources(other)), false)
+            (format!("the request could not be made: {}", sources(other)), Fate::Refused)
         }
     };
-    PortError { verb: verb.to_owned(), reason, transient }
+    PortError { verb: verb.to_owned(), reason, fate }
 }
 
 /// Returns an error with everything below it.

@@ -1,7 +1,10 @@
 //! One launch: what a request needs is looked up, and EC2 is asked once.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
+use aws_sdk_ec2::config::Config;
+use aws_sdk_ec2::config::retry::RetryConfig;
 use aws_sdk_ec2::operation::create_fleet::CreateFleetOutput;
 use aws_sdk_ec2::operation::create_fleet::builders::CreateFleetFluentBuilder;
 use aws_sdk_ec2::types::{
@@ -21,13 +24,35 @@ use super::instance::IMAGE_TAG;
 use super::limiter::Api;
 use super::machine::Machines;
 use super::network::Subnets;
+use super::sweep::NO_SUCH_TEMPLATE;
 use super::template::Content;
 use crate::catalog::CapacityType;
-use crate::fleet::tag;
+use crate::fleet::{KEY_LABEL, tag};
 use crate::manifest::{Identity, NodeClass, UserData};
-use crate::port::{LaunchOutcome, LaunchRequest};
+use crate::port::{Fate, LaunchOutcome, LaunchRequest, PortError};
+
+/// How often a launch is asked for that EC2 turns away, and how long the first wait in between is; each
+/// further one is twice as long.
+const TURNED_AWAY_TRIES: u32 = 3;
+const TURNED_AWAY_WAIT: Duration = Duration::from_millis(500);
 
 impl Aws {
+    /// Looks up what launches of every pool need, so that the first pods of each need not wait for that. What cannot be
+    /// found is looked for again by the launch, which says so.
+    pub async fn warm(&self, machines: &Machines) {
+        for class in machines.classes() {
+            let _alone = machines.looking.lock().await;
+            let found = async {
+                self.subnets_of(machines, class).await?;
+                self.groups_of(machines, class).await?;
+                self.profile_of(machines, class).await
+            };
+            if let Err(error) = found.await {
+                tracing::debug!(%error, class = %class.name, "a node class was not looked up ahead");
+            }
+        }
+    }
+
     /// Launches one instance, at most once for each token.
     ///
     /// # Errors
@@ -41,29 +66,59 @@ impl Aws {
         let class = machines.class(pool);
         let class = class
             .ok_or_else(|| AwsError::Missing(format!("pool {pool} has no node class any more")))?;
-        let subnets = self.subnets_of(machines, class).await?;
+        let subnets = self.subnets_of(machines, class).await.map_err(not_begun)?;
         let Some(subnet) = subnets.get(&request.zone).and_then(|subnets| subnets.first()) else {
             let (class, zone) = (&class.name, &request.zone);
             let reason = format!("node class {class} has no subnet in {zone}");
             return Ok(LaunchOutcome::InsufficientCapacity { reason });
         };
-        let content = self.content(machines, class, request).await?;
-        let template = self.template(machines, &content).await?;
-        let call = self.fleet((class, request), template, &subnet.id);
-        self.limiter.take(Api::Launch).await;
-        self.may_write("launch instance")?;
-        match call.send().await {
-            Ok(answer) => Ok(outcome(answer)?),
-            Err(error) => {
-                use aws_sdk_ec2::error::ProvideErrorMetadata as _;
-                match error.code() {
-                    Some(code) if is_no_capacity(code) => {
-                        let reason = error.message().unwrap_or(code).to_owned();
-                        Ok(LaunchOutcome::InsufficientCapacity { reason })
-                    }
-                    _ => Err(port_error("launch instance", &error).into()),
-                }
+        let template = {
+            // The first of several that need the same looks it up, and the others find it.
+            let _alone = machines.looking.lock().await;
+            let content = self.content(machines, class, request).await.map_err(not_begun)?;
+            self.template(machines, &content).await.map_err(not_begun)?
+        };
+        let end = self.ask_for(|| self.fleet((class, request), template.clone(), &subnet.id)).await;
+        if let Err(AwsError::Port(error)) = &end
+            && NO_SUCH_TEMPLATE.iter().any(|code| error.reason.contains(code))
+        {
+            // Somebody deleted it: it is made again when the launch is asked for again.
+            machines.keep(|known| {
+                known.templates.remove(&template);
+            });
+            return Err(PortError { fate: Fate::TurnedAway, ..error.clone() }.into());
+        }
+        end
+    }
+
+    /// Makes the call for a fleet, again where EC2 turns it away. The SDK makes it once each time: of several
+    /// that it makes by itself it tells how the last one ended, and an earlier one may have been heard.
+    async fn ask_for(
+        &self,
+        call: impl Fn() -> CreateFleetFluentBuilder,
+    ) -> Result<LaunchOutcome, AwsError> {
+        use aws_sdk_ec2::error::ProvideErrorMetadata as _;
+        const VERB: &str = "launch instance";
+        let (mut wait, mut tries) = (TURNED_AWAY_WAIT, 0);
+        loop {
+            self.limiter.take(Api::Launch).await;
+            self.may_write(VERB)?;
+            let once = Config::builder().retry_config(RetryConfig::disabled());
+            let error = match call().customize().config_override(once).send().await {
+                Ok(answer) => return outcome(answer),
+                Err(error) => error,
+            };
+            if let Some(code) = error.code().filter(|code| is_no_capacity(code)) {
+                let reason = error.message().unwrap_or(code).to_owned();
+                return Ok(LaunchOutcome::InsufficientCapacity { reason });
             }
+            let error = port_error(VERB, &error);
+            tries += 1;
+            if tries == TURNED_AWAY_TRIES || error.fate != Fate::TurnedAway {
+                return Err(error.into());
+            }
+            tokio::time::sleep(wait).await;
+            wait *= 2;
         }
     }
 
@@ -134,6 +189,21 @@ impl Aws {
         Ok(subnets)
     }
 
+    async fn groups_of(
+        &self,
+        machines: &Machines,
+        class: &NodeClass,
+    ) -> Result<Vec<String>, AwsError> {
+        if let Some(known) = machines.recall(|known| known.groups.get(&class.name).cloned()) {
+            return Ok(known);
+        }
+        let groups = self.security_groups(&class.machine.security_groups).await?;
+        machines.keep(|known| {
+            known.groups.insert(class.name.clone(), groups.clone());
+        });
+        Ok(groups)
+    }
+
     /// Looks up what the launch template of a request holds.
     async fn content<'c>(
         &self,
@@ -153,23 +223,18 @@ impl Aws {
             });
             image
         };
-        let known = machines.recall(|known| known.groups.get(&class.name).cloned());
-        let groups = if let Some(groups) = known {
-            groups
-        } else {
-            let groups = self.security_groups(&class.machine.security_groups).await?;
-            machines.keep(|known| {
-                known.groups.insert(class.name.clone(), groups.clone());
-            });
-            groups
-        };
+        let groups = self.groups_of(machines, class).await?;
         let profile = self.profile_of(machines, class).await?;
         let taints = [&request.taints[..], &request.startup_taints[..]].concat();
+        // A node says that it is ours, and the tag of its instance which one: else no two would be made from
+        // the same template, and EC2 lets an account make few of them.
+        let mut labels = request.labels.clone();
+        labels.entry(KEY_LABEL.into()).and_modify(|key| *key = "tagged".into());
         let boot = Boot {
             endpoint: &machines.endpoint,
             family: class.ami_family,
             kubelet: &class.kubelet,
-            labels: &request.labels,
+            labels: &labels,
             taints: &taints,
             raid0: class.instance_store_raid0,
             custom: class.machine.user_data.as_ref().map(UserData::reveal),
@@ -222,6 +287,16 @@ impl Aws {
     }
 }
 
+/// Returns the error of a launch that was not asked for, because something else failed before.
+fn not_begun(error: AwsError) -> AwsError {
+    match error {
+        AwsError::Port(error) if error.is_transient() => {
+            PortError { fate: Fate::TurnedAway, ..error }.into()
+        }
+        other @ (AwsError::Port(_) | AwsError::Missing(_)) => other,
+    }
+}
+
 /// Reads the answer: one instance, or why there is none.
 fn outcome(answer: CreateFleetOutput) -> Result<LaunchOutcome, AwsError> {
     let instances = answer.instances.unwrap_or_default();
@@ -246,9 +321,9 @@ fn outcome(answer: CreateFleetOutput) -> Result<LaunchOutcome, AwsError> {
     }
     let reason =
         if reason.is_empty() { "EC2 gave neither instance nor error".into() } else { reason };
-    let transient = words.is_empty();
+    let fate = Fate::of(words.is_empty());
     let verb = "launch instance".to_owned();
-    Err(crate::port::PortError { verb, reason, transient }.into())
+    Err(PortError { verb, reason, fate }.into())
 }
 
 /// Returns the tags of a launch: those of the node class first, so that ours count.

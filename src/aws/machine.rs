@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
+use tokio::time::Instant;
+
 use super::boot::Endpoint;
 use super::image::Hardware;
 use super::network::Subnets;
@@ -17,6 +19,8 @@ pub struct Machines {
     pub(super) kubernetes: String,
     classes: BTreeMap<PoolName, NodeClass>,
     pub(super) known: Mutex<Known>,
+    /// Held by whoever looks something up, or makes a template.
+    pub(super) looking: tokio::sync::Mutex<()>,
 }
 
 /// What was looked up: all launches of an apply are of one view of the account.
@@ -26,8 +30,8 @@ pub(super) struct Known {
     pub(super) groups: BTreeMap<NodeClassName, Vec<String>>,
     pub(super) images: BTreeMap<(NodeClassName, Hardware), String>,
     pub(super) profiles: BTreeMap<NodeClassName, String>,
-    /// Launch templates that are there.
-    pub(super) templates: std::collections::BTreeSet<String>,
+    /// Launch templates that are there, and when one was last launched from.
+    pub(super) templates: BTreeMap<String, Instant>,
 }
 
 impl Machines {
@@ -50,7 +54,19 @@ impl Machines {
                 .filter_map(|(name, pool)| Some((name.clone(), class(pool)?)))
                 .collect(),
             known: Mutex::default(),
+            looking: tokio::sync::Mutex::default(),
         }
+    }
+
+    /// Takes over which launch templates are there: they are named by what they hold. Everything else is looked up anew.
+    pub(super) fn inherit(&self, before: &Self) {
+        let templates = before.recall(|known| Some(known.templates.clone())).unwrap_or_default();
+        self.keep(|known| known.templates.extend(templates));
+    }
+
+    /// Returns the node classes of the pools.
+    pub(super) fn classes(&self) -> impl Iterator<Item = &NodeClass> {
+        self.classes.values()
     }
 
     /// Returns the node class of a pool.

@@ -10,7 +10,7 @@ use super::client::{Aws, AwsError};
 use super::cloud::refused;
 use super::fault::port_error;
 use super::limiter::Api;
-use crate::port::PortError;
+use crate::port::{Fate, PortError};
 
 /// Most messages of one call. Source: SQS API reference.
 pub const MESSAGES_MAX: usize = 10;
@@ -91,9 +91,9 @@ impl Aws {
         for failed in answer.failed {
             let place = failed.id.parse().ok().and_then(|n: usize| ends.get_mut(n));
             let reason = failed.message.unwrap_or(failed.code);
-            let transient = !failed.sender_fault;
+            let fate = Fate::of(!failed.sender_fault);
             if let Some(end) = place {
-                *end = Err(PortError { verb: VERB.to_owned(), reason, transient });
+                *end = Err(PortError { verb: VERB.to_owned(), reason, fate });
             }
         }
         Ok(ends)

@@ -12,6 +12,7 @@ use aws_sdk_ec2::types::{
     RequestLaunchTemplateData, ResourceType, Tag, TagSpecification, VolumeType,
 };
 use sha2::{Digest as _, Sha256};
+use tokio::time::Instant;
 
 use super::client::{Aws, AwsError};
 use super::fault::port_error;
@@ -148,7 +149,12 @@ impl Aws {
         content: &Content<'_>,
     ) -> Result<String, AwsError> {
         let name = content.name(&self.cluster);
-        if machines.recall(|known| known.templates.contains(&name).then_some(())).is_some() {
+        let now = Instant::now();
+        let used = machines.recall(|known| known.templates.contains_key(&name).then_some(()));
+        if used.is_some() {
+            machines.keep(|known| {
+                known.templates.insert(name.clone(), now);
+            });
             return Ok(name);
         }
         let of_cluster = Tag::builder().key(tag::CLUSTER).value(&self.cluster).build();
@@ -172,7 +178,7 @@ impl Aws {
             Err(error) => return Err(port_error("make launch template", &error).into()),
         }
         machines.keep(|known| {
-            known.templates.insert(name.clone());
+            known.templates.insert(name.clone(), now);
         });
         Ok(name)
     }

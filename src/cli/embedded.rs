@@ -84,6 +84,7 @@ pub(super) fn carry_out(
         bounds: Bounds::default(),
         waits: Waits::UntilReady,
         begun: BTreeMap::new(),
+        turns: None,
     };
     if !World::is_kept_in(directory) {
         // What is refused leaves no world behind.

@@ -77,7 +77,7 @@ fn of(settings: &ForecastSettings, console: &Console) -> Result<Forecast, CliErr
 }
 
 /// Returns when plans may be applied and when no more, as events.
-fn windows(guard: &GuardSettings, span: (Timestamp, Timestamp)) -> Vec<Event> {
+pub(super) fn windows(guard: &GuardSettings, span: (Timestamp, Timestamp)) -> Vec<Event> {
     let Some(origin) = &guard.windows_at else { return Vec::new() };
     let event = |(at, open)| {
         let (object, origin) = ("spec.apply.windows".to_owned(), origin.clone());

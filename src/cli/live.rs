@@ -221,6 +221,7 @@ pub(super) fn carry_out(
             bounds: Bounds::default(),
             waits: Waits::UntilReady,
             begun: BTreeMap::new(),
+            turns: None,
         };
         verify(plan, &settings, Wall.now()).map_err(embedded::refused)?;
         let joining = aws.joining().await.map_err(no_account)?;

@@ -134,6 +134,8 @@ fn status(plan: Plan, observed: Option<&Observed>, (since, now): (Timestamp, Tim
         sold_out: Vec::new(),
         quarantined: [].into(),
         failing: [].into(),
+        kept: crate::reconcile::KeptNow::default(),
+        rival: None,
         counters: [].into(),
         wakes_at: None,
     }

@@ -120,6 +120,7 @@ fn describe(step: &Step) -> String {
         Step::Joined { instance_id } => format!("{instance_id} is what its group made"),
         Step::Found { instance_id } => format!("{instance_id} was launched by an earlier run"),
         Step::Retrying { why } => format!("trying again: {why}"),
+        Step::Unanswered => "nobody knows whether EC2 has heard of it".to_owned(),
         Step::Unreadable => "the world cannot be read as a whole; waiting".to_owned(),
         Step::Going { left } => format!("{left} under way"),
         Step::Ready { node } => format!("{node} is Ready"),

@@ -1,6 +1,7 @@
 //! `run`: the loop, for as long as it lives, or until nothing is left to do.
 
 mod embedded;
+mod foresight;
 #[cfg(feature = "cluster")]
 mod live;
 mod plans;
@@ -8,6 +9,8 @@ mod tell;
 
 use jiff::Timestamp;
 use tokio::sync::mpsc;
+
+use foresight::Told;
 
 use super::error::CliError;
 use super::repository::Repository;
@@ -56,24 +59,24 @@ impl Face {
     fn open(
         settings: &RunSettings,
         begun: &Start,
-        pushed: mpsc::Sender<()>,
+        wires: (mpsc::Sender<()>, Told),
         console: &mut Console,
     ) -> Result<Self, CliError> {
-        Self::asked(settings, begun, Serves::Loop(None), pushed, console)
+        Self::asked(settings, begun, Serves::Loop(None), wires, console)
     }
 
     fn asked(
         settings: &RunSettings,
         begun: &Start,
         serves: Serves,
-        pushed: mpsc::Sender<()>,
+        (pushed, forecast): (mpsc::Sender<()>, Told),
         console: &mut Console,
     ) -> Result<Self, CliError> {
         let Some(address) = settings.listen else { return Ok(Self(None)) };
         let (board, reader) = Board::new(State::new(begun.clone()).status());
         let hook = settings.webhook.clone().map(|secrets| Hook { secrets, pushed });
         let names = settings.listen_names.clone();
-        let site = Site { names, hook, ..Site::of(reader, serves) };
+        let site = Site { forecast, names, hook, ..Site::of(reader, serves) };
         let listening = listen(address, site).map_err(|error| {
             CliError::text(error.to_string())
                 .context(format!("cannot listen on {address}"))
@@ -100,7 +103,7 @@ impl Face {
     fn open(
         _: &RunSettings,
         _: &Start,
-        _: mpsc::Sender<()>,
+        _: (mpsc::Sender<()>, Told),
         _: &mut Console,
     ) -> Result<Self, CliError> {
         Ok(Self)

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 
 use crate::fleet::ClusterIdentity;
-use crate::reconcile::{Mode, RepositoryNow, Status};
+use crate::reconcile::{KeptNow, Mode, RepositoryNow, Status};
 
 /// Returns a process that has just begun.
 pub(crate) fn begun() -> Status {
@@ -30,6 +30,8 @@ pub(crate) fn begun() -> Status {
         sold_out: Vec::new(),
         quarantined: BTreeMap::new(),
         failing: BTreeMap::new(),
+        kept: KeptNow::default(),
+        rival: None,
         counters: BTreeMap::new(),
         wakes_at: None,
     }

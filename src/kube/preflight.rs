@@ -13,7 +13,7 @@ use k8s_openapi::api::core::v1::ConfigMap;
 
 use super::client::Kubernetes;
 use super::port_error;
-use crate::port::{PortError, Requirement};
+use crate::port::{Fate, PortError, Requirement};
 
 /// Largest difference of the clocks in seconds. Signatures of AWS hold for five minutes.
 const SKEW_MAX: i64 = 60;
@@ -88,7 +88,8 @@ impl Kubernetes {
     /// Returns how many seconds the API server's clock is ahead of ours.
     async fn skew(&self, now: impl Fn() -> Timestamp) -> Result<i64, PortError> {
         const VERB: &str = "compare clocks";
-        let failed = |reason: String| PortError { verb: VERB.to_owned(), reason, transient: false };
+        let failed =
+            |reason: String| PortError { verb: VERB.to_owned(), reason, fate: Fate::Refused };
         let request = ::kube::core::Request::new("/version").list(&ListParams::default());
         let request = request.map_err(|error| failed(error.to_string()))?;
         let answer = self.client.send(request.map(Body::from)).await;

@@ -3,7 +3,7 @@
 use super::*;
 use crate::fleet::{tag, write_world};
 use crate::ids::{GroupName, InstanceId, NodeName, Uid, WorkloadKind};
-use crate::port::{EvictOutcome, LaunchOutcome, LaunchRequest};
+use crate::port::{EvictOutcome, Fate, LaunchOutcome, LaunchRequest};
 use crate::sim::fixture::{cluster, launch, request, run, world};
 use crate::sim::{Delivery, World};
 
@@ -16,7 +16,7 @@ struct Faulty {
 }
 
 fn failed(verb: &str) -> PortError {
-    PortError { verb: verb.into(), reason: "connection reset".into(), transient: true }
+    PortError { verb: verb.into(), reason: "connection reset".into(), fate: Fate::Unknown }
 }
 
 impl Cloud for Faulty {

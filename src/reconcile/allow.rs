@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::Timestamp;
 
 use super::event::Head;
-use super::kept::{self, Approved, Kept, MOVES_MAX, later};
+use super::kept::{self, Approved, Kept, LAUNCHES_MAX, later};
 use super::status::{ApprovedBy, Held, HeldBy};
 use crate::ids::{Address, InstanceId, PoolName};
 use crate::manifest::{ApprovalRule, Mode, Rate};
@@ -271,14 +271,15 @@ struct Room {
 impl Room {
     fn of(with: &Circumstances<'_>, now: Timestamp) -> Self {
         let settings = &with.head.controller;
-        // More is not remembered, so that more would be no budget.
-        let most = u32::try_from(MOVES_MAX).unwrap_or(u32::MAX);
-        let of = |rate: Rate| rate.of(with.nodes).min(most);
-        let (most_in, most_out) = (of(settings.launches), of(settings.removals));
-        let came = with.kept.launched.iter().map(|launch| launch.at);
-        let went = with.kept.removed.iter().map(|removal| removal.at);
+        // Of more it is not remembered which they are, so that some would count twice.
+        let most = u32::try_from(LAUNCHES_MAX).unwrap_or(u32::MAX);
+        let of = |rate: Rate| rate.of(with.nodes);
+        let (most_in, most_out) = (of(settings.launches).min(most), of(settings.removals));
+        let (came, went) = (with.kept.came(), with.kept.went());
         let (launches, next_launch) = Kept::room(came, most_in, settings.launches.within, now);
         let (removals, next_removal) = Kept::room(went, most_out, settings.removals.within, now);
+        // A plan removes no more at once than are remembered one by one.
+        let removals = removals.min(with.kept.open_left());
         Self {
             launches,
             launches_unused: launches == most_in && most_in > 0,

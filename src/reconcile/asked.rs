@@ -17,8 +17,9 @@ use serde::{Deserialize, Serialize};
 use super::kept::later;
 use super::view::SHOWN_WITHIN;
 use super::work;
+use crate::apply::Before;
 use crate::fleet::{Observed, tag};
-use crate::ids::{Address, ChangeId, PlanId};
+use crate::ids::{Address, PlanId};
 use crate::plan::wire::{ResourceChange, ResourceKind};
 use crate::plan::{Plan, canonical, change_id};
 
@@ -43,6 +44,12 @@ pub struct Asked {
     /// What each decides, as a digest, by address.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub rows: BTreeMap<Address, String>,
+    /// Which offering of each is asked for, where that is not the first: those before had no capacity.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub turns: BTreeMap<Address, u32>,
+    /// When they were asked for first, where offerings other than the first were.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub since: Option<Timestamp>,
     /// How many there are beside, of which only that is remembered.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub more: u32,
@@ -54,16 +61,23 @@ fn is_zero(count: &u32) -> bool {
 }
 
 impl Asked {
+    /// Forgets what is asked for no more.
+    fn retain(&mut self, stays: impl Fn(&Address) -> bool) {
+        self.rows.retain(|address, _| stays(address));
+        self.turns.retain(|address, _| self.rows.contains_key(address));
+    }
+
     /// Remembers of each only that it is; returns how many there were.
     pub(super) fn forget_rows(&mut self) -> usize {
+        self.turns.clear();
         let rows = std::mem::take(&mut self.rows).len();
         self.more = self.more.saturating_add(u32::try_from(rows).unwrap_or(u32::MAX));
         rows
     }
 }
 
-/// The changes as which launches were asked for before, by address.
-pub(super) type Begun = BTreeMap<Address, ChangeId>;
+/// How launches were asked for before, by address.
+pub(super) type Begun = BTreeMap<Address, Before>;
 
 /// Notes that the launches of `plan` are about to be asked for; returns those that were before.
 ///
@@ -76,7 +90,11 @@ pub(super) fn ask(all: &mut Vec<Asked>, plan: &Plan, now: Timestamp) -> Result<B
         for (address, row) in &asked.rows {
             if new.get(address) == Some(row) {
                 new.remove(address);
-                begun.insert(address.clone(), change_id(&asked.plan, address));
+                let turn = asked.turns.get(address).copied().unwrap_or(0);
+                begun.insert(
+                    address.clone(),
+                    Before { change: change_id(&asked.plan, address), turn },
+                );
             }
         }
     }
@@ -98,7 +116,8 @@ pub(super) fn ask(all: &mut Vec<Asked>, plan: &Plan, now: Timestamp) -> Result<B
         } else {
             (new, 0)
         };
-        all.push(Asked { plan, at: now, times: 0, rows, more });
+        let since = Some(now);
+        all.push(Asked { plan, at: now, times: 0, rows, turns: BTreeMap::new(), since, more });
     }
     Ok(begun)
 }
@@ -112,10 +131,31 @@ pub(super) fn has_asked(all: &[Asked], plan: &Plan) -> bool {
             .all(|(address, row)| all.iter().any(|asked| asked.rows.get(address) == Some(row)))
 }
 
+/// Notes that another offering of a launch is about to be asked for.
+pub(super) fn turned(all: &mut [Asked], address: &Address, turn: u32) {
+    for asked in all.iter_mut().filter(|asked| asked.rows.contains_key(address)) {
+        asked.turns.insert(address.clone(), turn);
+    }
+}
+
+/// Returns whether it is kept that an offering of a launch is asked for, or that the launch is one of too many to
+/// remember each.
+pub(super) fn has_turned(all: &[Asked], address: &Address, turn: u32) -> bool {
+    let mut of = all.iter().filter(|asked| asked.rows.contains_key(address));
+    of.all(|asked| asked.turns.get(address).is_some_and(|kept| *kept >= turn))
+}
+
+/// Returns since when launches are awaited of which other offerings than the first were asked for. What was found
+/// sold out since then does not count until they are answered: a plan that counted with it would decide
+/// something else, and could not ask for them again.
+pub(super) fn turning_since(all: &[Asked]) -> Option<Timestamp> {
+    all.iter().filter(|asked| !asked.turns.is_empty()).filter_map(|asked| asked.since).min()
+}
+
 /// Forgets a launch that was answered.
 pub(super) fn answered(all: &mut Vec<Asked>, address: &Address) {
     for asked in all.iter_mut() {
-        asked.rows.remove(address);
+        asked.retain(|other| other != address);
     }
     all.retain(|asked| asked.more > 0 || !asked.rows.is_empty());
 }
@@ -131,7 +171,7 @@ pub(super) fn ended(
     for asked in all.iter_mut() {
         let mine = asked.plan == plan.capacity.plan_id;
         asked.more = if mine && unheard.is_empty() { 0 } else { asked.more };
-        asked.rows.retain(|address, _| unheard.contains(address) || !of_plan.contains_key(address));
+        asked.retain(|address| unheard.contains(address) || !of_plan.contains_key(address));
         if mine || asked.rows.keys().any(|address| unheard.contains(address)) {
             asked.at = now;
         }
@@ -146,8 +186,9 @@ pub(super) fn shown(all: &mut Vec<Asked>, observed: &Observed) {
     }
     let tags = observed.instances.values().filter_map(|instance| instance.tags.get(tag::CHANGE));
     let changes: BTreeSet<&str> = tags.map(String::as_str).collect();
-    for Asked { plan, rows, .. } in all.iter_mut() {
-        rows.retain(|address, _| !changes.contains(change_id(plan, address).as_str()));
+    for asked in all.iter_mut() {
+        let plan = asked.plan.clone();
+        asked.retain(|address| !changes.contains(change_id(&plan, address).as_str()));
     }
     all.retain(|asked| asked.more > 0 || !asked.rows.is_empty());
 }
@@ -239,7 +280,10 @@ mod tests {
         take_over(&mut all, at(10));
         let expected: Begun = rows(&plan)
             .into_keys()
-            .map(|address| (address.clone(), change_id(&plan.capacity.plan_id, &address)))
+            .map(|address| {
+                let change = change_id(&plan.capacity.plan_id, &address);
+                (address, Before { change, turn: 0 })
+            })
             .collect();
         assert!(expected.len() > 2);
         assert_eq!(ask(&mut all, &anew(&plan, "later"), at(20)), Ok(expected.clone()));
@@ -263,6 +307,29 @@ mod tests {
     }
 
     #[test]
+    fn which_offering_was_asked_for_last_is_kept_until_there_is_an_answer() {
+        let (plan, mut all) = (fixture::plan(), Vec::new());
+        assert!(ask(&mut all, &plan, at(7)).is_ok());
+        let mut addresses = rows(&plan).into_keys();
+        let (first, second) =
+            (addresses.next().expect("a launch"), addresses.next().expect("another"));
+        assert_eq!((has_turned(&all, &first, 1), turning_since(&all)), (false, None));
+        turned(&mut all, &first, 1);
+        turned(&mut all, &first, 2);
+        let kept: Vec<Asked> =
+            serde_json::from_str(&serde_json::to_string(&all).expect("text")).expect("reads");
+        assert_eq!(kept, all);
+        assert!(has_turned(&kept, &first, 2) && !has_turned(&kept, &second, 1));
+        take_over(&mut all, at(90));
+        assert_eq!(turning_since(&all), Some(at(7)), "not since the process began anew");
+        let begun = ask(&mut all, &anew(&plan, "later"), at(91)).expect("the same");
+        assert_eq!((begun[&first].turn, begun[&second].turn), (2, 0));
+        answered(&mut all, &first);
+        assert_eq!(turning_since(&all), None);
+        assert!(has_turned(&all, &first, 3), "nobody awaits it");
+    }
+
+    #[test]
     fn an_answer_or_the_end_of_an_apply_settles_what_was_asked_for_but_for_what_was_not_heard_of() {
         let (plan, mut all) = (fixture::plan(), Vec::new());
         assert!(ask(&mut all, &plan, at(0)).is_ok());
@@ -283,6 +350,7 @@ mod tests {
 
     fn of(plan: &Plan) -> Asked {
         let plan = plan.capacity.plan_id.clone();
-        Asked { plan, at: at(0), times: 0, rows: BTreeMap::new(), more: 0 }
+        let (rows, turns) = (BTreeMap::new(), BTreeMap::new());
+        Asked { plan, at: at(0), times: 0, rows, turns, since: None, more: 0 }
     }
 }

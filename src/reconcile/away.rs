@@ -18,7 +18,6 @@ use super::status::{AwayPhase, Going};
 use super::view;
 use crate::fleet::{CORDONED_ANNOTATION, Instance, Node, Observed, Pod};
 use crate::ids::{InstanceId, NodeName};
-use crate::manifest::Mode;
 use crate::port::{EvictOutcome, PortError};
 
 /// How long before the end of a machine its pods are asked to leave, whether or not their new place is
@@ -72,9 +71,10 @@ impl Turn {
             | Event::Evicted { instance, .. }
             | Event::Ended { instance, .. } => Self::Of(vec![instance.clone()]),
             Event::Signal(Signal::Message(message)) => Self::Of(message.instances.clone()),
-            Event::Acknowledged { .. } | Event::Nominated { .. } | Event::Progress { .. } => {
-                Self::Of(Vec::new())
-            }
+            Event::Acknowledged { .. }
+            | Event::Shielded { .. }
+            | Event::Nominated { .. }
+            | Event::Progress { .. } => Self::Of(Vec::new()),
             Event::Recalled(_)
             | Event::Saved(_)
             | Event::Head(_)
@@ -82,6 +82,7 @@ impl Turn {
             | Event::World(_)
             | Event::Unplanned { .. }
             | Event::Planned { .. }
+            | Event::Turning { .. }
             | Event::Applied { .. }
             | Event::Signal(_)
             | Event::Timer => Self::All,
@@ -182,7 +183,11 @@ impl State {
         all.into_iter().cloned().collect()
     }
 
-    pub(super) fn was_told(&mut self, message: Message) {
+    pub(super) fn was_told(&mut self, message: Message, effects: &mut Vec<Effect>) {
+        if self.lent && !self.leader {
+            self.shield(&message, effects);
+            return;
+        }
         let Message { receipt, kind, instances, deadline } = message;
         self.count(&format!("messages.{kind}"), 1);
         if !self.leader || self.head.is_none() || self.mail.holds(&receipt) {
@@ -194,7 +199,7 @@ impl State {
             return;
         }
         let acts = kind.takes_away() || kind.is_hint();
-        let acts = self.mode() != Mode::Observe && acts;
+        let acts = self.heeds_interruptions() && acts;
         let mut open = BTreeSet::new();
         for instance in instances.into_iter().filter(|_| acts) {
             let (why, since) = (kind.to_string(), self.now);
@@ -209,6 +214,22 @@ impl State {
             }
         }
         self.mail.wait(receipt, open);
+    }
+
+    /// Has no more pods come to machines of ours that EC2 takes back while an apply has the lease. The message stays on
+    /// the queue and comes again, so that whoever leads next does the rest.
+    fn shield(&self, message: &Message, effects: &mut Vec<Effect>) {
+        let Some(world) = self.world.as_ref().filter(|_| self.heeds_interruptions()) else {
+            return;
+        };
+        let ours = message
+            .instances
+            .iter()
+            .filter(|id| message.kind.takes_away() && matches!(self.whose(id), Whose::Ours));
+        for node in ours.filter_map(|id| world.node_of(id)).filter(|node| !node.unschedulable) {
+            let (node, uid) = (node.name.clone(), node.uid.clone());
+            effects.push(Effect::Shield { node, uid });
+        }
     }
 
     fn whose(&self, instance: &InstanceId) -> Whose {

@@ -2,7 +2,8 @@
 //!
 //! This module decides nothing and keeps nothing but what is under way. Invariants: signals come ahead of
 //! everything else, but never so many in a row that what has ended or is due waits for ever; every effect
-//! ends in one event; nothing is written while the lease is not certain.
+//! ends in one event; nothing is written while the lease is not certain, but cordons of nodes that EC2 takes back
+//! while an apply has it.
 
 use std::borrow::Cow;
 use std::cell::{Cell, RefCell};
@@ -15,6 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 
 use jiff::{SignedDuration, Timestamp};
+use tokio::sync::oneshot;
 use tracing::Span;
 
 use super::event::{Effect, Event, Head, Limits, Ticket};
@@ -23,9 +25,9 @@ use super::ports::{Desk, Planner, Signals, Source};
 use super::state::{Start, State, step};
 use super::trace;
 use super::work::shows_the_same;
-use crate::apply::{self, ApplySettings, Bounds, Fenced, Replan, Waits, apply};
+use crate::apply::{self, ApplySettings, Bounds, Fenced, Replan, Turns, Waits, apply};
 use crate::fleet::{ClusterIdentity, Observed, Pod};
-use crate::ids::{Address, ChangeId, InstanceId};
+use crate::ids::{Address, InstanceId};
 use crate::observe::observe;
 use crate::plan::{Pinned, Plan};
 use crate::port::{Clock, Cloud, Cluster, EvictOutcome, PortError};
@@ -91,6 +93,7 @@ where
         planned: Rc::default(),
         served: Rc::default(),
         inbox: Rc::default(),
+        turning: Rc::default(),
         cause: RefCell::new(Span::none()),
         flags: RefCell::default(),
         in_a_row: Cell::default(),
@@ -139,6 +142,47 @@ type Over = (Arc<Plan>, Arc<Observed>);
 /// Planners by commit, the newest last.
 type Planners<P> = Rc<RefCell<Vec<(String, Rc<P>)>>>;
 
+/// What happened, and in which span.
+type Inbox = Rc<RefCell<VecDeque<(Event, Span)>>>;
+
+/// Launches that wait until it is kept which offering they ask for next.
+type TurnsWaited = Rc<RefCell<BTreeMap<(Ticket, Address), oneshot::Sender<bool>>>>;
+
+/// Has launches of an apply wait until it is kept which offering they ask for next.
+struct Turning {
+    ticket: Ticket,
+    inbox: Inbox,
+    waits: TurnsWaited,
+}
+
+impl std::fmt::Debug for Turning {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Turning").field("ticket", &self.ticket).finish_non_exhaustive()
+    }
+}
+
+impl Turns for Turning {
+    fn keep<'t>(
+        &'t self,
+        address: &'t Address,
+        turn: u32,
+    ) -> Pin<Box<dyn Future<Output = Result<(), String>> + 't>> {
+        Box::pin(async move {
+            let (ticket, address) = (self.ticket, address.clone());
+            let (answer, answered) = oneshot::channel();
+            self.waits.borrow_mut().insert((ticket, address.clone()), answer);
+            let event = Event::Turning { ticket, address, turn };
+            self.inbox.borrow_mut().push_back((event, Span::current()));
+            match answered.await {
+                Ok(true) => Ok(()),
+                Ok(false) | Err(_) => {
+                    Err("it could not be kept which offering is asked for next".to_owned())
+                }
+            }
+        })
+    }
+}
+
 /// Where planners are kept.
 struct Stock<P> {
     planners: Planners<P>,
@@ -169,7 +213,9 @@ struct Hands<'a, C, K, T, S: Source, G, D> {
     /// The commit that was planned from last.
     served: Rc<RefCell<String>>,
     /// What happened in applies, in order.
-    inbox: Rc<RefCell<VecDeque<(Event, Span)>>>,
+    inbox: Inbox,
+    /// Launches that wait until it is kept which offering is asked for next.
+    turning: TurnsWaited,
     /// What the last event came of.
     cause: RefCell<Span>,
     /// By which applies are told to end soon.
@@ -191,6 +237,8 @@ where
         for flag in self.flags.borrow_mut().drain(..) {
             flag.store(true, Ordering::Relaxed);
         }
+        // Whoever waits is told that nothing more is kept.
+        self.turning.borrow_mut().clear();
     }
 
     /// Waits for the next event: signals first, then what applies tell, then what has ended, then the time.
@@ -277,6 +325,11 @@ where
                 let end = Fenced::new(cluster, &may_write).cordon(&node, &uid, unschedulable).await;
                 Event::Cordoned { instance, end }
             }),
+            // The one write without the lease: it is safe for any number to make, and takes nothing away.
+            Effect::Shield { node, uid } => Box::pin(async move {
+                let end = cluster.cordon(&node, &uid, true).await;
+                Event::Shielded { node, end }
+            }),
             Effect::Evict { instance, pods } => Box::pin(evict(outside, instance, pods)),
             Effect::End { instance } => Box::pin(async move {
                 let may_write = || signals.may_write();
@@ -291,6 +344,12 @@ where
                 let end = desk.nominate(&pod, &node).await;
                 Event::Nominated { pod: pod.uid.clone(), end }
             }),
+            Effect::Turn { ticket, address, kept } => {
+                let waits = self.turning.borrow_mut().remove(&(ticket, address));
+                // The apply may have ended.
+                let _ = waits.map(|waits| waits.send(kept));
+                return None;
+            }
             Effect::Interrupt => {
                 self.interrupt();
                 return None;
@@ -355,7 +414,7 @@ where
         ticket: Ticket,
         commit: &str,
         (plan, without): (Arc<Plan>, Vec<InstanceId>),
-        (waits, begun): (bool, BTreeMap<Address, ChangeId>),
+        (waits, begun): (bool, BTreeMap<Address, apply::Before>),
     ) -> Begun<'a> {
         let Outside { cloud, cluster, clock, signals, .. } = self.outside;
         let Some(planner) = self.planner(commit) else {
@@ -370,6 +429,7 @@ where
         flags.push(Rc::clone(&flag));
         drop(flags);
         let (identity, bounds, inbox) = (self.cluster.clone(), self.bounds, Rc::clone(&self.inbox));
+        let turns = Turning { ticket, inbox: Rc::clone(&inbox), waits: Rc::clone(&self.turning) };
         Box::pin(async move {
             let may_write = || signals.may_write();
             let (cloud, cluster) =
@@ -385,6 +445,7 @@ where
                 bounds,
                 waits: if waits { Waits::UntilReady } else { Waits::UntilLaunched },
                 begun,
+                turns: Some(&turns),
             };
             let mut report = |event: &apply::Event| {
                 let event = Event::Progress { ticket, event: event.clone() };
@@ -446,5 +507,108 @@ impl<P: Planner> Replan for Pinning<'_, P> {
             return Pinned { now, dropped, missing, frozen };
         }
         self.planner.pinned(plan, &world)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::catalog::{CapacityType, Catalog};
+    use crate::fleet::{Instance, InstanceState, PodPhase};
+    use crate::render::fixture;
+
+    /// Counts how often it plans again.
+    struct Counting(Cell<u32>);
+
+    impl Planner for Counting {
+        async fn plan(&self, _: Arc<Observed>, _: Limits) -> Plan {
+            fixture::plan()
+        }
+
+        fn pinned(&self, plan: &Plan, _: &Observed) -> Pinned {
+            self.0.set(self.0.get() + 1);
+            let missing = vec!["planned again".into()];
+            Pinned { now: plan.clone(), dropped: [].into(), missing, frozen: None }
+        }
+
+        fn catalog(&self) -> &Catalog {
+            unreachable!("nothing is launched here")
+        }
+    }
+
+    fn world(seconds: i64, pods: &[&str]) -> Observed {
+        let at = Timestamp::from_second(1_000_000 + seconds).expect("a time");
+        let mut world = Observed::empty(ClusterIdentity::default(), at);
+        world.pods.extend(pods.iter().map(|name| Pod {
+            namespace: "web".into(),
+            name: (*name).into(),
+            uid: (*name).into(),
+            owner: None,
+            template: "t".to_owned(),
+            node: None,
+            phase: PodPhase::Pending,
+            created_at: at.min(Timestamp::UNIX_EPOCH),
+            terminating: false,
+            mirror: false,
+            started_at: None,
+            granted: [].into(),
+        }));
+        world
+    }
+
+    #[test]
+    fn what_was_just_planned_over_the_same_world_is_not_planned_again() {
+        for (what, over, now, without, again) in [
+            ("the same world", Some(world(0, &["a"])), world(5, &["a"]), vec![], 0),
+            ("an older look", Some(world(0, &["a"])), world(-5, &["a"]), vec![], 0),
+            ("too long ago", Some(world(0, &["a"])), world(6, &["a"]), vec![], 1),
+            ("another pod", Some(world(0, &["a"])), world(1, &["a", "b"]), vec![], 1),
+            ("a pod that went", Some(world(0, &["a"])), world(1, &[]), vec![], 1),
+            (
+                "a machine that goes and is not there",
+                Some(world(0, &[])),
+                world(1, &[]),
+                vec!["i-1".into()],
+                0,
+            ),
+            ("a plan that was not the last", None, world(0, &["a"]), vec![], 1),
+        ] {
+            let planner = Counting(Cell::new(0));
+            let over = over.map(Arc::new);
+            let pinning = Pinning { planner: &planner, without, over };
+            let pinned = pinning.replan(&fixture::plan(), &now);
+            assert_eq!(planner.0.get(), again, "{what}");
+            assert_eq!(pinned.missing.len(), usize::try_from(again).expect("few"), "{what}");
+            assert_eq!(pinned.now, fixture::plan(), "{what}");
+        }
+    }
+
+    #[test]
+    fn a_plan_made_without_a_machine_that_goes_is_of_the_world_without_it() {
+        let with = |state: InstanceState| {
+            let mut world = world(0, &["a"]);
+            let instance = Instance {
+                id: "i-1".into(),
+                instance_type: "m5.large".into(),
+                zone: "us-east-1a".into(),
+                capacity_type: CapacityType::Spot,
+                state,
+                launched_at: Timestamp::UNIX_EPOCH,
+                image: String::new(),
+                tags: [].into(),
+                reservation: None,
+                group: None,
+            };
+            world.instances.insert(instance.id.clone(), instance);
+            world
+        };
+        let (planner, whole) = (Counting(Cell::new(0)), with(InstanceState::Running));
+        for (over, again) in [(with(InstanceState::Stopping), 0), (whole.clone(), 1)] {
+            planner.0.set(0);
+            let without = vec!["i-1".into()];
+            let pinning = Pinning { planner: &planner, without, over: Some(Arc::new(over)) };
+            pinning.replan(&fixture::plan(), &whole);
+            assert_eq!(planner.0.get(), again);
+        }
     }
 }

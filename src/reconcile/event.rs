@@ -11,7 +11,7 @@ use super::request::Request;
 use crate::apply;
 use crate::apply::Receipt;
 use crate::fleet::{Exclusion, Observed, Pod};
-use crate::ids::{Address, ChangeId, InstanceId, NodeName, PoolName, Uid};
+use crate::ids::{Address, InstanceId, NodeName, PoolName, Uid};
 use crate::manifest::{ControllerSettings, GuardSettings};
 use crate::plan::Plan;
 use crate::port::{EvictOutcome, PortError};
@@ -92,6 +92,15 @@ pub enum Event {
         /// What.
         event: apply::Event,
     },
+    /// An apply wants to ask for another offering of a launch than the first, and waits until that is kept.
+    Turning {
+        /// The apply.
+        ticket: Ticket,
+        /// The launch.
+        address: Address,
+        /// Which of its offerings, counted from 0.
+        turn: u32,
+    },
     /// An apply ended.
     Applied {
         /// The apply.
@@ -103,6 +112,13 @@ pub enum Event {
     Cordoned {
         /// The machine.
         instance: InstanceId,
+        /// How it went.
+        end: Result<(), PortError>,
+    },
+    /// The node of a machine that EC2 takes back was cordoned, or was not, while an apply has the lease.
+    Shielded {
+        /// The node.
+        node: NodeName,
         /// How it went.
         end: Result<(), PortError>,
     },
@@ -161,6 +177,8 @@ pub enum Signal {
     Lost {
         /// Who holds it, where that is known.
         holder: Option<String>,
+        /// Whether that is an apply, which gives it back and hears of no interruption meanwhile.
+        to_apply: bool,
     },
     /// The process is to end.
     Shutdown,
@@ -205,8 +223,17 @@ pub enum Effect {
         without: Vec<InstanceId>,
         /// Whether machines are waited for that were launched.
         waits: bool,
-        /// The changes as which launches of it were asked for before.
-        begun: BTreeMap<Address, ChangeId>,
+        /// How launches of it were asked for before.
+        begun: BTreeMap<Address, apply::Before>,
+    },
+    /// Have an apply ask for another offering of a launch, or not.
+    Turn {
+        /// The apply.
+        ticket: Ticket,
+        /// The launch.
+        address: Address,
+        /// Whether it is kept that it is asked for.
+        kept: bool,
     },
     /// Have every apply undo its drains and begin nothing new.
     Interrupt,
@@ -220,6 +247,13 @@ pub enum Effect {
         uid: Uid,
         /// Whether pods may not come, or may again.
         unschedulable: bool,
+    },
+    /// Cordon the node of a machine that EC2 takes back, while an apply has the lease.
+    Shield {
+        /// The node.
+        node: NodeName,
+        /// Its UID.
+        uid: Uid,
     },
     /// Ask pods to leave.
     Evict {

@@ -7,7 +7,6 @@ use super::state::State;
 use super::status::{AwayPhase, PlanNow, RepositoryNow, SourceState, Status, WorldNow};
 use super::view::is_waiting;
 use crate::fleet::{Instance, Observed};
-use crate::manifest::Mode;
 
 impl State {
     /// Returns whether the loop has ended.
@@ -36,13 +35,20 @@ impl State {
         !self.lanes.is_empty() || self.away.values().any(drains)
     }
 
+    /// Returns whether pods wait for a launch that is on its way: whatever is not needed for that waits.
+    #[must_use]
+    pub fn is_pressed(&self) -> bool {
+        let launching = self.lanes.values().any(|lane| lane.launching);
+        self.batch.is_some() || self.reaction.is_some() || launching
+    }
+
     /// Returns whether messages are to be received: they may be acted on, it is known what may be done, and there
     /// is room for more. Others come again only after a while, and whoever only plans leaves them to those
-    /// who act.
+    /// who act. What EC2 takes back goes whoever else makes nodes, and while an apply has the lease, too.
     #[must_use]
     pub fn takes_messages(&self) -> bool {
-        let acts = self.leader && self.mode() != Mode::Observe && self.head.is_some();
-        acts && !self.stopping && self.mail.has_room()
+        let heeds = (self.leader || self.lent) && self.heeds_interruptions();
+        heeds && self.head.is_some() && !self.stopping && self.mail.has_room()
     }
 
     /// Returns what the loop knows, as a plain value.
@@ -78,6 +84,8 @@ impl State {
                 .map(|(pool, held)| (pool.clone(), (held.why.clone(), held.until)))
                 .collect(),
             failing: self.failing.shown(self.now),
+            kept: self.kept_now,
+            rival: self.rival.clone(),
             counters: self.counters.clone(),
             wakes_at: self.wakes_at,
         }

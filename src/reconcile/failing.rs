@@ -31,6 +31,7 @@ pub(super) fn done(event: &Event) -> Option<Done<'_>> {
         Event::Recalled(end) => (Deed::Recall, "", end.as_ref().err()),
         Event::Saved(end) => (Deed::Save, "", end.as_ref().err()),
         Event::Cordoned { instance, end } => (Deed::Cordon, instance.as_str(), end.as_ref().err()),
+        Event::Shielded { node, end } => (Deed::Cordon, node.as_str(), end.as_ref().err()),
         Event::Evicted { instance, ends } => {
             (Deed::Evict, instance.as_str(), ends.iter().find_map(|end| end.as_ref().err()))
         }
@@ -44,6 +45,7 @@ pub(super) fn done(event: &Event) -> Option<Done<'_>> {
         | Event::Unplanned { .. }
         | Event::Planned { .. }
         | Event::Progress { .. }
+        | Event::Turning { .. }
         | Event::Applied { .. }
         | Event::Signal(_)
         | Event::Timer => return None,
@@ -67,13 +69,13 @@ impl Failing {
         let Some(address) = &event.address else { return };
         if let Step::Retrying { why } = &event.step {
             self.failed(Deed::Apply, address.as_str(), why, now);
-        } else {
+        } else if event.step != Step::Unanswered {
             // Whatever else is told of it came about.
             self.worked(Deed::Apply, address.as_str());
         }
     }
 
-    fn failed(&mut self, deed: Deed, of: &str, why: &str, now: Timestamp) {
+    pub(super) fn failed(&mut self, deed: Deed, of: &str, why: &str, now: Timestamp) {
         let before = self.0.get(&deed).filter(|before| is_shown(before, now));
         let (since, times) = before.map_or((now, 0), |before| (before.since, before.times));
         let why = why.chars().take(WHY_MAX).collect();
@@ -107,6 +109,7 @@ fn is_shown(failure: &Failure, now: Timestamp) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::port::Fate;
 
     fn at(seconds: i64) -> Timestamp {
         Timestamp::from_second(1_000_000 + seconds).expect("a time")
@@ -116,7 +119,7 @@ mod tests {
         let error = error.map(|reason| PortError {
             verb: "cordon node".to_owned(),
             reason: reason.to_owned(),
-            transient: true,
+            fate: Fate::Unknown,
         });
         Event::Cordoned { instance: instance.into(), end: error.map_or(Ok(()), Err) }
     }

@@ -10,14 +10,17 @@ use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use super::asked::Asked;
+use super::past::Past;
 use super::status::{Breaker, Suspension};
 use crate::fleet::{Exclusion, Instance, InstanceState, Observed, tag};
 use crate::ids::{Digest, InstanceId, PoolName};
 use crate::manifest::Rate;
 use crate::plan::{Plan, canonical};
 
-/// Most launches and most removals that are remembered; the newest are.
+/// Most launches and most removals that are remembered one by one; of others it is remembered when they were.
 pub(super) const MOVES_MAX: usize = 400;
+/// Most launches that any budget allows: of so many it is known which machines they are, so that none counts twice.
+pub(super) const LAUNCHES_MAX: usize = 4_000;
 /// Most machines that go which are remembered.
 pub(super) const GOING_MAX: usize = 400;
 /// Most approvals and most confirmations that are remembered.
@@ -28,7 +31,7 @@ const APPROVED_ROWS_OF: usize = 3;
 const APPROVED_ROWS_MAX: usize = 500;
 /// Most offerings that are remembered as sold out.
 const SOLD_OUT_MAX: usize = 100;
-/// In how many parts what remains of launches is left out where it does not fit: each is one look at the length.
+/// In how many parts launches are told in short where they do not fit: each is one look at the length.
 const SHED_PARTS: usize = 8;
 /// How long launches and removals are remembered: as long as any budget looks back.
 const MOVES_KEPT: SignedDuration = Rate::WITHIN_MAX;
@@ -69,6 +72,9 @@ pub struct Kept {
     pub launched: Vec<Launched>,
     /// Machines that were removed because somebody here decided so, the oldest first.
     pub removed: Vec<Removed>,
+    /// Launches and removals beside those, of which it is remembered when they were.
+    #[serde(skip_serializing_if = "Past::is_empty")]
+    pub past: Past,
     /// Breakers that latched.
     pub breakers: Vec<Breaker>,
     /// Nothing new is begun.
@@ -204,11 +210,13 @@ impl Kept {
         let known: BTreeSet<InstanceId> =
             self.launched.iter().map(|launch| launch.instance.clone()).collect();
         let since = earlier(now, MOVES_KEPT);
+        let past = self.past.came.known();
+        let mut new = Vec::new();
         for instance in observed.instances.values() {
             let ours = instance.is_ours(&observed.cluster.name) && instance.launched_at > since;
             let Some(pool) = instance.tags.get(tag::POOL).filter(|_| ours) else { continue };
-            if !known.contains(&instance.id) {
-                self.launched.push(Launched {
+            if !known.contains(&instance.id) && !past.contains(&instance.id) {
+                new.push(Launched {
                     instance: instance.id.clone(),
                     pool: pool.as_str().into(),
                     // The clock of EC2 may be another.
@@ -219,6 +227,7 @@ impl Kept {
                 });
             }
         }
+        self.launched.extend(new);
         self.launched.sort_by(|a, b| (a.at, &a.instance).cmp(&(b.at, &b.instance)));
         let busy = busy(observed);
         let ready: BTreeSet<&InstanceId> = observed
@@ -244,8 +253,13 @@ impl Kept {
         self.launched.retain(|launch| launch.at > since);
         self.removed.retain(|removal| removal.at > since);
         self.approved.retain(|approval| approval.at > earlier(now, APPROVAL_KEPT));
-        newest(&mut self.launched, MOVES_MAX);
-        newest(&mut self.removed, MOVES_MAX);
+        self.past.forget(since, now);
+        self.tell_launches_in_short(self.launched.len().saturating_sub(MOVES_MAX));
+        // What a plan is about to remove may be left as it was.
+        let more = self.removed.len().saturating_sub(MOVES_MAX);
+        for removal in self.removed.extract_if(.., |removal| !removal.open).take(more) {
+            self.past.went.add(removal.at, None);
+        }
         newest(&mut self.approved, APPROVALS_MAX);
         let bare = self.approved.len().saturating_sub(APPROVED_ROWS_OF);
         self.approved.iter_mut().take(bare).for_each(|approval| approval.rows.clear());
@@ -269,11 +283,42 @@ impl Kept {
         });
     }
 
+    /// Remembers of so many launches only when they were, and which machines: of the oldest that helped first,
+    /// since nothing more is to be said of those.
+    fn tell_launches_in_short(&mut self, mut count: usize) {
+        for settled in [true, false] {
+            let of = |launch: &mut Launched| !settled || launch.helped;
+            let told: Vec<Launched> = self.launched.extract_if(.., of).take(count).collect();
+            count -= told.len();
+            for Launched { instance, at, .. } in told {
+                self.past.came.add(at, Some(&instance));
+            }
+        }
+    }
+
+    /// Returns when machines were launched.
+    pub(super) fn came(&self) -> impl Iterator<Item = Timestamp> {
+        self.launched.iter().map(|launch| launch.at).chain(self.past.came.moments())
+    }
+
+    /// Returns when machines were removed, or were about to be.
+    pub(super) fn went(&self) -> impl Iterator<Item = Timestamp> {
+        self.removed.iter().map(|removal| removal.at).chain(self.past.went.moments())
+    }
+
+    /// Returns how many more machines may be about to go at the same time.
+    pub(super) fn open_left(&self) -> u32 {
+        let open = self.removed.iter().filter(|removal| removal.open).count();
+        u32::try_from(MOVES_MAX.saturating_sub(open)).unwrap_or(0)
+    }
+
     /// Returns what is written of it, in at most `most` bytes as long as that is possible: without what is cheapest
     /// to be without, in this order. Rows of approvals, the oldest approval first: then its plan is approved as
-    /// it is or not at all. What launches decide that were asked for, the oldest first: they are waited for
-    /// then, and not asked for again. Launches, the oldest first: the machines that are there tell of them
-    /// again. Everything else is bounded so that it fits.
+    /// it is or not at all. What is known of single launches, those first that helped, the oldest first: budgets
+    /// count them all the same, and the machines that are there tell of them again. What was sold out: that is
+    /// asked for once more. What launches decide that were asked for, the oldest first: they are waited for then,
+    /// and not asked for again. Removals, machines that go, and what somebody asked for are never left out;
+    /// whoever writes looks whether it fits ([`Kept::size`]).
     #[must_use]
     pub fn fitted(&self, most: usize) -> Self {
         let mut kept = self.clone();
@@ -286,6 +331,16 @@ impl Kept {
             kept.shed += std::mem::take(&mut kept.approved[n].rows).len();
             size = kept.size();
         }
+        while size > most && !kept.launched.is_empty() {
+            let part = kept.launched.len().div_ceil(SHED_PARTS);
+            kept.shed += part;
+            kept.tell_launches_in_short(part);
+            size = kept.size();
+        }
+        if size > most {
+            kept.shed += std::mem::take(&mut kept.sold_out).len();
+            size = kept.size();
+        }
         for n in 0..kept.asked.len() {
             if size <= most {
                 return kept;
@@ -293,17 +348,12 @@ impl Kept {
             kept.shed += kept.asked[n].forget_rows();
             size = kept.size();
         }
-        while size > most && !kept.launched.is_empty() {
-            let part = kept.launched.len().div_ceil(SHED_PARTS);
-            kept.shed += part;
-            kept.launched.drain(..part);
-            size = kept.size();
-        }
         kept
     }
 
     /// Returns its length as text, in bytes.
-    fn size(&self) -> usize {
+    #[must_use]
+    pub fn size(&self) -> usize {
         serde_json::to_string(self).map_or(usize::MAX, |text| text.len())
     }
 
@@ -349,7 +399,7 @@ impl Kept {
     /// Returns whether machines are counted as removed, or as many of them as are remembered.
     pub(super) fn has_reserved(&self, machines: &BTreeSet<InstanceId>) -> bool {
         let counted = self.removed.iter().filter(|removal| machines.contains(&removal.instance));
-        counted.count() >= machines.len().min(MOVES_MAX)
+        counted.count() >= machines.len()
     }
 
     /// Returns when the next machine may be launched (or removed) where `most` may be within a time,
@@ -389,7 +439,15 @@ impl Kept {
     /// Returns what is left out at `now` because it was sold out.
     #[must_use]
     pub fn exclusions(&self, now: Timestamp) -> Vec<Exclusion> {
-        let all = self.sold_out.iter().map(|entry| &entry.exclusion);
+        self.exclusions_before(Timestamp::MAX, now)
+    }
+
+    /// Returns what of that was found sold out before `moment`.
+    pub(super) fn exclusions_before(&self, moment: Timestamp, now: Timestamp) -> Vec<Exclusion> {
+        let noted = |entry: &&SoldOut| {
+            earlier(entry.exclusion.until, SignedDuration::from_secs(entry.seconds)) < moment
+        };
+        let all = self.sold_out.iter().filter(noted).map(|entry| &entry.exclusion);
         all.filter(|exclusion| now < exclusion.until).cloned().collect()
     }
 
@@ -399,8 +457,9 @@ impl Kept {
         let since = self.forgiven.unwrap_or(Timestamp::MIN);
         let futile = |launch: &&Launched| launch.at > since && launch.is_futile(now);
         let all: Vec<Launched> = self.launched.iter().filter(futile).cloned().collect();
-        if all.len() >= FUTILE_LATCH && all.len() * 2 > self.launched.len() {
-            let why = format!("{} of {} machines were of no use", all.len(), self.launched.len());
+        let launches = self.came().count();
+        if all.len() >= FUTILE_LATCH && all.len() * 2 > launches {
+            let why = format!("{} of {launches} machines were of no use", all.len());
             self.latch(super::allow::LAUNCHES, (why, None), now);
         }
         for pool in wanted {
@@ -612,6 +671,8 @@ mod tests {
             rows: (0..ROWS_MAX)
                 .map(|n| (format!("ec2_instance.pool[\"{n}\"]").into(), format!("{n:016x}")))
                 .collect(),
+            turns: BTreeMap::new(),
+            since: Some(at(0)),
             more: 0,
         };
         Kept {
@@ -681,16 +742,62 @@ mod tests {
         assert_eq!(kept.fitted(usize::MAX), kept, "what fits stays whole");
         for (less, left, shed) in [
             (1, (rows - APPROVED_ROWS_MAX, vec![whole, whole], MOVES_MAX), APPROVED_ROWS_MAX),
-            (40_000, (0, vec![count, whole], MOVES_MAX), rows + ROWS_MAX),
-            (150_000, (0, vec![count, count], MOVES_MAX - 133), rows + 2 * ROWS_MAX + 133),
+            (40_000, (0, vec![whole, whole], MOVES_MAX - 50), rows + 50),
+            (150_000, (0, vec![count, whole], 0), rows + MOVES_MAX + SOLD_OUT_MAX + ROWS_MAX),
         ] {
             let fitted = kept.fitted(kept.size() - less);
             assert_eq!((sizes(&fitted), fitted.shed), (left, shed), "{less} bytes less");
+            assert_eq!(fitted.came().count(), MOVES_MAX, "budgets count all of them");
         }
         // The API server takes 256 KiB of annotations, and others have some.
         let fitted = kept.fitted(100 << 10);
         assert!(fitted.size() <= 100 << 10, "{}", fitted.size());
         assert_eq!((&fitted.going, &fitted.removed), (&kept.going, &kept.removed));
+    }
+
+    #[test]
+    fn a_launch_counts_once_however_often_it_is_seen_and_however_many_there_are() {
+        let mut observed = Observed::empty(crate::fleet::ClusterIdentity::default(), at(0));
+        let mut kept = Kept::default();
+        for n in 0..1_500_i64 {
+            let instance = Instance {
+                id: format!("i-{n:017x}").into(),
+                instance_type: "m5.large".into(),
+                zone: "us-east-1a".into(),
+                capacity_type: crate::catalog::CapacityType::Spot,
+                state: InstanceState::Running,
+                launched_at: at(n),
+                image: String::new(),
+                tags: [(tag::CLUSTER, ""), (tag::POOL, "web"), (tag::KEY, "0")]
+                    .map(|(key, value)| (key.to_owned(), value.to_owned()))
+                    .into(),
+                reservation: None,
+                group: None,
+            };
+            observed.instances.insert(instance.id.clone(), instance);
+        }
+        for look in 0..3 {
+            kept.learn(&observed, at(1_500 + look));
+            kept.forget(at(1_500 + look));
+            assert_eq!((kept.came().count(), kept.launched.len()), (1_500, MOVES_MAX), "{look}");
+        }
+        let within = SignedDuration::from_mins(10);
+        // 600 s hold as many, but for those that are counted with later ones of their minute.
+        let (left, _) = Kept::room(kept.came(), 1_000, within, at(1_502));
+        assert!((340..=402).contains(&left), "{left}");
+        // What is about to go is known one by one, and what went is counted.
+        let ids =
+            |from: usize| (from..from + 300).map(|n| InstanceId::from(format!("i-{n}"))).collect();
+        kept.reserve(&ids(0), at(1_600));
+        assert_eq!((kept.open_left(), kept.has_reserved(&ids(0))), (100, true));
+        kept.remove(&ids(0), at(1_601));
+        kept.reserve(&ids(300), at(1_602));
+        kept.forget(at(1_602));
+        assert_eq!((kept.removed.len(), kept.went().count()), (MOVES_MAX, 600));
+        assert!(kept.has_reserved(&ids(300)));
+        let read: Kept =
+            serde_json::from_str(&serde_json::to_string(&kept).expect("text")).expect("reads");
+        assert_eq!(read, kept);
     }
 
     #[test]

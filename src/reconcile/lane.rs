@@ -62,12 +62,12 @@ impl State {
             }
             Step::Blocked { .. } => self.count("evictions.blocked", 1),
             Step::Found { .. } => self.was_answered(ticket, event.address.as_ref()),
-            Step::Retrying { .. } => {
+            Step::Unanswered => {
                 if lane.launching {
                     lane.unheard.extend(event.address.clone());
                 }
-                self.count("errors.ec2", 1);
             }
+            Step::Retrying { .. } => self.count("errors.ec2", 1),
             // A launch that every offering refused is answered too, and holds up no other.
             Step::Finished { .. } if lane.launching => {
                 let address = event.address.as_ref();
@@ -215,11 +215,49 @@ impl State {
             return;
         }
         let Some(saved) = &self.saved else { return };
-        for lane in self.lanes.values_mut() {
+        for (ticket, lane) in &mut self.lanes {
+            let turns =
+                |address: &Address, turn: &mut u32| asked::has_turned(&saved.asked, address, *turn);
+            let turned = lane.turning.extract_if(.., turns);
+            effects.extend(turned.map(|(address, _)| Effect::Turn {
+                ticket: *ticket,
+                address,
+                kept: true,
+            }));
             let asked = asked::has_asked(&saved.asked, &lane.plan);
             if lane.begins.is_some() && asked && saved.has_reserved(&lane.goes) {
                 effects.extend(lane.begins.take().map(|effect| *effect));
             }
+        }
+    }
+
+    /// Has a launch ask for another offering once that is kept; at once not, where nothing is kept any more.
+    pub(super) fn turns(
+        &mut self,
+        ticket: Ticket,
+        address: Address,
+        turn: u32,
+        effects: &mut Vec<Effect>,
+    ) {
+        let keeps = self.leader && !self.stopping;
+        let lane = self.lanes.get_mut(&ticket).filter(|_| keeps);
+        if let (Some(lane), Some(kept)) = (lane, &mut self.kept) {
+            asked::turned(&mut kept.asked, &address, turn);
+            lane.turning.insert(address, turn);
+        } else {
+            effects.push(Effect::Turn { ticket, address, kept: false });
+        }
+    }
+
+    /// Has launches ask for no other offering that wait until it is kept which.
+    pub(super) fn drop_turns(&mut self, effects: &mut Vec<Effect>) {
+        for (ticket, lane) in &mut self.lanes {
+            let turns = std::mem::take(&mut lane.turning).into_keys();
+            effects.extend(turns.map(|address| Effect::Turn {
+                ticket: *ticket,
+                address,
+                kept: false,
+            }));
         }
     }
 

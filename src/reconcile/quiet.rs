@@ -65,3 +65,93 @@ fn mark(pod: &Pod) -> u64 {
     // No pod is no more than nothing.
     hasher.finish() | 1
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fleet::{ClusterIdentity, Node, PodPhase};
+    use crate::ids::{WorkloadId, WorkloadKind};
+
+    fn at(seconds: i64) -> Timestamp {
+        Timestamp::from_second(1_000_000 + seconds).expect("a time")
+    }
+
+    fn pod(uid: &str, kind: WorkloadKind, node: &str, phase: PodPhase) -> Pod {
+        let owner = WorkloadId { namespace: "web".into(), kind, name: "api".into() };
+        Pod {
+            namespace: "web".into(),
+            name: uid.into(),
+            uid: uid.into(),
+            owner: Some(owner),
+            template: "t".to_owned(),
+            node: Some(node.into()),
+            phase,
+            created_at: at(0),
+            terminating: false,
+            mirror: false,
+            started_at: None,
+            granted: [].into(),
+        }
+    }
+
+    fn world(nodes: &[&str], pods: &[Pod]) -> Observed {
+        let mut world = Observed::empty(ClusterIdentity::default(), at(0));
+        for name in nodes {
+            let node = Node {
+                name: (*name).into(),
+                uid: (*name).into(),
+                instance: Some(format!("i-{name}").into()),
+                labels: [].into(),
+                annotations: [].into(),
+                taints: Vec::new(),
+                capacity: crate::units::Resources::default(),
+                allocatable: crate::units::Resources::default(),
+                ready: true,
+                unschedulable: false,
+                created_at: at(0),
+            };
+            world.nodes.insert(node.name.clone(), node);
+        }
+        world.pods = pods.to_vec();
+        world
+    }
+
+    #[test]
+    fn a_node_is_quiet_since_a_pod_that_counts_last_came_or_left() {
+        let api =
+            |uid: &str, node: &str| pod(uid, WorkloadKind::Deployment, node, PodPhase::Running);
+        let agent = |uid: &str| pod(uid, WorkloadKind::DaemonSet, "a", PodPhase::Running);
+        let done = |uid: &str| pod(uid, WorkloadKind::Job, "a", PodPhase::Succeeded);
+        let mut quiet = Quiet::default();
+        for (seconds, nodes, pods, since, what) in [
+            (0, &["a"][..], vec![], Some(0), "it is seen for the first time"),
+            (10, &["a"], vec![api("1", "a")], Some(10), "a pod came"),
+            (20, &["a"], vec![api("1", "a"), agent("2")], Some(10), "a pod of the node came"),
+            (
+                30,
+                &["a", "b"],
+                vec![agent("2"), api("1", "a"), api("3", "b")],
+                Some(10),
+                "elsewhere",
+            ),
+            (40, &["a"], vec![api("3", "a"), api("1", "a")], Some(40), "another came"),
+            (50, &["a"], vec![api("1", "a"), api("3", "a")], Some(40), "in another order"),
+            (60, &["a"], vec![api("1", "a"), api("4", "a")], Some(60), "one for another"),
+            (70, &["a"], vec![api("1", "a"), done("4")], Some(70), "one is done"),
+            (80, &["a"], vec![api("1", "a")], Some(70), "what was done is cleared away"),
+            (90, &[], vec![], None, "the node went"),
+            (100, &["a"], vec![], Some(100), "one of its name came"),
+        ] {
+            quiet.look(&world(nodes, &pods), at(seconds));
+            assert_eq!(quiet.since().get("i-a").copied(), since.map(at), "{what}");
+        }
+    }
+
+    #[test]
+    fn a_clock_that_is_set_back_makes_no_node_quiet_from_a_moment_to_come() {
+        let mut quiet = Quiet::default();
+        quiet.look(&world(&["a"], &[]), at(500));
+        quiet.look(&world(&["a"], &[]), at(100));
+        assert_eq!(quiet.since().values().collect::<Vec<_>>(), [&at(100)]);
+    }
+}

@@ -15,7 +15,7 @@ use super::kept::{Approved, Kept, later};
 use super::mail::Mail;
 use super::quiet::Quiet;
 use super::request::Request;
-use super::status::{HeldBy, Past, SourceState, Suspension, WorldNow};
+use super::status::{HeldBy, KeptNow, Past, SourceState, Suspension, WorldNow};
 use super::steer::Steering;
 use super::view::Unseen;
 use crate::fleet::{ClusterIdentity, Observed};
@@ -76,6 +76,8 @@ pub(super) struct Lane {
     pub(super) ended: BTreeSet<InstanceId>,
     /// Launches of which EC2 may have heard, while nobody has heard of its answer.
     pub(super) unheard: BTreeSet<Address>,
+    /// Launches that wait until it is kept which offering they ask for next.
+    pub(super) turning: BTreeMap<Address, u32>,
     /// By what it is begun once its launches and removals are kept.
     pub(super) begins: Option<Box<Effect>>,
 }
@@ -103,6 +105,8 @@ pub struct State {
     pub(super) now: Timestamp,
     pub(super) leader: bool,
     pub(super) led_by: Option<String>,
+    /// Whether the lease is that of an apply, which takes no messages.
+    pub(super) lent: bool,
     pub(super) stopping: bool,
     pub(super) exited: bool,
 
@@ -182,6 +186,8 @@ pub struct State {
     pub(super) saved: Option<Kept>,
     pub(super) saving: Option<Kept>,
     pub(super) desk: Retry,
+    /// What was written last, in numbers.
+    pub(super) kept_now: KeptNow,
 
     pub(super) steering: Steering,
     /// What fails of what is done.
@@ -252,6 +258,7 @@ impl State {
             now,
             leader: false,
             led_by: None,
+            lent: false,
             stopping: false,
             exited: false,
             head: None,
@@ -304,6 +311,7 @@ impl State {
             saved: None,
             saving: None,
             desk: Retry::new(now),
+            kept_now: KeptNow::default(),
             steering: Steering::default(),
             failing: Failing::default(),
             history: Vec::new(),
@@ -335,8 +343,19 @@ impl State {
         if self.rival.is_some() {
             return Mode::Observe;
         }
+        self.wanted_mode()
+    }
+
+    /// Returns what the loop may do where nobody else makes and removes nodes.
+    fn wanted_mode(&self) -> Mode {
         let of_head = || self.head.as_ref().map(|head| head.controller.mode);
         self.start.mode.or_else(of_head).unwrap_or_default()
+    }
+
+    /// Returns whether it may have machines of ours go that EC2 takes back. They go whatever is done, and whoever
+    /// else makes nodes: that pods leave in order takes nothing from anybody.
+    pub(super) fn heeds_interruptions(&self) -> bool {
+        self.wanted_mode() != Mode::Observe
     }
 
     fn take(&mut self, event: Event) -> Vec<Effect> {
@@ -344,7 +363,7 @@ impl State {
         self.failing.heed(&event, self.now);
         match event {
             Event::Recalled(end) => self.recalled(end),
-            Event::Saved(end) => self.was_saved(&end),
+            Event::Saved(end) => self.was_saved(&end, &mut effects),
             Event::Head(read) => self.head_was_read(read),
             Event::Commit { commit, read } => self.commit_was_read(&commit, read),
             Event::World(observed) => self.world_was_seen(observed),
@@ -352,8 +371,14 @@ impl State {
                 self.was_planned((ticket, plan), took, &mut effects);
             }
             Event::Progress { ticket, event } => self.progressed(ticket, &event),
+            Event::Turning { ticket, address, turn } => {
+                self.turns(ticket, address, turn, &mut effects);
+            }
             Event::Applied { ticket, end } => self.was_applied(ticket, end),
             Event::Cordoned { instance, end } => self.was_cordoned(&instance, &end),
+            Event::Shielded { end, .. } => {
+                self.count("errors.kubernetes", u64::from(end.is_err()));
+            }
             Event::Evicted { instance: _, ends } => self.were_evicted(&ends),
             Event::Ended { instance, end } => self.was_ended(&instance, &end),
             Event::Acknowledged { receipt: _, end } => self.was_acknowledged(&end),
@@ -386,7 +411,7 @@ impl State {
         }
     }
 
-    fn was_saved(&mut self, end: &Result<(), PortError>) {
+    fn was_saved(&mut self, end: &Result<(), PortError>, effects: &mut Vec<Effect>) {
         let kept = self.saving.take();
         if end.is_ok() {
             self.desk.worked(self.now);
@@ -397,6 +422,7 @@ impl State {
             self.desk.failed(self.now);
             // What cannot be counted is not begun.
             self.drop_waiting();
+            self.drop_turns(effects);
             self.replan_at = self.desk.at;
         }
     }
@@ -471,30 +497,32 @@ impl State {
             Signal::Pushed => self.git_due = self.git_due.min(self.next_read()),
             // A step is taken, and that is all.
             Signal::Wake => {}
-            Signal::Message(message) => self.was_told(message),
+            Signal::Message(message) => self.was_told(message, effects),
             Signal::Request(request) => self.asked(request),
             Signal::Gained => {
                 self.leader = true;
-                self.led_by = None;
+                (self.led_by, self.lent) = (None, false);
                 // Whoever led before may have kept something since.
                 self.kept = None;
                 self.need = self.looks + 1;
                 // What was held back because another led is not any more.
                 self.replan_at = now;
             }
-            Signal::Lost { holder } => {
+            Signal::Lost { holder, to_apply } => {
                 self.leader = false;
-                self.led_by = holder;
+                (self.led_by, self.lent) = (holder, to_apply);
                 self.away.clear();
                 self.going_no += 1;
                 self.leaving_no += 1;
                 self.mail.clear();
                 self.drop_waiting();
+                self.drop_turns(effects);
                 effects.push(Effect::Interrupt);
             }
             Signal::Shutdown => {
                 self.stopping = true;
                 self.drop_waiting();
+                self.drop_turns(effects);
                 effects.push(Effect::Interrupt);
             }
         }

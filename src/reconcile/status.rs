@@ -80,6 +80,10 @@ pub struct Status {
     /// What fails of what the loop does, and has not worked since: the last error of each kind. What cannot
     /// be read stands with [`Status::repository`] and [`Status::world`].
     pub failing: BTreeMap<Deed, Failure>,
+    /// What survives a restart, as it was written last.
+    pub kept: KeptNow,
+    /// Who else makes and removes nodes, in words: while they do the loop only plans.
+    pub rival: Option<String>,
     /// What was counted, see above.
     pub counters: BTreeMap<String, u64>,
     /// When the loop is next due to look at something by itself.
@@ -95,6 +99,17 @@ impl Status {
     pub fn is_ready(&self) -> bool {
         self.repository.commit.is_some() && self.world.is_some()
     }
+}
+
+/// How large what survives a restart is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+pub struct KeptNow {
+    /// How long it was as text when it was written last, in bytes.
+    pub bytes: usize,
+    /// The longest that is written.
+    pub most: usize,
+    /// Entries that were left out or told in short, so that it fits.
+    pub shed: usize,
 }
 
 /// Something that somebody asked for, for a time.

@@ -36,11 +36,12 @@ pub(super) fn effect(effect: &Effect, step: &Span) -> Span {
         Effect::Recall => one("recall", ""),
         Effect::Save(_) => one("save", ""),
         Effect::Cordon { instance, .. } => one("cordon", instance.as_str()),
+        Effect::Shield { node, .. } => one("shield", node.as_str()),
         Effect::Evict { instance, .. } => one("evict", instance.as_str()),
         Effect::End { instance } => one("end", instance.as_str()),
         Effect::Acknowledge { .. } => one("acknowledge", ""),
         Effect::Nominate { pod, .. } => one("nominate", pod.uid.as_str()),
-        Effect::Interrupt | Effect::Wake(_) | Effect::Exit => Span::none(),
+        Effect::Turn { .. } | Effect::Interrupt | Effect::Wake(_) | Effect::Exit => Span::none(),
     }
 }
 
@@ -54,8 +55,10 @@ fn kind(event: &Event) -> &'static str {
         Event::Unplanned { .. } => "unplanned",
         Event::Planned { .. } => "planned",
         Event::Progress { .. } => "progress",
+        Event::Turning { .. } => "turning",
         Event::Applied { .. } => "applied",
         Event::Cordoned { .. } => "cordoned",
+        Event::Shielded { .. } => "shielded",
         Event::Evicted { .. } => "evicted",
         Event::Ended { .. } => "ended",
         Event::Acknowledged { .. } => "acknowledged",

@@ -11,7 +11,7 @@ use super::away::Turn;
 use super::event::{Effect, Limits, Ticket};
 use super::kept::later;
 use super::state::{BUSY_REFRESH, Current, Lane, Planning, Retry, State};
-use super::status::{Held, Past};
+use super::status::{Deed, Held, KeptNow, Past};
 use super::view;
 use crate::fleet::Observed;
 use crate::ids::{Address, InstanceId, NodeName, PoolName};
@@ -143,7 +143,8 @@ impl State {
         let going = self.going();
         let mut world = view::planned_over(&seen, &self.unseen, &going);
         if let Some(kept) = &self.kept {
-            world.exclusions.extend(kept.exclusions(self.now));
+            let turning = asked::turning_since(&kept.asked).unwrap_or(Timestamp::MAX);
+            world.exclusions.extend(kept.exclusions_before(turning, self.now));
             world.canonicalize();
         }
         // While a plan removes, what it is about is left to it; what is needed beside it is launched.
@@ -389,7 +390,19 @@ impl State {
             kept.reserve(&goes, self.now);
         }
         let (ended, launching) = (BTreeSet::new(), true);
-        let lane = Lane { plan, addresses, past, removes, launching, goes, ended, unheard, begins };
+        let turning = BTreeMap::new();
+        let lane = Lane {
+            plan,
+            addresses,
+            past,
+            removes,
+            launching,
+            goes,
+            ended,
+            unheard,
+            turning,
+            begins,
+        };
         self.lanes.insert(ticket, lane);
     }
 
@@ -407,10 +420,27 @@ impl State {
         let Some(kept) = &self.kept else { return };
         if self.saved.as_ref() != Some(kept) {
             let fitted = kept.fitted(KEPT_MAX);
+            let (bytes, shed) = (fitted.size(), fitted.shed);
+            self.kept_now = KeptNow { bytes, most: KEPT_MAX, shed };
+            if bytes > KEPT_MAX {
+                self.cannot_keep(bytes, effects);
+                return;
+            }
             self.saving = Some(kept.clone());
-            self.count("kept.shed", u64::try_from(fitted.shed).unwrap_or(u64::MAX));
             effects.push(Effect::Save(Box::new(fitted)));
         }
+    }
+
+    /// Notes that what is to survive does not fit with everything left out that may be: the API server would refuse it.
+    fn cannot_keep(&mut self, bytes: usize, effects: &mut Vec<Effect>) {
+        let now = self.now;
+        let why = format!("what is to survive takes {bytes} bytes, and {KEPT_MAX} are the most");
+        self.failing.failed(Deed::Save, "", &why, now);
+        self.count("errors.record", 1);
+        self.desk.failed(now);
+        self.drop_waiting();
+        self.drop_turns(effects);
+        self.replan_at = self.desk.at;
     }
 
     /// Returns whether nothing is left to do: what was read is planned, and what may be done is done.

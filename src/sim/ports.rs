@@ -13,13 +13,13 @@ use super::state::State;
 use crate::fleet::{CORDONED_ANNOTATION, Instance, Pod, tag};
 use crate::ids::{GroupName, InstanceId, NodeName, Uid};
 use crate::port::{
-    Clock, Cloud, Cluster, ClusterObjects, EvictOutcome, Holdings, LaunchOutcome, LaunchRequest,
-    PortError, Tagger,
+    Clock, Cloud, Cluster, ClusterObjects, EvictOutcome, Fate, Holdings, LaunchOutcome,
+    LaunchRequest, PortError, Tagger,
 };
 
 /// Returns the error of a verb that the world refused; the same call is refused again.
 fn refused(verb: &str, reason: String) -> PortError {
-    PortError { verb: verb.to_owned(), reason, transient: false }
+    PortError { verb: verb.to_owned(), reason, fate: Fate::Refused }
 }
 
 impl World {

@@ -128,7 +128,10 @@ fn a_token_with_other_parameters_is_an_error() {
     launch(&world, &request("a"));
     let other = LaunchRequest { zone: "eu-west-1b".into(), ..request("a") };
     let error = run(world.launch(&other)).expect_err("mismatch");
-    assert!(error.reason.contains("IdempotentParameterMismatch") && !error.transient, "{error}");
+    assert!(
+        error.reason.contains("IdempotentParameterMismatch") && !error.is_transient(),
+        "{error}"
+    );
     assert_eq!(world.observed().instances.len(), 1);
 }
 

@@ -4,10 +4,12 @@ use std::rc::Rc;
 
 use fleetwright::catalog::Catalog;
 use fleetwright::ids::InstanceId;
+use fleetwright::sim::Unavailable;
 use jiff::SignedDuration;
 
 use super::files::Commit;
 use super::incidents::{End, Story, is, minutes, settled};
+use super::outside::{Faults, What};
 use super::run::Run;
 
 /// The stories, by the incident that each retells.
@@ -16,8 +18,63 @@ pub(crate) const ALL: &[(&str, Story)] = &[
     ("do-not-disrupt: a pod that asks for ten minutes keeps its node for ten minutes", pinned_for),
     ("consolidateAfter: a node rests for as long as its pool asks after its last pod left", rests),
     ("karpenter-2734: a node of a name that was there before is another machine's", same_name),
+    ("karpenter-9175: what EC2 turned away to the end holds up no other launch", turned_away),
+    ("karpenter-oci-97: a process dies between two offerings of one launch", dies_between),
     ("karpenter-5373: an image rolls within the budget, through restarts, and then no more", rolls),
 ];
+
+fn turned_away(catalog: &Rc<Catalog>) -> End {
+    let mut run = settled(catalog, 76, Commit::default())?;
+    run.faults(Faults { writes: 1_000, ..Faults::default() });
+    run.commit(|commit| commit.with("api", 12));
+    // Five calls with five seconds in between are the end of an apply.
+    run.pass(SignedDuration::from_secs(40));
+    run.well()?;
+    run.faults(Faults::default());
+    // It is another plan, of which nothing was asked for before.
+    run.commit(|commit| commit.with("api", 14));
+    let asked = run.now();
+    let serves = |run: &Run| {
+        let observed = run.observed();
+        observed.pods.iter().filter(|pod| pod.is_active() && pod.node.is_some()).count() >= 16
+    };
+    let soon = run.until(minutes(4), serves);
+    run.well()?;
+    let took = run.now().duration_since(asked).as_secs();
+    // A minute until nodes are Ready; two more were waited for what might have been heard.
+    is(soon && took <= 110, || format!("it took {took} s"))?;
+    run.comes_to_rest(minutes(20))
+}
+
+fn dies_between(catalog: &Rc<Catalog>) -> End {
+    for n in 0..12_i32 {
+        let mut run = settled(catalog, 77, Commit::default())?;
+        let before = run.machines().len();
+        let types = ["m5.large", "c5.large"]
+            .map(|kind| Unavailable { instance_type: Some(kind.into()), ..Unavailable::default() });
+        run.shared.world.set_unavailable(types.into());
+        let asked = run.shared.asked.borrow().len();
+        run.commit(|commit| commit.with("api", 10));
+        let launches = |run: &Run| {
+            let calls = run.shared.asked.borrow();
+            calls.iter().skip(asked).filter(|a| matches!(a.what, What::Launch(..))).count()
+        };
+        run.until(minutes(2), |run| launches(run) > 0);
+        // Between the answer to the first offering and that to the next ones, at one moment after the other.
+        run.pass(SignedDuration::from_millis(i64::from(n * 60)));
+        run.kill(0);
+        // By the time it comes back there is capacity again.
+        run.shared.world.set_unavailable(Vec::new());
+        run.start(0);
+        run.comes_to_rest(minutes(30)).map_err(|why| format!("{n}: {why}"))?;
+        let (all, there) = (run.checks.borrow().launches(), run.machines().len());
+        let went = run.checks.borrow().removals();
+        is(all - went == there && all <= before + 4, || {
+            format!("{n}: {all} launched, {went} removed, {before} machines became {there}")
+        })?;
+    }
+    Ok(())
+}
 
 fn flood(catalog: &Rc<Catalog>) -> End {
     let mut run = settled(catalog, 70, Commit::default().with("api", 8))?;

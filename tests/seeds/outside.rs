@@ -7,7 +7,8 @@ use std::rc::Rc;
 use fleetwright::fleet::{Instance, Node, Observed, Pod, tag};
 use fleetwright::ids::{ChangeId, GroupName, InstanceId, NodeName, Uid};
 use fleetwright::port::{
-    Cloud, Cluster, ClusterObjects, EvictOutcome, Holdings, LaunchOutcome, LaunchRequest, PortError,
+    Cloud, Cluster, ClusterObjects, EvictOutcome, Fate, Holdings, LaunchOutcome, LaunchRequest,
+    PortError,
 };
 use fleetwright::reconcile::{Desk, Head, Kept, Message, Request, Signal, Signals, Source};
 use fleetwright::sim::World;
@@ -305,9 +306,13 @@ struct By {
     looked: Option<Timestamp>,
 }
 
+fn turned_away(verb: &str) -> PortError {
+    PortError { fate: Fate::TurnedAway, ..broken(verb) }
+}
+
 fn broken(verb: &str) -> PortError {
     let reason = "RequestLimitExceeded: try again later".to_owned();
-    PortError { verb: verb.to_owned(), reason, transient: true }
+    PortError { verb: verb.to_owned(), reason, fate: Fate::Unknown }
 }
 
 /// The outside as one replica sees it.
@@ -356,7 +361,7 @@ impl Replica {
         let (began, lease) = (shared.time.now(), shared.lease.get());
         let by = By { replica: self.number, began, lease, looked: self.looked.get() };
         shared.time.sleep(shared.delay()).await;
-        if shared.chance(shared.faults.get().writes) { Err(broken(verb)) } else { Ok(by) }
+        if shared.chance(shared.faults.get().writes) { Err(turned_away(verb)) } else { Ok(by) }
     }
 
     /// Waits for the reply; fails where it is lost.
@@ -552,7 +557,11 @@ impl Replica {
         if holds != self.leads.get() {
             self.leads.set(holds);
             let holder = self.shared.lease.get().map(|(by, _)| format!("replica-{by}"));
-            return Some(if holds { Signal::Gained } else { Signal::Lost { holder } });
+            return Some(if holds {
+                Signal::Gained
+            } else {
+                Signal::Lost { holder, to_apply: false }
+            });
         }
         if let Some(request) = self.requests.borrow_mut().pop_front() {
             return Some(Signal::Request(request));

@@ -73,6 +73,7 @@ impl<'p> Notes<'p> {
             | Step::Found { .. }
             | Step::Going { .. }
             | Step::Retrying { .. }
+            | Step::Unanswered
             | Step::Unreadable
             | Step::Waiting { .. }
             | Step::Blocked { .. }

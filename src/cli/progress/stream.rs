@@ -50,6 +50,7 @@ fn message(event: &Event, row: Option<&ResourceChange>, elapsed_seconds: i64) ->
         | Step::Cordoned { .. } => (Level::Info, Message::ApplyStart { hook }),
         Step::NoCapacity { .. }
         | Step::Retrying { .. }
+        | Step::Unanswered
         | Step::Unreadable
         | Step::Blocked { .. }
         | Step::Uncordoned { .. } => (Level::Warn, Message::ApplyProgress { hook }),
@@ -82,6 +83,7 @@ fn half(step: &Step) -> Option<&'static str> {
     match step {
         Step::Launched { .. }
         | Step::NoCapacity { .. }
+        | Step::Unanswered
         | Step::Raised { .. }
         | Step::Joined { .. }
         | Step::Found { .. }

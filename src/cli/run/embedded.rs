@@ -15,6 +15,7 @@ use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 
+use super::foresight::Foresight;
 use super::plans::Plans;
 use super::tell::Teller;
 use crate::apply::Bounds;
@@ -27,7 +28,7 @@ use crate::cli::{Console, Exit, embedded};
 use crate::fleet::Pod;
 use crate::ids::{NodeName, Uid};
 use crate::manifest::Desired;
-use crate::port::{Clock, PortError};
+use crate::port::{Clock, Fate, PortError};
 use crate::reconcile::{Desk, Head, Kept, Outside, Signal, Signals, Source, State, drive};
 use crate::sim::World;
 
@@ -50,7 +51,9 @@ pub(super) fn run(
     let world = Rc::new(embedded::opened(directory, repository, &desired, console.now())?);
     let start = super::start(settings, world.observed_at(), world.cluster());
     let (pushed, hints) = mpsc::channel(1);
+    let (foresight, told) = Foresight::new();
     let outside = Here {
+        foresight,
         source: settings.source.clone(),
         choice: WorldChoice::Sim(directory.to_owned()),
         delivered: RefCell::default(),
@@ -67,7 +70,7 @@ pub(super) fn run(
         sleepers: RefCell::default(),
         pace: (!settings.once).then(|| (Instant::now(), world.observed_at(), settings.speed)),
     };
-    let face = super::Face::open(settings, &start, pushed, console)?;
+    let face = super::Face::open(settings, &start, (pushed, told), console)?;
     let mut teller = Teller::new(console, settings.log_format);
     let mut watch = |state: &State, _: &[crate::reconcile::Effect]| {
         let status = state.status();
@@ -117,6 +120,7 @@ struct Here {
     ended: Arc<AtomicBool>,
     /// Told that the repository may have changed.
     hints: RefCell<mpsc::Receiver<()>>,
+    foresight: Arc<Foresight>,
     world: Rc<World>,
 }
 
@@ -142,7 +146,7 @@ impl Source for Here {
 
     async fn head(&self) -> Result<(Head, Plans), String> {
         let read = || {
-            let plans = Plans::read(&self.source, &self.choice)?;
+            let plans = Plans::read(&self.source, &self.choice)?.foretold(&self.foresight);
             self.deliver(&plans)?;
             Ok((plans.head(), plans))
         };
@@ -195,8 +199,11 @@ impl Here {
 
 impl Desk for Here {
     async fn recall(&self) -> Result<Kept, PortError> {
-        let failed =
-            |reason: String| PortError { verb: "read record".to_owned(), reason, transient: true };
+        let failed = |reason: String| PortError {
+            verb: "read record".to_owned(),
+            reason,
+            fate: Fate::Unknown,
+        };
         match std::fs::read(&self.kept) {
             Ok(bytes) => {
                 serde_json::from_slice(&bytes).map(|Record { kept, .. }| kept).map_err(|error| {
@@ -217,7 +224,7 @@ impl Desk for Here {
         written.map_err(|error| PortError {
             verb: "write record".to_owned(),
             reason: error.to_string(),
-            transient: true,
+            fate: Fate::Unknown,
         })
     }
 

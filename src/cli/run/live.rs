@@ -32,6 +32,7 @@ use source::Followed;
 use tell::Record;
 use wires::Wires;
 
+use super::foresight::{Foresight, Told};
 use super::tell::Teller;
 use crate::apply::Bounds;
 use crate::aws::Aws;
@@ -157,12 +158,13 @@ impl Beside {
         let mut tasks = JoinSet::new();
         let named = queue.subscribe();
         let when = When { ready: ready.subscribe(), queue: named.clone() };
-        let much = Arc::<Notify>::default();
+        let (much, urls) = (Arc::<Notify>::default(), Arc::<queue::Urls>::default());
         for n in 0..queue::LISTENERS {
-            let duty = queue::Duty { waits: n == 0, much: Arc::clone(&much) };
+            let waits = n < queue::WAITING;
+            let duty = queue::Duty { waits, much: Arc::clone(&much), urls: Arc::clone(&urls) };
             tasks.spawn(queue::listen(Arc::clone(&aws), when.clone(), duty, to.clone()));
         }
-        tasks.spawn(queue::take_off(Arc::clone(&aws), named, acknowledged));
+        tasks.spawn(queue::take_off(Arc::clone(&aws), (named, urls), acknowledged));
         tasks.spawn(wires::until_told(ended, tell.clone()));
         let (striving, telling) = (Arc::clone(&leadership), tell.clone());
         let once = start.once;
@@ -190,12 +192,15 @@ impl Beside {
         let (account, sweeper) = (Account::new(Arc::clone(&aws)), Arc::clone(&aws));
         let (requests, asked_of_loop) = mpsc::channel(SIGNALS_MAX);
         let (pushed, hints) = mpsc::channel(1);
-        let (face, door) = opened(settings, &start, &kubernetes, (requests, pushed), console)?;
+        let (foresight, told) = Foresight::new();
+        let wires_of_page = (requests, pushed, told);
+        let (face, door) = opened(settings, &start, &kubernetes, wires_of_page, console)?;
         let source = Followed {
             settings: settings.source.clone(),
             identity: start.cluster.clone(),
             aws,
             queue,
+            foresight,
             last: RefCell::default(),
             joining: RefCell::default(),
             market: RefCell::default(),
@@ -227,7 +232,7 @@ impl Beside {
             acts.set(state.may_act());
             let takes = state.takes_messages();
             ready.send_if_modified(|ready| std::mem::replace(ready, takes) != takes);
-            if !shown.is_due() && !Record::notes(effects) {
+            if !shown.is_due(state.is_pressed()) && !Record::notes(effects) {
                 return;
             }
             shown.show(|| {
@@ -259,12 +264,12 @@ fn opened<'k>(
     settings: &RunSettings,
     start: &Start,
     kubernetes: &'k Kubernetes,
-    (requests, pushed): (mpsc::Sender<Request>, mpsc::Sender<()>),
+    (requests, pushed, told): (mpsc::Sender<Request>, mpsc::Sender<()>, Told),
     console: &mut Console,
 ) -> Result<(super::Face, impl Future<Output = ()> + use<'k>), CliError> {
     let (asks, asked) = mpsc::channel(door::ASKED_MAX);
     let serves = crate::listen::Serves::Loop(Some(asks));
-    let face = super::Face::asked(settings, start, serves, pushed, console)?;
+    let face = super::Face::asked(settings, start, serves, (pushed, told), console)?;
     let door = async move {
         door::answer(kubernetes, asked, requests).await;
         // Nobody can ask any more.
@@ -278,8 +283,8 @@ fn opened<'k>(
     settings: &RunSettings,
     start: &Start,
     _: &'k Kubernetes,
-    (_, pushed): (mpsc::Sender<Request>, mpsc::Sender<()>),
+    (_, pushed, told): (mpsc::Sender<Request>, mpsc::Sender<()>, Told),
     console: &mut Console,
 ) -> Result<(super::Face, impl Future<Output = ()> + use<'k>), CliError> {
-    Ok((super::Face::open(settings, start, pushed, console)?, std::future::pending()))
+    Ok((super::Face::open(settings, start, (pushed, told), console)?, std::future::pending()))
 }

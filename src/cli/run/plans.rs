@@ -2,8 +2,12 @@
 
 use std::sync::Arc;
 
+use jiff::Timestamp;
+
+use super::foresight::Foresight;
 use crate::catalog::{Catalog, Market};
 use crate::cli::error::CliError;
+use crate::cli::forecast::windows;
 use crate::cli::planning;
 use crate::cli::policy::Judge;
 use crate::cli::repository::Repository;
@@ -13,6 +17,7 @@ use crate::engine::{self, Inputs, Scope};
 use crate::fleet::Observed;
 use crate::git::TreeRead;
 use crate::manifest::Severity;
+use crate::plan::forecast::Forecast;
 use crate::plan::{Pinned, Plan, breakdown};
 use crate::reconcile::{Head, Limits, Planner};
 
@@ -25,6 +30,8 @@ pub(super) struct Plans {
     judge: Judge,
     #[cfg_attr(not(feature = "cluster"), expect(dead_code, reason = "only a live loop asks"))]
     knows_market: bool,
+    /// Where forecasts are told, where somebody may look at them.
+    foresight: Option<Arc<Foresight>>,
 }
 
 impl Plans {
@@ -47,7 +54,7 @@ impl Plans {
         let catalog = planning::catalog(&fleet.region, &fleet.zones, market.as_ref())?;
         let (source, world) = (source.clone(), world.clone());
         let knows_market = matches!(market, Some(Ok(_)));
-        Ok(Self { source, world, repository, catalog, judge, knows_market })
+        Ok(Self { source, world, repository, catalog, judge, knows_market, foresight: None })
     }
 
     /// Returns whether it is known what EC2 offers now; where it is not, plans carry a warning that says what
@@ -112,9 +119,29 @@ impl Plans {
     }
 }
 
+impl Plans {
+    /// Returns what the clock will bring until `to`.
+    pub(super) fn foreseen(&self, world: &Observed, to: Timestamp) -> Forecast {
+        let inputs = Inputs { is_forecast: true, ..self.inputs(world, Scope::default()) };
+        let mut forecast = engine::forecast(&inputs, to);
+        forecast.events.extend(windows(&self.repository.fleet.guard, (inputs.at, to)));
+        forecast.events.sort();
+        forecast
+    }
+
+    /// Has forecasts be told to `foresight`.
+    pub(super) fn foretold(self, foresight: &Arc<Foresight>) -> Self {
+        Self { foresight: Some(Arc::clone(foresight)), ..self }
+    }
+}
+
 impl Planner for Plans {
     async fn plan(&self, world: Arc<Observed>, limits: Limits) -> Plan {
-        self.made(&world, limits)
+        let plan = self.made(&world, limits);
+        if let Some(foresight) = self.foresight.as_ref().filter(|f| f.is_due(&plan, &world)) {
+            foresight.look_ahead(self, &world);
+        }
+        plan
     }
 
     fn pinned(&self, plan: &Plan, world: &Observed) -> Pinned {

@@ -23,6 +23,12 @@ pub(super) fn itself(samples: &mut Samples, status: &Status) {
     samples.add("fleetwright_mode", &[("mode", status.mode.as_str())], true);
     samples.add("fleetwright_suspended", &[], status.suspended.is_some());
     samples.add("fleetwright_break_glass", &[], status.break_glass.is_some());
+    samples.add("fleetwright_rival", &[], status.rival.is_some());
+    if status.kept.most > 0 {
+        samples.add("fleetwright_kept_bytes", &[], status.kept.bytes);
+        samples.add("fleetwright_kept_bytes_max", &[], status.kept.most);
+        samples.add("fleetwright_kept_shed", &[], status.kept.shed);
+    }
     for breaker in &status.breakers {
         samples.add("fleetwright_breaker_latched", &[("breaker", &breaker.name)], true);
     }

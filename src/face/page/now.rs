@@ -42,6 +42,25 @@ pub(super) fn badges(status: &Status, kind: PageKind) -> String {
     format!("<p>{}</p>\n", badges.join("\n"))
 }
 
+/// Returns what keeps the loop from doing all that it is to do.
+fn limits(status: &Status) -> Vec<String> {
+    let mut lines = Vec::new();
+    if let Some(rival) = &status.rival {
+        lines.push(format!(
+            "{}: it would fight for nodes, so that this loop only plans, and has pods leave what EC2 takes back",
+            text(rival, LINE)
+        ));
+    }
+    let kept = &status.kept;
+    if kept.shed > 0 {
+        lines.push(format!(
+            "What survives a restart did not fit: {} entries were left out of {} bytes",
+            kept.shed, kept.bytes
+        ));
+    }
+    lines
+}
+
 /// Returns what somebody should know before anything else.
 pub(super) fn alerts(status: &Status, kind: PageKind) -> String {
     let mut lines = Vec::new();
@@ -59,6 +78,7 @@ pub(super) fn alerts(status: &Status, kind: PageKind) -> String {
     if let Some(broken) = &status.break_glass {
         lines.push(asked("Approvals and windows are passed over", broken));
     }
+    lines.extend(limits(status));
     lines.extend(unread("The repository", &status.repository.reads));
     if let Some((commit, why)) = &status.repository.waiting {
         lines.push(format!(

@@ -87,6 +87,8 @@ pub(crate) fn begun() -> Status {
         sold_out: Vec::new(),
         quarantined: BTreeMap::new(),
         failing: BTreeMap::new(),
+        kept: fleetwright::reconcile::KeptNow::default(),
+        rival: None,
         counters: BTreeMap::new(),
         wakes_at: Some(now() + SignedDuration::from_secs(30)),
     }

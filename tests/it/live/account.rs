@@ -2,7 +2,7 @@
 
 use aws_sdk_ec2::Client;
 use aws_sdk_ec2::types::{Filter, LaunchTemplateHttpTokensState, Tag};
-use fleetwright::aws::{Aws, Endpoint, Machines};
+use fleetwright::aws::{Aws, Endpoint, Machines, Swept};
 use fleetwright::catalog::CapacityType;
 use fleetwright::fleet::{InstanceState, tag};
 use fleetwright::manifest::{Desired, Fleet, Tree, TreeFile, read};
@@ -11,6 +11,8 @@ use fleetwright::units::Resources;
 
 use super::cluster::runtime;
 use super::moto::Moto;
+use super::proxy::{Fault, refusal_body};
+use super::scene::account;
 
 const CLUSTER: &str = "prod";
 
@@ -172,7 +174,7 @@ async fn only_idle_templates_of_the_cluster_are_swept(
         .tags(Tag::builder().key(tag::CLUSTER).value(CLUSTER).build())
         .build();
     let like_ours = "fleetwright-prod-0123456789abcdef01234567";
-    for (name, tags) in [(like_ours, None), ("by-hand", Some(of_cluster))] {
+    for (name, tags) in [(like_ours, None), ("by-hand", Some(of_cluster.clone()))] {
         let make = ec2.create_launch_template().launch_template_name(name);
         let make = make.launch_template_data(data()).set_tag_specifications(tags.map(|t| vec![t]));
         make.send().await.expect("made");
@@ -193,11 +195,31 @@ async fn only_idle_templates_of_the_cluster_are_swept(
         (&later, std::time::Duration::from_hours(1), &none[..], "a young one"),
         (&later, now, &used[..], "one that a machine was launched from"),
     ] {
-        let count = aws.sweep_templates(age, tags.iter()).await.expect("swept");
-        assert_eq!((count, names().await.len()), (0, 3), "{swept} is left alone");
+        let found = aws.sweep_templates(age, &[].into(), tags.iter()).await.expect("swept");
+        assert_eq!((found, names().await.len()), (Swept::default(), 3), "{swept} is left alone");
     }
-    assert_eq!(later.sweep_templates(now, none.iter()).await.expect("swept"), 1);
+    // One that cannot be deleted is named, and holds up no other; the next time it comes last.
+    let stays = "fleetwright-prod-aaaaaaaaaaaaaaaaaaaaaaaa";
+    let make = ec2.create_launch_template().launch_template_name(stays);
+    let make = make.launch_template_data(data()).tag_specifications(of_cluster);
+    let stays_id = make.send().await.expect("made").launch_template.expect("it");
+    let stays_id = stays_id.launch_template_id.expect("an id");
+    let proxy = super::proxy::Proxy::start(config.endpoint_url().expect("moto's"));
+    let id = stays_id.clone();
+    proxy.judge(move |call| {
+        let of_it = call.form.get("LaunchTemplateId") == Some(&id);
+        if call.name() == "DeleteLaunchTemplate" && of_it {
+            Fault::Answer(400, refusal_body("OperationNotPermitted", "it is protected"))
+        } else {
+            Fault::None
+        }
+    });
+    let later = Aws::with(&account(&proxy.url), CLUSTER);
+    let swept = later.sweep_templates(now, &[].into(), none.iter()).await.expect("swept");
+    assert_eq!((swept.gone, swept.left.len()), (1, 1), "{swept:?}");
+    assert!(swept.left[stays].contains("it is protected"), "{swept:?}");
     let left = names().await;
-    assert!(left.len() == 2 && left.contains(&like_ours.to_owned()), "{left:?}");
-    assert_eq!(later.sweep_templates(now, none.iter()).await.expect("swept"), 0, "once");
+    assert!(left.len() == 3 && left.contains(&like_ours.to_owned()), "{left:?}");
+    let again = later.sweep_templates(now, &swept.left, none.iter()).await.expect("swept");
+    assert_eq!((again.gone, again.left.len()), (0, 1), "{again:?}");
 }

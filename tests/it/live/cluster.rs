@@ -208,7 +208,7 @@ async fn reads(kubernetes: &Kubernetes) {
 async fn cordons(kubernetes: &Kubernetes) {
     let node = kubernetes.objects().await.expect("read").nodes.remove(0);
     let other = kubernetes.cordon(&node.name, &"another".into(), true).await;
-    assert!(!other.expect_err("another node").transient);
+    assert!(!other.expect_err("another node").is_transient());
     assert!(!kubernetes.objects().await.expect("read").nodes[0].unschedulable);
     for unschedulable in [true, false] {
         kubernetes.cordon(&node.name, &node.uid, unschedulable).await.expect("written");

@@ -119,6 +119,7 @@ impl Scene {
             bounds,
             waits: Waits::UntilReady,
             begun: [].into(),
+            turns: None,
         };
         let ports = Ports { cloud: &cloud, cluster: &cluster, clock: &Wall };
         let mut said = Vec::new();

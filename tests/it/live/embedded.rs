@@ -129,6 +129,7 @@ impl Scene {
             bounds: bounds(),
             waits: Waits::UntilReady,
             begun: [].into(),
+            turns: None,
         };
         let ports = Ports { cloud: &cloud, cluster: &cluster, clock: &Off(off) };
         Box::pin(apply(&self.plan, &ports, &settings, &mut |_| {})).await

@@ -28,7 +28,7 @@ fn is_launch(call: &Call) -> bool {
 
 /// Returns the answer of EC2 to a fleet for which there is no capacity: no error of the call, but of
 /// each of its items.
-fn no_capacity() -> String {
+pub(super) fn no_capacity() -> String {
     "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\
      <CreateFleetResponse xmlns=\"http://ec2.amazonaws.com/doc/2016-11-15/\">\
      <requestId>r</requestId><fleetId>fleet-1</fleetId><errorSet><item>\

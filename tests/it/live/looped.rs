@@ -336,6 +336,52 @@ fn a_loop_that_dies_before_it_hears_of_a_launch_launches_it_once_though_ec2_show
     scene.sandbox.end();
 }
 
+/// Has it die while it asks for the second offering, whether or not that call arrives, and go on with another life.
+fn dies_at_the_second_offering(arrives: bool) {
+    let scene = Scene::set("controller", None);
+    scene.aws.lag(Duration::from_secs(4));
+    // The first offering has no capacity, once.
+    let mut calls = 0;
+    scene.aws.judge(move |asked| {
+        calls += u32::from(asked.name() == "CreateFleet");
+        match (calls, asked.name() == "CreateFleet", arrives) {
+            (1, true, _) => Fault::Answer(200, super::faults::no_capacity()),
+            (2, true, true) => Fault::DieAfter,
+            (2, true, false) => Fault::DieBefore,
+            _ => Fault::None,
+        }
+    });
+    runtime().block_on(async {
+        scene.commit(1);
+        let first = scene.start("a");
+        scene.aws.death().await;
+        first.kill();
+        let (again, begun) = (scene.start("a"), Instant::now());
+        scene.until(1, &again).await;
+        // It knows what it asks for, and need not wait until EC2 must have shown it.
+        assert!(begun.elapsed() < Duration::from_mins(1), "{}", again.said());
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        let there = scene.instances().await;
+        assert_eq!(there.len(), 1, "{there:?}\n{}", again.said());
+        let rows = scene.aws.ledger().into_iter();
+        let tokens: Vec<String> = rows
+            .filter(|row| row.call.name() == "CreateFleet")
+            .filter_map(|row| row.call.form.get("ClientToken").cloned())
+            .collect();
+        assert!(tokens.len() >= 3, "{tokens:?}");
+        assert_ne!(tokens[0], tokens[1], "another offering is another token");
+        assert!(tokens[2..].iter().all(|token| *token == tokens[1]), "{tokens:?}");
+        again.end();
+    });
+    scene.sandbox.end();
+}
+
+#[test]
+fn a_loop_that_dies_while_it_asks_for_the_second_offering_asks_for_that_one_again() {
+    dies_at_the_second_offering(true);
+    dies_at_the_second_offering(false);
+}
+
 #[test]
 fn a_loop_that_finds_no_repository_waits_for_it_says_so_and_does_nothing_meanwhile() {
     let scene = Scene::set("controller", None);

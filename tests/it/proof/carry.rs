@@ -109,6 +109,7 @@ fn out(given: &Given, made: &Made, desired: &Desired) -> Result<Observed, String
         bounds: Bounds::default(),
         waits: Waits::UntilReady,
         begun: [].into(),
+        turns: None,
     };
     let ports = Ports { cloud: &world, cluster: &world, clock: &world };
     let runtime = tokio::runtime::Builder::new_current_thread().build();

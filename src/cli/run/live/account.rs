@@ -155,6 +155,7 @@ mod tests {
     use std::sync::atomic::{AtomicU32, Ordering};
 
     use super::*;
+    use crate::port::Fate;
 
     /// Counts its reads, of which every third fails.
     #[derive(Default)]
@@ -166,7 +167,7 @@ mod tests {
             let reads = self.0.fetch_add(1, Ordering::Relaxed) + 1;
             if reads.is_multiple_of(3) {
                 let (verb, reason) = ("read".to_owned(), "no".to_owned());
-                return Err(PortError { verb, reason, transient: true });
+                return Err(PortError { verb, reason, fate: Fate::Unknown });
             }
             Ok(Holdings { unread: vec![reads.to_string()], ..Holdings::default() })
         }

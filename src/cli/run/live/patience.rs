@@ -16,6 +16,7 @@ use crate::cli::error::CliError;
 use crate::cli::live::{Live, Wall};
 use crate::cli::planning;
 use crate::cli::repository::Repository;
+use crate::cli::run::foresight::Foresight;
 use crate::cli::run::{Face, start};
 use crate::cli::settings::RunSettings;
 use crate::fleet::ClusterIdentity;
@@ -100,7 +101,8 @@ impl Waiting {
         let now = Wall.now();
         let start = start(settings, now, ClusterIdentity::default());
         let (pushed, unread) = mpsc::channel(1);
-        let face = Face::open(settings, &start, pushed, console)?;
+        let (_, told) = Foresight::new();
+        let face = Face::open(settings, &start, (pushed, told), console)?;
         Ok(Self { face, start, since: now, failures: 0, said: String::new(), _unread: unread })
     }
 

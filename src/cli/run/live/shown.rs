@@ -1,6 +1,7 @@
 //! How often the loop is shown: what shows it costs more than a step.
 //!
-//! Invariant: every step is shown within [`SHOW_EVERY`] and a little, by its own or by a later one.
+//! Invariant: every step is shown within [`SHOW_EVERY`] and a little, by its own or by a later one; while pods wait for
+//! a launch, within [`SHOW_LATEST`].
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -13,6 +14,9 @@ use crate::reconcile::Signal;
 /// The shortest between two times at which the loop is shown.
 const SHOW_EVERY: Duration = Duration::from_millis(100);
 
+/// The longest that nothing is shown because pods wait: what shows the loop is on the way to their launch.
+const SHOW_LATEST: Duration = Duration::from_secs(1);
+
 /// Showing takes this share of the time at most.
 const SHARE: u32 = 10;
 
@@ -20,14 +24,26 @@ const SHARE: u32 = 10;
 #[derive(Debug, Default)]
 pub(super) struct Shown {
     next: Cell<Option<Instant>>,
+    /// Since when it is not shown because pods wait.
+    put_off: Cell<Option<Instant>>,
     owes: Cell<bool>,
     owed: Notify,
 }
 
 impl Shown {
-    /// Returns whether it is time to show the loop; where it is not, that is owed.
-    pub(super) fn is_due(&self) -> bool {
-        let due = self.next.get().is_none_or(|next| Instant::now() >= next);
+    /// Returns whether it is time to show the loop; where it is not, that is owed. Where it is `pressed`, that is put
+    /// off for a while.
+    pub(super) fn is_due(&self, pressed: bool) -> bool {
+        let now = Instant::now();
+        let mut due = self.next.get().is_none_or(|next| now >= next);
+        if due && pressed {
+            let since = self.put_off.get().unwrap_or(now);
+            self.put_off.set(Some(since));
+            due = now.duration_since(since) >= SHOW_LATEST;
+            if !due {
+                self.next.set(Some(now + SHOW_EVERY));
+            }
+        }
         if !due && !self.owes.replace(true) {
             self.owed.notify_one();
         }
@@ -39,6 +55,7 @@ impl Shown {
         let begun = Instant::now();
         show();
         self.owes.set(false);
+        self.put_off.set(None);
         let rest = begun.elapsed().saturating_mul(SHARE).max(SHOW_EVERY);
         self.next.set(Some(begun + rest));
     }
@@ -50,7 +67,7 @@ impl Shown {
             if let Some(next) = self.next.get() {
                 tokio::time::sleep_until(next).await;
             }
-            if self.owes.get() {
+            if self.owes.replace(false) {
                 // Nobody listens any more where the loop has ended.
                 let _ = tell.send(Signal::Wake).await;
             }
@@ -68,22 +85,46 @@ mod tests {
         runtime.enable_all().build().expect("a runtime").block_on(async {
             let shown = Shown::default();
             let (tell, mut told) = mpsc::channel(4);
-            assert!(shown.is_due(), "the first");
+            assert!(shown.is_due(false), "the first");
             shown.show(|| {});
-            assert!(!shown.is_due() && !shown.is_due(), "it was just now");
+            assert!(!shown.is_due(false) && !shown.is_due(false), "it was just now");
             let begun = Instant::now();
             tokio::select! {
                 () = shown.catch_up(&tell) => unreachable!("it goes on"),
                 signal = told.recv() => assert_eq!(signal, Some(Signal::Wake)),
             }
             assert!(begun.elapsed() + Duration::from_millis(5) >= SHOW_EVERY, "not sooner");
-            assert!(shown.is_due());
+            assert!(shown.is_due(false));
             shown.show(|| {});
             tokio::select! {
                 () = shown.catch_up(&tell) => unreachable!("it goes on"),
                 _ = told.recv() => unreachable!("nothing is owed"),
                 () = tokio::time::sleep(SHOW_EVERY * 2) => {}
             }
+        });
+    }
+
+    #[test]
+    fn what_is_put_off_because_pods_wait_is_shown_after_a_while() {
+        let mut runtime = tokio::runtime::Builder::new_current_thread();
+        runtime.enable_all().build().expect("a runtime").block_on(async {
+            let shown = Shown::default();
+            let (tell, mut told) = mpsc::channel(4);
+            let begun = Instant::now();
+            let mut wakes = 0;
+            while !shown.is_due(true) {
+                tokio::select! {
+                    () = shown.catch_up(&tell) => unreachable!("it goes on"),
+                    signal = told.recv() => assert_eq!(signal, Some(Signal::Wake)),
+                }
+                wakes += 1;
+            }
+            assert!(begun.elapsed() >= SHOW_LATEST && wakes <= 11, "{wakes}");
+            shown.show(|| {});
+            tokio::time::sleep(SHOW_EVERY).await;
+            assert!(!shown.is_due(true) && shown.put_off.get().is_some());
+            tokio::time::sleep(SHOW_EVERY).await;
+            assert!(shown.is_due(false), "nobody waits any more");
         });
     }
 }

@@ -14,6 +14,7 @@ use crate::cli::error::CliError;
 use crate::cli::live::{market_of, reserves};
 use crate::cli::planning;
 use crate::cli::repository::Repository;
+use crate::cli::run::foresight::Foresight;
 use crate::cli::run::plans::Plans;
 use crate::cli::settings::SourceSettings;
 use crate::cli::world::WorldChoice;
@@ -47,6 +48,7 @@ pub(super) struct Followed {
     pub(super) aws: Arc<Aws>,
     /// Told the queue that the repository names.
     pub(super) queue: watch::Sender<Option<String>>,
+    pub(super) foresight: Arc<Foresight>,
     pub(super) last: RefCell<Option<Last>>,
     pub(super) joining: RefCell<Option<(Instant, Joining)>>,
     pub(super) market: RefCell<Option<(Instant, Market)>>,
@@ -69,6 +71,7 @@ pub(super) struct LivePlans {
     plans: Arc<Plans>,
     machines: Arc<Machines>,
     aws: Arc<Aws>,
+    foresight: Arc<Foresight>,
 }
 
 impl Followed {
@@ -130,7 +133,17 @@ impl Followed {
             tracing::warn!(%at, object = %escape(&error.object), "{said}");
         }
         let (machines, aws) = (Arc::new(machines), Arc::clone(&self.aws));
-        Ok((plans.head(), LivePlans { plans: Arc::new(plans), machines, aws }))
+        let (ahead, of) = (Arc::clone(&aws), Arc::clone(&machines));
+        tokio::spawn(async move { ahead.warm(&of).await });
+        Ok((
+            plans.head(),
+            LivePlans {
+                plans: Arc::new(plans),
+                machines,
+                aws,
+                foresight: Arc::clone(&self.foresight),
+            },
+        ))
     }
 
     /// Reads what the tree asks for, and what EC2 offers for that.
@@ -201,7 +214,14 @@ impl Planner for LivePlans {
         // What is launched next is launched for this plan.
         self.aws.set_up(Arc::clone(&self.machines));
         let plans = Arc::clone(&self.plans);
-        blocking(move || plans.made(&world, limits)).await
+        let (of, over) = (Arc::clone(&plans), Arc::clone(&world));
+        let plan = blocking(move || of.made(&over, limits)).await;
+        if self.foresight.is_due(&plan, &world) {
+            // Nobody waits for it.
+            let foresight = Arc::clone(&self.foresight);
+            drop(spawn_blocking(move || foresight.look_ahead(&plans, &world)));
+        }
+        plan
     }
 
     fn pinned(&self, plan: &Plan, world: &Observed) -> Pinned {

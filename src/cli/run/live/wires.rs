@@ -14,7 +14,7 @@ use super::lead::Leadership;
 use super::queue::Done;
 use crate::aws::Aws;
 use crate::kube::News;
-use crate::port::PortError;
+use crate::port::{Fate, PortError};
 use crate::reconcile::{Message, Request, Signal, Signals};
 
 /// Between two looks at Ctrl-C.
@@ -71,7 +71,7 @@ impl Signals for Wires<'_> {
         let gone = || PortError {
             verb: "take messages off the queue".to_owned(),
             reason: "nobody does that any more".to_owned(),
-            transient: true,
+            fate: Fate::Unknown,
         };
         let (answer, answered) = oneshot::channel();
         let sent = self.done.send((receipt.to_owned(), answer)).await;
