@@ -7,15 +7,18 @@
 //! it before the next request is answered; a watch never leaves a write out without saying that it
 //! does (410).
 //!
-//! Not served: server-side apply, protobuf, API descriptions (`kubectl apply` needs
-//! `--validate=false`), logs and other ways into containers, and definitions of new kinds.
+//! Not served: protobuf, the schemas of Kubernetes (fields are taken as they are written), conflicts
+//! between managers of fields, logs and other ways into containers, and definitions of new kinds.
 
 mod account;
 mod api;
+mod apply;
+mod declared;
 mod evict;
 mod http;
 mod join;
 mod object;
+mod openapi;
 mod patch;
 mod refusal;
 mod request;
@@ -124,7 +127,7 @@ impl ApiServer {
         let joined = self.world.clone();
         move |desired| {
             if let Some(joined) = &joined {
-                joined.follow(desired);
+                joined.follow(desired, Timestamp::now());
             }
         }
     }

@@ -10,13 +10,16 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
-use serde_json::json;
+use serde_json::{Value as Json, json};
 
 use super::api::Answer;
 use super::request::Request;
 use super::xml::Xml;
 use crate::catalog::{CapacityType, Catalog, InstanceType, NodeSettings};
-use crate::fleet::{Group, Instance, InstanceState, ScheduledSize, tag};
+use crate::fleet::{
+    Group, Instance, InstanceState, MatchCriteria, ReservationKind, ReservationState,
+    ScheduledSize, tag,
+};
 use crate::ids::{Labels, PoolName};
 use crate::manifest::{Desired, Pool};
 use crate::pod::{Taint, TaintEffect};
@@ -44,6 +47,8 @@ struct Fault(u16, &'static str, String);
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Template {
     user_data: String,
+    /// The capacity reservation that they are launched into.
+    reservation: Option<String>,
 }
 
 /// An account.
@@ -84,10 +89,15 @@ impl Account {
         *self.desired.borrow_mut() = desired;
     }
 
+    /// Returns what the repository says of machines.
+    pub(super) fn desired(&self) -> Rc<Desired> {
+        Rc::clone(&self.desired.borrow())
+    }
+
     /// Answers a call; `None` for a request that is none of AWS.
     pub(super) fn answer(&self, request: &Request) -> Option<Answer> {
-        if let Some(operation) = request.target.strip_prefix("AmazonSSM.") {
-            return Some(Self::systems_manager(operation, request));
+        if let Some((service, operation)) = request.target.split_once('.') {
+            return Some(self.operation(service, operation, request));
         }
         if request.path == "/clusters" || request.path.starts_with("/clusters/") {
             return Some(self.eks(request));
@@ -125,6 +135,7 @@ impl Account {
             }
             "CreateLaunchTemplate" => self.template(form),
             "DescribeSubnets" => Ok(self.subnets()),
+            "DescribeCapacityReservations" => Ok(self.reservations()),
             "DescribeSecurityGroups" => {
                 let group =
                     Xml::default().text("groupId", "sg-embedded").text("groupName", "nodes");
@@ -179,12 +190,23 @@ impl Account {
         }
     }
 
-    fn systems_manager(operation: &str, request: &Request) -> Answer {
+    /// Answers a service whose operations are named by a header.
+    fn operation(&self, service: &str, operation: &str, request: &Request) -> Answer {
         let asked = request.json().unwrap_or_default();
-        if operation != "GetParameter" {
-            let refusal =
-                json!({ "__type": "UnsupportedOperationException", "message": operation });
-            return Answer::json(400, &refusal);
+        match (service, operation) {
+            ("AmazonSSM", "GetParameter") => {}
+            ("AWSPriceListService", "GetProducts") => {
+                return Answer::json(200, &self.products(&asked["Filters"]));
+            }
+            // Nothing is limited.
+            ("ServiceQuotasV20190624", "ListServiceQuotas") => {
+                return Answer::json(200, &json!({ "Quotas": [] }));
+            }
+            _ => {
+                let refusal =
+                    json!({ "__type": "UnsupportedOperationException", "message": operation });
+                return Answer::json(400, &refusal);
+            }
         }
         let name = asked["Name"].as_str().unwrap_or_default();
         let image =
@@ -193,6 +215,31 @@ impl Account {
             200,
             &json!({ "Parameter": { "Name": name, "Type": "String", "Value": image } }),
         )
+    }
+
+    /// Returns what the catalogue's machines cost on demand, as far as `filters` ask for it: all of them
+    /// share their host.
+    fn products(&self, filters: &Json) -> Json {
+        let stated = |field: &str| {
+            let mut all = filters.as_array().into_iter().flatten();
+            all.find(|filter| filter["Field"] == field).and_then(|filter| filter["Value"].as_str())
+        };
+        let shared = stated("tenancy").is_none_or(|tenancy| tenancy == "Shared");
+        let asked = |kind: &&InstanceType| {
+            shared && stated("instanceType").is_none_or(|name| name == kind.name.as_str())
+        };
+        let product = |kind: &InstanceType| {
+            let mut ways = kind.offerings.iter();
+            let price = ways.find(|way| way.capacity_type == CapacityType::OnDemand)?.price?;
+            let dimension = json!({ "unit": "Hrs", "pricePerUnit": { "USD": price.to_string() } });
+            let product = json!({
+                "product": { "attributes": { "instanceType": kind.name } },
+                "terms": { "OnDemand": { "S.T": { "priceDimensions": { "S.T.D": dimension } } } }
+            });
+            Some(product.to_string())
+        };
+        let products = self.catalog.types.values().filter(asked).filter_map(product);
+        json!({ "FormatVersion": "aws_v1", "PriceList": products.collect::<Vec<_>>() })
     }
 
     fn eks(&self, request: &Request) -> Answer {
@@ -277,6 +324,42 @@ impl Account {
         Xml::default().list("subnetSet", "item", self.catalog.zones.iter().map(of_zone))
     }
 
+    fn reservations(&self) -> Xml {
+        let reserved = self.world.observed().reservations.into_values().map(|own| {
+            let criteria = match own.match_criteria {
+                MatchCriteria::Open => "open",
+                MatchCriteria::Targeted => "targeted",
+            };
+            let kind = match own.kind {
+                ReservationKind::Default => "default",
+                ReservationKind::CapacityBlock => "capacity-block",
+            };
+            let state = match own.state {
+                ReservationState::Active => "active",
+                ReservationState::Inactive => "pending",
+            };
+            let tags = own.tags.iter();
+            let tags =
+                tags.map(|(key, value)| Xml::default().text("key", key).text("value", value));
+            let xml = Xml::default()
+                .text("capacityReservationId", own.id.as_str())
+                .text("ownerId", &own.owner)
+                .text("instanceType", own.instance_type.as_str())
+                .text("availabilityZone", own.zone.as_str())
+                .text("availableInstanceCount", &own.available.to_string())
+                .text("instanceMatchCriteria", criteria)
+                .text("reservationType", kind)
+                .text("state", state)
+                .text("interruptible", if own.interruptible { "true" } else { "false" })
+                .list("tagSet", "item", tags);
+            match own.ends_at {
+                Some(end) => xml.text("endDate", &super::object::time(end)),
+                None => xml,
+            }
+        });
+        Xml::default().list("capacityReservationSet", "item", reserved)
+    }
+
     fn zones(&self) -> Xml {
         let zones = self.catalog.zones.iter().map(|zone| {
             Xml::default()
@@ -305,7 +388,12 @@ impl Account {
     fn template(&self, form: &Form) -> Result<Xml, Fault> {
         let name = field(form, "LaunchTemplateName");
         let data = decoded(field(form, "LaunchTemplateData.UserData"));
-        let template = Template { user_data: String::from_utf8_lossy(&data).into_owned() };
+        let into = "LaunchTemplateData.CapacityReservationSpecification.CapacityReservationTarget.\
+                    CapacityReservationId";
+        let template = Template {
+            user_data: String::from_utf8_lossy(&data).into_owned(),
+            reservation: form.get(into).cloned(),
+        };
         let mut templates = self.templates.borrow_mut();
         if templates.contains_key(name) {
             let code = "InvalidLaunchTemplateName.AlreadyExistsException";
@@ -380,8 +468,12 @@ impl Account {
             token: field(form, "ClientToken").to_owned(),
             instance_type: kind.name.clone(),
             zone: zone.into(),
-            capacity_type: if spot { CapacityType::Spot } else { CapacityType::OnDemand },
-            reservation: None,
+            capacity_type: match &template.reservation {
+                Some(_) => CapacityType::Reserved,
+                None if spot => CapacityType::Spot,
+                None => CapacityType::OnDemand,
+            },
+            reservation: template.reservation.as_deref().map(Into::into),
             image: tags.get(IMAGE_TAG).cloned().unwrap_or_default(),
             tags,
             labels,

@@ -6,7 +6,9 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use serde_json::{Value as Json, json};
 
+use super::apply::{self, Applied};
 use super::object;
+use super::openapi;
 use super::patch::patched;
 use super::refusal::Refusal;
 use super::request::{Request, Target};
@@ -73,6 +75,8 @@ pub(super) struct Api {
     snapshots: VecDeque<Snapshot>,
     /// How many lists were cut into pages.
     lists: u64,
+    /// What managers said of objects.
+    pub(super) applied: Applied,
     /// How many objects were created by clients.
     pub(super) made: u64,
 }
@@ -100,6 +104,9 @@ impl Api {
                 Some("binding") => self.bind(&target, name, request),
                 _ => Err(Refusal::no_verb("POST")),
             },
+            ("PATCH", Some(name)) if request.media == apply::MEDIA => {
+                self.apply(&target, name, request)
+            }
             ("PUT" | "PATCH", Some(name)) => self.update(&target, name, request),
             ("DELETE", Some(name)) => {
                 let key = self.key(&target, name)?;
@@ -217,6 +224,16 @@ impl Api {
     }
 
     fn create(&mut self, target: &Target<'_>, request: &Request) -> Result<Answer, Refusal> {
+        self.make(target, request.json()?, request)
+    }
+
+    /// Makes an object as a client describes it.
+    pub(super) fn make(
+        &mut self,
+        target: &Target<'_>,
+        body: Json,
+        request: &Request,
+    ) -> Result<Answer, Refusal> {
         let (resource, namespace) = (target.resource, target.namespace);
         if resource.namespaced && namespace.is_none() {
             return Err(Refusal::no_verb("POST"));
@@ -229,7 +246,7 @@ impl Api {
         self.made += 1;
         let manager = request.parameter("fieldManager");
         let made = object::Made { number: self.made, now: request.at, manager };
-        let object = object::new(resource, namespace, request.json()?, &made)?;
+        let object = object::new(resource, namespace, body, &made)?;
         let name = object["metadata"]["name"].as_str().unwrap_or_default();
         let key = Key::new(resource.kind, namespace.unwrap_or_default(), name);
         if self.store.get(&key).is_some() {
@@ -256,20 +273,32 @@ impl Api {
             "PATCH" => patched(&request.media, &before, body)?,
             _ => body,
         };
-        object::same(target.resource, &held, &asked)?;
+        self.write(target, (&key, &held), asked, request)
+    }
+
+    /// Writes an object as a client wants it to be from now on.
+    pub(super) fn write(
+        &mut self,
+        target: &Target<'_>,
+        (key, held): (&Key, &Arc<Json>),
+        asked: Json,
+        request: &Request,
+    ) -> Result<Answer, Refusal> {
+        let sub = target.subresource;
+        object::same(target.resource, held, &asked)?;
         let after = match sub {
-            None => object::updated(target.resource, &held, asked)?,
-            Some("status") => object::with_status(&held, &asked),
-            Some("scale") => object::with_scale(&held, &asked)?,
+            None => object::updated(target.resource, held, asked)?,
+            Some("status") => object::with_status(held, &asked),
+            Some("scale") => object::with_scale(held, &asked)?,
             Some(_) => return Err(Refusal::no_verb(&request.method)),
         };
         let after = if request.is_dry() {
             Arc::new(after)
         } else if object::is_released(&after) {
             self.store.put(key.clone(), after, Author::Client);
-            self.store.remove(&key, Author::Client).expect("it was written just now")
+            self.store.remove(key, Author::Client).expect("it was written just now")
         } else {
-            self.store.put(key, after, Author::Client)
+            self.store.put(key.clone(), after, Author::Client)
         };
         let answer = if sub == Some("scale") { object::scale(&after) } else { (*after).clone() };
         Ok(Answer::json(200, &answer))
@@ -360,6 +389,9 @@ fn discovery(path: &str) -> Option<Answer> {
             group.take()
         }
         ["apis", group, version] => resource::sorts(group, version)?,
+        ["openapi", "v3"] => openapi::groups(),
+        ["openapi", "v3", "api", version] => openapi::group("", version)?,
+        ["openapi", "v3", "apis", group, version] => openapi::group(group, version)?,
         ["version"] => json!({
             "major": VERSION.0, "minor": VERSION.1,
             "gitVersion": format!("v{}.{}.0-fleetwright", VERSION.0, VERSION.1),

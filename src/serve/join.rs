@@ -15,13 +15,14 @@ use serde_json::Value as Json;
 
 use super::account::Account;
 use super::api::{Answer, Api, NAMESPACES};
+use super::declared;
 use super::http::Service;
 use super::request::Request;
 use super::shown::{self, Count, Maker};
 use super::store::{Author, Change, Key, Write};
 use crate::fleet::{Node, Pod, PodPhase};
 use crate::ids::{Labels, Namespace, NodeName, WorkloadId, WorkloadKind};
-use crate::manifest::{Desired, Scale, read_live};
+use crate::manifest::{Desired, Scale, ScaleTarget, read_live};
 use crate::pod::Taint;
 use crate::sim::{View, World};
 use crate::storage::Storage;
@@ -93,9 +94,10 @@ impl Joined {
         joined
     }
 
-    /// Takes over what the repository says of machines now.
-    pub(super) fn follow(&self, desired: Rc<Desired>) {
+    /// Takes over what the repository says now.
+    pub(super) fn follow(&self, desired: Rc<Desired>, now: Timestamp) {
         self.account.follow(desired);
+        self.turn(now);
     }
 
     /// Tells the world what clients wrote, and shows what it is now.
@@ -224,6 +226,7 @@ impl Joined {
         show_pods(&view, &mut api, &mut shown, now);
         let mut others = controllers(&view);
         others.extend(beside(&view, (&self.world.cluster().uid, now), &api));
+        others.extend(declared(&view, &self.account.desired()));
         for key in shown.others.iter().filter(|key| !others.contains_key(key)) {
             api.store.remove(key, Author::World);
         }
@@ -379,6 +382,31 @@ fn beside(view: &View<'_>, (cluster, now): (&str, Timestamp), api: &Api) -> BTre
         out.insert(key, shown::budget(&budget));
     }
     show_storage(view, &mut out);
+    out
+}
+
+/// Returns what the repository declares and the world does not play.
+fn declared(view: &View<'_>, desired: &Desired) -> BTreeMap<Key, Json> {
+    let mut out = BTreeMap::new();
+    for scaler in &desired.scalers {
+        let replicas = |target: &ScaleTarget| {
+            let of = |id: &WorkloadId| {
+                id.namespace == scaler.namespace
+                    && id.kind.as_str() == target.kind
+                    && *id.name == *target.name
+            };
+            view.workloads().find(|workload| of(workload.id)).map(|workload| workload.replicas)
+        };
+        if let Some(object) = declared::horizontal(scaler, replicas) {
+            let (kind, namespace) = ("HorizontalPodAutoscaler", scaler.namespace.as_str());
+            out.insert(Key::new(kind, namespace, &scaler.name), object);
+        }
+    }
+    for (id, workload) in &desired.workloads {
+        if let Some(object) = declared::cron_job(id, workload) {
+            out.insert(Key::new("CronJob", id.namespace.as_str(), &id.name), object);
+        }
+    }
     out
 }
 

@@ -7,7 +7,7 @@ use super::refusal::Refusal;
 /// Applies a patch of a media type to an object.
 ///
 /// # Errors
-/// When the type is not known (server-side apply is not served), or the patch does not fit.
+/// When the type is not known, or the patch does not fit.
 pub(super) fn patched(media: &str, object: &Json, patch: Json) -> Result<Json, Refusal> {
     let mut object = object.clone();
     match media {
@@ -53,8 +53,10 @@ fn fields_of(target: &mut Json) -> &mut Map<String, Json> {
 /// Returns the key by which elements of a list are the same; `None` where a list is one value.
 ///
 /// Source: `patchMergeKey` of the types of `k8s.io/api`.
-fn merge_key(list: &str) -> Option<&'static str> {
+pub(super) fn merge_key(list: &str, items: &[Json]) -> Option<&'static str> {
     Some(match list {
+        // Those of a Service have none of a container.
+        "ports" if items.iter().any(|item| item["containerPort"].is_null()) => "port",
         "containers"
         | "initContainers"
         | "ephemeralContainers"
@@ -78,7 +80,11 @@ fn merge_key(list: &str) -> Option<&'static str> {
 /// Lists of plain values that merge as sets.
 const SETS: [&str; 1] = ["finalizers"];
 
-fn strategic(target: &mut Json, patch: Json) -> Result<(), Refusal> {
+/// Applies a strategic merge patch: as a merge patch, but that lists of objects merge by a key.
+///
+/// # Errors
+/// When a directive is not known, or an element of such a list has no key.
+pub(super) fn strategic(target: &mut Json, patch: Json) -> Result<(), Refusal> {
     let Json::Object(mut patch) = patch else {
         *target = patch;
         return Ok(());
@@ -121,7 +127,7 @@ fn strategic_field(fields: &mut Map<String, Json>, key: &str, value: Json) -> Re
     let held = fields.entry(key).or_insert(Json::Null);
     match value {
         Json::Object(_) => strategic(held, value),
-        Json::Array(items) => match merge_key(key) {
+        Json::Array(items) => match merge_key(key, &items) {
             Some(by) if items.iter().all(Json::is_object) => merge_list(held, items, by),
             Some(_) | None => {
                 if SETS.contains(&key)

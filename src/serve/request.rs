@@ -53,7 +53,8 @@ impl Request {
         if self.media.contains("protobuf") || self.media.contains("cbor") {
             return Err(Refusal::media(&self.media));
         }
-        if self.media.contains("yaml") {
+        // What is applied goes by that name, and JSON is YAML.
+        if self.media.contains("yaml") && self.media != super::apply::MEDIA {
             return Err(Refusal::media(&self.media));
         }
         serde_json::from_slice(&self.body)

@@ -37,9 +37,16 @@ pub(super) const RESOURCES: &[Resource] = &[
         subresources: &["status"],
         ..named("autoscaling", "HorizontalPodAutoscaler", "horizontalpodautoscalers", &["hpa"])
     },
-    Resource { namespaced: true, ..named("batch", "CronJob", "cronjobs", &["cj"]) },
+    Resource {
+        namespaced: true,
+        subresources: &["status"],
+        ..named("batch", "CronJob", "cronjobs", &["cj"])
+    },
     Resource { namespaced: true, subresources: &["status"], ..named("batch", "Job", "jobs", &[]) },
     Resource { namespaced: true, ..named("coordination.k8s.io", "Lease", "leases", &[]) },
+    // What the loop keeps: `deploy/kubernetes/crds.yaml` defines them elsewhere.
+    ours("CapacityPlan", "capacityplans", &["cplan"]),
+    ours("CapacityPool", "capacitypools", &["cpool"]),
     Resource {
         namespaced: true,
         subresources: &["status"],
@@ -66,6 +73,15 @@ const fn core(
     subresources: &'static [&'static str],
 ) -> Resource {
     Resource { namespaced, subresources, ..named("", kind, plural, short) }
+}
+
+const fn ours(
+    kind: &'static str,
+    plural: &'static str,
+    short: &'static [&'static str],
+) -> Resource {
+    let of = named("fleetwright.dev", kind, plural, short);
+    Resource { version: "v1alpha1", subresources: &["status"], ..of }
 }
 
 const fn apps(

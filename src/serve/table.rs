@@ -7,21 +7,41 @@ use serde_json::{Value as Json, json};
 
 use super::resource::Resource;
 
-/// A column: its title, and whether it is shown only where there is room.
-type Column = (&'static str, bool);
+/// What `kubectl get` shows of a kind: titles, those that are shown only where there is room behind a `+`.
+const COLUMNS: [(&str, &str); 16] = [
+    ("CapacityPlan", "Name|Current|Ready|Why|Plan|+Commit|+Health|+Says|Age"),
+    ("CapacityPool", "Name|Nodes|Planned|Hourly|Ready|Why|Commit|+Says"),
+    ("CronJob", "Name|Schedule|Timezone|Suspend|Age"),
+    ("DaemonSet", "Name|Desired|Current|Ready|Age"),
+    ("Deployment", "Name|Ready|Up-to-date|Available|Age"),
+    ("Event", "Last Seen|Type|Reason|Object|Message|+Name"),
+    ("HorizontalPodAutoscaler", "Name|Reference|Targets|MinPods|MaxPods|Replicas|Age"),
+    ("Lease", "Name|Holder|Age"),
+    ("Namespace", "Name|Status|Age"),
+    ("Node", "Name|Status|Roles|Age|Version|+Type|+Zone"),
+    ("PersistentVolumeClaim", "Name|Status|Age"),
+    ("Pod", "Name|Ready|Status|Restarts|Age|+IP|+Node"),
+    ("PodDisruptionBudget", "Name|Min Available|Max Unavailable|Allowed Disruptions|Age"),
+    ("ReplicaSet", "Name|Desired|Current|Ready|Age"),
+    ("ReplicationController", "Name|Desired|Current|Ready|Age"),
+    ("StatefulSet", "Name|Ready|Age"),
+];
+
+/// What is shown of every other kind.
+const OTHERS: &str = "Name|Age";
 
 /// Returns a list as a table.
 pub(super) fn table(resource: &Resource, items: &[Arc<Json>], meta: &Json, now: Timestamp) -> Json {
-    let columns: Vec<Json> = columns(resource.kind)
-        .iter()
-        .map(|(name, wide)| {
-            let format = if *name == "Name" { "name" } else { "" };
-            json!({
-                "name": name, "type": "string", "format": format, "description": "",
-                "priority": i32::from(*wide)
-            })
+    let found = COLUMNS.iter().find(|(kind, _)| *kind == resource.kind);
+    let columns = found.map_or(OTHERS, |(_, columns)| columns).split('|').map(|title| {
+        let (name, wide) = title.strip_prefix('+').map_or((title, false), |name| (name, true));
+        let format = if name == "Name" { "name" } else { "" };
+        json!({
+            "name": name, "type": "string", "format": format, "description": "",
+            "priority": i32::from(wide)
         })
-        .collect();
+    });
+    let columns: Vec<Json> = columns.collect();
     let rows: Vec<Json> = items.iter().map(|item| row(resource.kind, item, now)).collect();
     json!({
         "kind": "Table", "apiVersion": "meta.k8s.io/v1", "metadata": meta,
@@ -29,141 +49,152 @@ pub(super) fn table(resource: &Resource, items: &[Arc<Json>], meta: &Json, now: 
     })
 }
 
-fn columns(kind: &str) -> &'static [Column] {
-    const fn of(name: &'static str) -> Column {
-        (name, false)
-    }
-    const fn wide(name: &'static str) -> Column {
-        (name, true)
-    }
-    match kind {
-        "Node" => {
-            &const {
-                [
-                    of("Name"),
-                    of("Status"),
-                    of("Roles"),
-                    of("Age"),
-                    of("Version"),
-                    wide("Type"),
-                    wide("Zone"),
-                ]
-            }
-        }
-        "Pod" => {
-            &const {
-                [
-                    of("Name"),
-                    of("Ready"),
-                    of("Status"),
-                    of("Restarts"),
-                    of("Age"),
-                    wide("IP"),
-                    wide("Node"),
-                ]
-            }
-        }
-        "Deployment" => {
-            &const { [of("Name"), of("Ready"), of("Up-to-date"), of("Available"), of("Age")] }
-        }
-        "StatefulSet" => &const { [of("Name"), of("Ready"), of("Age")] },
-        "DaemonSet" | "ReplicaSet" | "ReplicationController" => {
-            &const { [of("Name"), of("Desired"), of("Current"), of("Ready"), of("Age")] }
-        }
-        "PodDisruptionBudget" => {
-            &const {
-                [
-                    of("Name"),
-                    of("Min Available"),
-                    of("Max Unavailable"),
-                    of("Allowed Disruptions"),
-                    of("Age"),
-                ]
-            }
-        }
-        "Namespace" | "PersistentVolumeClaim" => &const { [of("Name"), of("Status"), of("Age")] },
-        "Lease" => &const { [of("Name"), of("Holder"), of("Age")] },
-        "Event" => {
-            &const {
-                [
-                    of("Last Seen"),
-                    of("Type"),
-                    of("Reason"),
-                    of("Object"),
-                    of("Message"),
-                    wide("Name"),
-                ]
-            }
-        }
-        _ => &const { [of("Name"), of("Age")] },
-    }
-}
-
 fn row(kind: &str, object: &Json, now: Timestamp) -> Json {
     let meta = &object["metadata"];
-    let (spec, status) = (&object["spec"], &object["status"]);
-    let age = || since(&meta["creationTimestamp"], now);
-    let name = || text(&meta["name"]);
-    let count = |value: &Json| value.as_i64().unwrap_or(0).to_string();
-    let or = |value: String, other: &str| if value.is_empty() { other.to_owned() } else { value };
-    let of = |ready: &Json, all: &Json| format!("{}/{}", count(ready), count(all));
+    let (name, age) = (text(&meta["name"]), since(&meta["creationTimestamp"], now));
     let cells = match kind {
-        "Node" => vec![
-            name(),
-            node_status(object),
-            "<none>".to_owned(),
-            age(),
-            or(text(&status["nodeInfo"]["kubeletVersion"]), "<unknown>"),
-            text(&meta["labels"]["node.kubernetes.io/instance-type"]),
-            text(&meta["labels"]["topology.kubernetes.io/zone"]),
-        ],
-        "Pod" => vec![
-            name(),
-            pod_ready(object),
-            pod_status(object),
-            "0".to_owned(),
-            age(),
-            or(text(&status["podIP"]), "<none>"),
-            or(text(&spec["nodeName"]), "<none>"),
-        ],
-        "Deployment" => vec![
-            name(),
-            of(&status["readyReplicas"], &spec["replicas"]),
-            count(&status["updatedReplicas"]),
-            count(&status["availableReplicas"]),
-            age(),
-        ],
-        "ReplicaSet" | "ReplicationController" => vec![
-            name(),
-            count(&spec["replicas"]),
-            count(&status["replicas"]),
-            count(&status["readyReplicas"]),
-            age(),
-        ],
-        "StatefulSet" => vec![name(), of(&status["readyReplicas"], &spec["replicas"]), age()],
-        "DaemonSet" => vec![
-            name(),
-            count(&status["desiredNumberScheduled"]),
-            count(&status["currentNumberScheduled"]),
-            count(&status["numberReady"]),
-            age(),
-        ],
-        "PodDisruptionBudget" => vec![
-            name(),
-            or(text(&spec["minAvailable"]), "N/A"),
-            or(text(&spec["maxUnavailable"]), "N/A"),
-            count(&status["disruptionsAllowed"]),
-            age(),
-        ],
-        "Namespace" | "PersistentVolumeClaim" => vec![name(), text(&status["phase"]), age()],
-        "Lease" => vec![name(), text(&spec["holderIdentity"]), age()],
         "Event" => event(object, now),
-        _ => vec![name(), age()],
+        "Node" | "Pod" => machinery(kind, object, (name, age)),
+        "CapacityPlan" | "CapacityPool" => of_the_loop(kind, object, (name, age)),
+        "CronJob" | "HorizontalPodAutoscaler" | "PodDisruptionBudget" => {
+            around(kind, object, (name, age))
+        }
+        _ => workload(kind, object, (name, age)),
     };
     json!({
         "cells": cells,
         "object": { "kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": meta }
     })
+}
+
+fn count(value: &Json) -> String {
+    value.as_i64().unwrap_or(0).to_string()
+}
+
+fn or(value: &Json, other: &str) -> String {
+    let value = text(value);
+    if value.is_empty() { other.to_owned() } else { value }
+}
+
+/// Returns the cells of nodes and pods.
+fn machinery(kind: &str, object: &Json, (name, age): (String, String)) -> Vec<String> {
+    let (spec, status, labels) =
+        (&object["spec"], &object["status"], &object["metadata"]["labels"]);
+    if kind == "Node" {
+        return vec![
+            name,
+            node_status(object),
+            "<none>".to_owned(),
+            age,
+            or(&status["nodeInfo"]["kubeletVersion"], "<unknown>"),
+            text(&labels["node.kubernetes.io/instance-type"]),
+            text(&labels["topology.kubernetes.io/zone"]),
+        ];
+    }
+    vec![
+        name,
+        pod_ready(object),
+        pod_status(object),
+        "0".to_owned(),
+        age,
+        or(&status["podIP"], "<none>"),
+        or(&spec["nodeName"], "<none>"),
+    ]
+}
+
+/// Returns the cells of what makes pods, and of what has a name and an age alone.
+fn workload(kind: &str, object: &Json, (name, age): (String, String)) -> Vec<String> {
+    let (spec, status) = (&object["spec"], &object["status"]);
+    let ready = || format!("{}/{}", count(&status["readyReplicas"]), count(&spec["replicas"]));
+    match kind {
+        "Deployment" => vec![
+            name,
+            ready(),
+            count(&status["updatedReplicas"]),
+            count(&status["availableReplicas"]),
+            age,
+        ],
+        "ReplicaSet" | "ReplicationController" => vec![
+            name,
+            count(&spec["replicas"]),
+            count(&status["replicas"]),
+            count(&status["readyReplicas"]),
+            age,
+        ],
+        "StatefulSet" => vec![name, ready(), age],
+        "DaemonSet" => vec![
+            name,
+            count(&status["desiredNumberScheduled"]),
+            count(&status["currentNumberScheduled"]),
+            count(&status["numberReady"]),
+            age,
+        ],
+        "Namespace" | "PersistentVolumeClaim" => vec![name, text(&status["phase"]), age],
+        "Lease" => vec![name, text(&spec["holderIdentity"]), age],
+        _ => vec![name, age],
+    }
+}
+
+/// Returns the cells of what decides how many pods there are, and how many may go.
+fn around(kind: &str, object: &Json, (name, age): (String, String)) -> Vec<String> {
+    let (spec, status) = (&object["spec"], &object["status"]);
+    match kind {
+        "HorizontalPodAutoscaler" => {
+            let target = &spec["scaleTargetRef"];
+            vec![
+                name,
+                format!("{}/{}", text(&target["kind"]), text(&target["name"])),
+                or(&targets(object).into(), "<none>"),
+                or(&spec["minReplicas"], "<unset>"),
+                count(&spec["maxReplicas"]),
+                count(&status["currentReplicas"]),
+                age,
+            ]
+        }
+        "CronJob" => vec![
+            name,
+            text(&spec["schedule"]),
+            or(&spec["timeZone"], "<none>"),
+            or(&spec["suspend"], "false"),
+            age,
+        ],
+        _ => vec![
+            name,
+            or(&spec["minAvailable"], "N/A"),
+            or(&spec["maxUnavailable"], "N/A"),
+            count(&status["disruptionsAllowed"]),
+            age,
+        ],
+    }
+}
+
+/// Returns the cells of what the loop keeps.
+fn of_the_loop(kind: &str, object: &Json, (name, age): (String, String)) -> Vec<String> {
+    let (spec, status) = (&object["spec"], &object["status"]);
+    let ready = |part: &str| ready(object, part);
+    if kind == "CapacityPlan" {
+        return vec![
+            name,
+            text(&status["current"]),
+            ready("status"),
+            ready("reason"),
+            text(&spec["summary"]),
+            text(&spec["commit"]),
+            text(&status["health"]),
+            ready("message"),
+            age,
+        ];
+    }
+    vec![
+        name,
+        text(&status["nodes"]),
+        text(&status["nodesPlanned"]),
+        text(&status["hourly"]),
+        ready("status"),
+        ready("reason"),
+        text(&status["commit"]),
+        ready("message"),
+    ]
 }
 
 fn event(object: &Json, now: Timestamp) -> Vec<String> {
@@ -188,6 +219,27 @@ fn text(value: &Json) -> String {
             other.to_string()
         }
     }
+}
+
+/// Returns a part of the condition `Ready`.
+fn ready(object: &Json, part: &str) -> String {
+    let mut conditions = object["status"]["conditions"].as_array().into_iter().flatten();
+    let found = conditions.find(|condition| condition["type"] == "Ready");
+    found.map(|condition| text(&condition[part])).unwrap_or_default()
+}
+
+/// Returns what an autoscaler looks at, as `kubectl` words it: nobody measures here.
+fn targets(scaler: &Json) -> String {
+    let metrics = scaler["spec"]["metrics"].as_array().into_iter().flatten();
+    let target = |metric: &Json| {
+        let source = metric.as_object()?.values().find(|value| value.is_object())?;
+        let target = &source["target"];
+        let name = [&source["name"], &source["metric"]["name"]].map(text).concat();
+        let aim = ["averageUtilization", "averageValue", "value"].map(|key| text(&target[key]));
+        let unit = if target["averageUtilization"].is_null() { "" } else { "%" };
+        Some(format!("{name}: <unknown>/{}{unit}", aim.concat()))
+    };
+    metrics.filter_map(target).collect::<Vec<_>>().join(", ")
 }
 
 fn node_status(node: &Json) -> String {

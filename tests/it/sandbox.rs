@@ -161,6 +161,76 @@ fn kubectl_sees_drains_and_scales_what_the_embedded_world_plays() {
 }
 
 #[test]
+fn kubectl_applies_without_flags_and_sees_autoscalers_schedules_and_our_own_kinds() {
+    if !has_kubectl() {
+        return;
+    }
+    let tree = quickstart();
+    let write = |name: &str, text: &str| {
+        std::fs::write(tree.path().join(name), text).expect("written");
+    };
+    write(
+        "apps/scaled.yaml",
+        "apiVersion: autoscaling/v2\nkind: HorizontalPodAutoscaler\n\
+         metadata: { name: web, namespace: shop }\n\
+         spec: { scaleTargetRef: { apiVersion: apps/v1, kind: Deployment, name: web },\n\
+         \x20 minReplicas: 2, maxReplicas: 9, metrics: [{ type: Resource, resource: { name: cpu,\n\
+         \x20 target: { type: Utilization, averageUtilization: 80 } } }] }\n---\n\
+         apiVersion: batch/v1\nkind: CronJob\nmetadata: { name: nightly, namespace: shop }\n\
+         spec: { schedule: '0 3 * * *', jobTemplate: { spec: { template: { spec: {\n\
+         \x20 restartPolicy: Never, containers: [{ name: a, image: a }] } } } } }\n",
+    );
+    let sandbox = Sandbox::start(tree.path());
+    let scalers = sandbox.ran(&["get", "hpa", "-n", "shop"]);
+    assert!(
+        scalers.contains("Deployment/web") && scalers.contains("cpu: <unknown>/80%"),
+        "{scalers}"
+    );
+    let schedules = sandbox.ran(&["get", "cronjobs", "-n", "shop"]);
+    assert!(schedules.contains("nightly") && schedules.contains("0 3 * * *"), "{schedules}");
+    for kind in ["capacityplans", "capacitypools"] {
+        assert_eq!(sandbox.ran(&["get", kind]), "", "{kind}: none yet");
+    }
+
+    let app = |replicas: u32, label: &str| {
+        format!(
+            "apiVersion: apps/v1\nkind: Deployment\n\
+             metadata: {{ name: probe, namespace: shop, labels: {{ {label} }} }}\n\
+             spec:\n  replicas: {replicas}\n  selector: {{ matchLabels: {{ app: probe }} }}\n  \
+             template:\n    metadata: {{ labels: {{ app: probe }} }}\n    spec:\n      containers:\n      \
+             - {{ name: a, image: a, resources: {{ requests: {{ cpu: 10m }} }} }}\n---\n\
+             apiVersion: v1\nkind: Service\nmetadata: {{ name: probe, namespace: shop }}\n\
+             spec: {{ selector: {{ app: probe }}, ports: [{{ name: web, port: {replicas} }}] }}\n"
+        )
+    };
+    let file = tree.path().join("probe.txt");
+    let path = file.to_str().expect("UTF-8");
+    let pods = ["get", "pods", "-n", "shop", "-l", "app=probe", "--no-headers"];
+    let running = |count: usize| move |out: &str| out.matches("Running").count() == count;
+    for (flags, replicas, label, said) in [
+        (&[][..], 1, "a: one", "deployment.apps/probe created"),
+        (&[], 3, "b: two", "deployment.apps/probe configured"),
+        (&["--server-side", "--force-conflicts"], 2, "c: three", "probe serverside-applied"),
+    ] {
+        std::fs::write(&file, app(replicas, label)).expect("written");
+        let applied = sandbox.ran(&[&["apply", "-f", path][..], flags].concat());
+        assert!(applied.contains(said), "{applied}");
+        sandbox.until(&pods, running(usize::try_from(replicas).expect("a count")));
+    }
+    let labels = ["get", "deployment", "probe", "-n", "shop", "-o", "jsonpath={.metadata.labels}"];
+    let found = sandbox.ran(&labels);
+    assert!(found.contains("\"c\":\"three\"") && !found.contains("\"a\""), "{found}");
+    // What is no longer said goes.
+    std::fs::write(&file, app(2, "d: four")).expect("written");
+    sandbox.ran(&["apply", "--server-side", "-f", path]);
+    let found = sandbox.ran(&labels);
+    assert!(found.contains("\"d\"") && !found.contains("\"c\""), "{found}");
+    let again = sandbox.ran(&["apply", "--server-side", "--dry-run=server", "-f", path]);
+    assert!(again.contains("serverside-applied (server dry run)"), "{again}");
+    sandbox.end();
+}
+
+#[test]
 fn the_workloads_are_delivered_again_when_the_files_change() {
     if !has_kubectl() {
         return;
