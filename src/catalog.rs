@@ -16,6 +16,7 @@
 
 mod allocation;
 mod attachment;
+mod described;
 mod facts;
 mod formula;
 mod load;
@@ -25,6 +26,7 @@ mod measured;
 mod model;
 mod near;
 mod overlay;
+mod quota;
 mod snapshot;
 mod step;
 mod synthetic;
@@ -32,14 +34,16 @@ mod unknown;
 
 pub use allocation::{allocation, explain};
 pub use attachment::{ebs_volumes, ebs_volumes_of};
+pub use described::{DeviceFacts, TypeFacts};
 pub use formula::{Formula, PodCount};
 pub use lookup::Absent;
-pub use market::Market;
+pub use market::{Listed, Market, Places, unfamiliar};
 pub use measured::Measured;
 pub use model::{
     Allocation, CapacityType, Catalog, CatalogError, InstanceType, NodeSettings, Offering,
     PriceSource, Zone, ZoneSetting,
 };
 pub use overlay::{Overlaid, Overlays};
+pub use quota::{Quota, QuotaClass, Quotas};
 pub use step::{AllocationStep, NodeResource, Part};
 pub use synthetic::SyntheticType;

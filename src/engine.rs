@@ -13,6 +13,7 @@
 mod forecast;
 mod modes;
 mod pinned;
+mod quota;
 mod scheduled;
 mod size;
 #[cfg(test)]
@@ -408,6 +409,7 @@ fn finish(inputs: &Inputs, demand: &Demand, mut plan: Plan) -> Plan {
     let (modes, found) = modes::rows(inputs, demand, &plan);
     plan.capacity.modes = modes;
     plan.capacity.diagnostics.extend(found);
+    plan.capacity.diagnostics.extend(quota::beyond(inputs, &plan));
     plan.capacity.diagnostics.sort();
     seal(&mut plan);
     let facts = Facts {

@@ -26,7 +26,7 @@ use jiff::Timestamp;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::catalog::CapacityType;
+use crate::catalog::{CapacityType, Market};
 use crate::fargate;
 use crate::ids::{
     GroupName, InstanceId, InstanceTypeName, LabelKey, Labels, Namespace, NodeName, Region,
@@ -111,6 +111,10 @@ pub struct Observed {
     /// Fargate profiles of the cluster, by name; a file without this key tells nothing of them.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub fargate_profiles: BTreeMap<String, fargate::Profile>,
+    /// What EC2 offered then. A file without this key tells nothing of it, and what is embedded stands
+    /// in.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub market: Option<Market>,
     /// What autoscalers last saw and decided. A file without this key tells nothing of it.
     #[serde(default, skip_serializing_if = "Scaling::is_empty")]
     pub scaling: Scaling,
@@ -407,6 +411,7 @@ impl Observed {
             reservations: BTreeMap::new(),
             groups: BTreeMap::new(),
             fargate_profiles: BTreeMap::new(),
+            market: None,
             scaling: Scaling::default(),
         }
     }

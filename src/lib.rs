@@ -9,6 +9,7 @@ pub mod adopt;
 pub mod apply;
 #[cfg(feature = "aws")]
 pub mod aws;
+mod cache;
 pub mod catalog;
 pub mod cli;
 pub mod demand;

@@ -48,6 +48,8 @@ pub async fn observe<C: Cloud, K: Cluster, T: Clock>(
         reservations: reservations.into_iter().map(|r| (r.id.clone(), r)).collect(),
         groups: groups.into_iter().map(|g| (g.name.clone(), g)).collect(),
         fargate_profiles: fargate_profiles.into_iter().map(|p| (p.name.clone(), p)).collect(),
+        // No port tells it: it changes by itself, whoever runs.
+        market: None,
         scaling,
     };
     observed.canonicalize();

@@ -8,7 +8,6 @@
 //! kept between runs; whatever fails, hangs, is missing or asks for more than its share is an
 //! answer with the reason, and never an empty output.
 
-mod cache;
 mod confine;
 mod find;
 mod stage;
@@ -21,11 +20,12 @@ use std::time::{Duration, Instant};
 
 use sha2::{Digest, Sha256};
 
+use crate::cache::Cache;
 use crate::ids::hex;
 use crate::manifest::{Order, Recipe, Release, Rendered, STAGED_PREFIX};
 use crate::port::{Repo, Tools};
 use crate::program;
-use cache::Cache;
+
 use confine::Cage;
 use find::Program;
 use stage::Stage;

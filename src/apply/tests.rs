@@ -479,6 +479,7 @@ fn catalog() -> Catalog {
         },
         warnings: Vec::new(),
         measured: Measured::default(),
+        quotas: None,
     }
 }
 

@@ -13,6 +13,7 @@ use tokio::time::Instant;
 use super::fault::port_error;
 use super::group::Schedules;
 use super::limiter::{Api, Limiter};
+use super::listed::served_by;
 use super::machine::Machines;
 use crate::fargate::Profile;
 use crate::port::PortError;
@@ -32,6 +33,8 @@ pub struct Aws {
     pub(super) ssm: aws_sdk_ssm::Client,
     pub(super) eks: aws_sdk_eks::Client,
     pub(super) iam: aws_sdk_iam::Client,
+    pub(super) pricing: aws_sdk_pricing::Client,
+    pub(super) quotas: aws_sdk_servicequotas::Client,
     pub(super) sqs: aws_sdk_sqs::Client,
     sts: aws_sdk_sts::Client,
     pub(super) limiter: Limiter,
@@ -87,12 +90,17 @@ impl Aws {
     /// Connects with a configuration that is made already.
     #[must_use]
     pub fn with(config: &SdkConfig, cluster: &str) -> Self {
+        let region = config.region().map_or("", |region| region.as_ref());
+        let office = Region::new(served_by(region));
+        let prices = aws_sdk_pricing::config::Builder::from(config).region(office).build();
         Self {
             ec2: Ec2::new(config),
             scaling: aws_sdk_autoscaling::Client::new(config),
             ssm: aws_sdk_ssm::Client::new(config),
             eks: aws_sdk_eks::Client::new(config),
             iam: aws_sdk_iam::Client::new(config),
+            pricing: aws_sdk_pricing::Client::from_conf(prices),
+            quotas: aws_sdk_servicequotas::Client::new(config),
             sqs: aws_sdk_sqs::Client::new(config),
             sts: aws_sdk_sts::Client::new(config),
             limiter: Limiter::default(),

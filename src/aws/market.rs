@@ -8,7 +8,7 @@ use jiff::{SignedDuration, Timestamp};
 use super::client::Aws;
 use super::fault::port_error;
 use super::limiter::Api;
-use crate::catalog::Market;
+use crate::catalog::Places;
 use crate::ids::{InstanceTypeName, ZoneId, ZoneName};
 use crate::port::PortError;
 use crate::units::MicroUsd;
@@ -20,26 +20,15 @@ const PRODUCT: &str = "Linux/UNIX";
 /// is told all the same.
 const PRICE_MAX: SignedDuration = SignedDuration::from_hours(24 * 90);
 
+/// Most types whose spot prices are asked for by name.
+const NAMED_MAX: usize = 100;
+
 impl Aws {
-    /// Reads zones, offerings, and spot prices of the types where some are named.
+    /// Reads the zones of the account, with their ids.
     ///
     /// # Errors
-    /// When any page cannot be read.
-    pub async fn market(
-        &self,
-        spot_of: Option<&BTreeSet<InstanceTypeName>>,
-        now: Timestamp,
-    ) -> Result<Market, PortError> {
-        let zones = self.zones().await?;
-        let offered = self.offered().await?;
-        let spot = match spot_of {
-            Some(types) => self.spot_prices(types, now).await?,
-            None => BTreeMap::new(),
-        };
-        Ok(Market { read_at: now, zones, offered, spot })
-    }
-
-    async fn zones(&self) -> Result<BTreeMap<ZoneName, ZoneId>, PortError> {
+    /// When they cannot be read.
+    pub async fn zones(&self) -> Result<BTreeMap<ZoneName, ZoneId>, PortError> {
         self.limiter.take(Api::Describe).await;
         let found = self.ec2.describe_availability_zones().send().await;
         let found = found.map_err(|error| port_error("list zones", &error))?;
@@ -52,33 +41,45 @@ impl Aws {
         Ok(named.collect())
     }
 
-    async fn offered(&self) -> Result<BTreeSet<(InstanceTypeName, ZoneName)>, PortError> {
+    /// Reads which types are offered in which zones.
+    ///
+    /// # Errors
+    /// When any page cannot be read.
+    pub async fn offered(&self) -> Result<Places<BTreeSet<ZoneName>>, PortError> {
         let request = self.ec2.describe_instance_type_offerings();
         let request = request.location_type(LocationType::AvailabilityZone);
-        let (mut pages, mut offered) = (request.into_paginator().send(), BTreeSet::new());
+        let (mut pages, mut offered) = (request.into_paginator().send(), Places::new());
         loop {
             self.limiter.take(Api::Describe).await;
             let Some(page) = pages.next().await else { return Ok(offered) };
             let page = page.map_err(|error| port_error("list offerings", &error))?;
-            let found = page.instance_type_offerings.unwrap_or_default().into_iter();
-            offered.extend(found.filter_map(|one| {
-                Some((one.instance_type?.as_str().into(), one.location?.into()))
-            }));
+            for one in page.instance_type_offerings.unwrap_or_default() {
+                let Some((kind, zone)) = one.instance_type.zip(one.location) else { continue };
+                let zones: &mut BTreeSet<ZoneName> =
+                    offered.entry(kind.as_str().into()).or_default();
+                zones.insert(zone.into());
+            }
         }
     }
 
-    async fn spot_prices(
+    /// Reads the spot prices of `types` that hold `now`; of all types where they are many.
+    ///
+    /// # Errors
+    /// When any page cannot be read.
+    pub async fn spot_prices(
         &self,
         types: &BTreeSet<InstanceTypeName>,
         now: Timestamp,
-    ) -> Result<BTreeMap<(InstanceTypeName, ZoneName), MicroUsd>, PortError> {
+    ) -> Result<Places<BTreeMap<ZoneName, MicroUsd>>, PortError> {
         let product = Filter::builder().name("product-description").values(PRODUCT);
         let types = types.iter().map(|name| InstanceType::from(name.as_str()));
         // From now on: of each type and zone the price that holds.
         let request = self
             .ec2
             .describe_spot_price_history()
-            .set_instance_types(Some(types.collect()).filter(|types: &Vec<_>| types.len() < 100))
+            .set_instance_types(
+                Some(types.collect()).filter(|types: &Vec<_>| types.len() < NAMED_MAX),
+            )
             .filters(product.build())
             .start_time(aws_sdk_ec2::primitives::DateTime::from_secs(now.as_second()));
         let (mut pages, mut found) = (request.into_paginator().send(), Vec::new());
@@ -92,10 +93,7 @@ impl Aws {
 }
 
 /// Returns of each type and zone the price that was set last; what cannot be read is no price.
-fn newest(
-    found: Vec<SpotPrice>,
-    now: Timestamp,
-) -> BTreeMap<(InstanceTypeName, ZoneName), MicroUsd> {
+fn newest(found: Vec<SpotPrice>, now: Timestamp) -> Places<BTreeMap<ZoneName, MicroUsd>> {
     let mut newest: BTreeMap<_, (Timestamp, MicroUsd)> = BTreeMap::new();
     for one in found {
         let set = one.timestamp.and_then(|at| Timestamp::from_second(at.secs()).ok());
@@ -111,11 +109,15 @@ fn newest(
             *held = (set, price);
         }
     }
-    newest.into_iter().map(|(place, (_, price))| (place, price)).collect()
+    let mut by_type: Places<BTreeMap<ZoneName, MicroUsd>> = Places::new();
+    for ((kind, zone), (_, price)) in newest {
+        by_type.entry(kind).or_default().insert(zone, price);
+    }
+    by_type
 }
 
 /// Reads a price such as `0.031200`, in dollars an hour; digits below a millionth are rounded up.
-fn micro_usd(text: &str) -> Option<MicroUsd> {
+pub(super) fn micro_usd(text: &str) -> Option<MicroUsd> {
     let (whole, rest) = text.split_once('.').unwrap_or((text, ""));
     let (kept, cut) = rest.split_at_checked(6).unwrap_or((rest, ""));
     let is_number = |digits: &str| digits.bytes().all(|b| b.is_ascii_digit());
@@ -169,7 +171,7 @@ mod tests {
             vec![price(60, "0.04", "a"), price(3600, "0.03", "a"), price(100 * day, "0.01", "b")],
             now,
         );
-        let expected = [(("m5.large".into(), "a".into()), MicroUsd(40_000))];
-        assert_eq!(found, expected.into());
+        let expected = [("a".into(), MicroUsd(40_000))].into();
+        assert_eq!(found, [("m5.large".into(), expected)].into());
     }
 }

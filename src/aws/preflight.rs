@@ -1,10 +1,12 @@
 //! Whether an account is ready: what a plan and an apply will ask for is asked for now, launches as dry
 //! runs.
 
+use std::collections::BTreeMap;
+
 use aws_sdk_ec2::error::ProvideErrorMetadata as _;
 use aws_sdk_ec2::types::{
-    IamInstanceProfileSpecification, InstanceType, RequestLaunchTemplateData, ResourceType, Tag,
-    TagSpecification,
+    Filter, IamInstanceProfileSpecification, InstanceType, RequestLaunchTemplateData, ResourceType,
+    Tag, TagSpecification,
 };
 
 use super::client::{Aws, AwsError};
@@ -14,10 +16,11 @@ use super::joining::Joining;
 use super::limiter::Api;
 use super::machine::Machines;
 use super::network::Subnets;
+use crate::catalog::{CapacityType, Quota, QuotaClass, Quotas};
 use crate::fleet::{Instance, tag};
 use crate::ids::InstanceId;
 use crate::manifest::{Desired, Generation, NodeClass};
-use crate::port::{Requirement, RequirementState};
+use crate::port::{PortError, Requirement, RequirementState};
 
 /// Code by which EC2 says that a call would have been allowed.
 const WOULD_SUCCEED: &str = "DryRunOperation";
@@ -91,6 +94,7 @@ impl Aws {
         let version = joining.as_ref().map(|joining| format!("version {}", joining.kubernetes));
         let version = version.map_err(ToString::to_string);
         found.add("EKS cluster", version, "check spec.cluster.name and spec.cluster.region");
+        self.look_at_quotas(&mut found).await;
         let used = |class: &&NodeClass| {
             class.generation != Generation::Eksctl
                 && desired.pools.values().any(|pool| pool.node_class.as_ref() == Some(&class.name))
@@ -99,6 +103,70 @@ impl Aws {
             self.look_at_class((class, desired), joining.as_ref().ok(), &mut found).await;
         }
         found
+    }
+
+    /// Holds what the whole account runs against its quotas of vCPUs: each of them must have room.
+    async fn look_at_quotas(&self, into: &mut Preflight) {
+        let quotas = match self.quotas().await {
+            Ok(quotas) => quotas,
+            Err(error) => {
+                into.add::<String>("service quotas", Err(error.to_string()), POLICY);
+                return;
+            }
+        };
+        let running = match self.running_vcpus().await {
+            Ok(running) => running,
+            Err(error) => {
+                into.add::<String>("service quotas", Err(error.to_string()), POLICY);
+                return;
+            }
+        };
+        for (quota, most) in quotas.iter() {
+            let used = running.get(&quota).copied().unwrap_or(0);
+            // What nobody uses, and nobody was given, is not asked for here either.
+            if used == 0 && most == 0 {
+                continue;
+            }
+            let (how, class) = quota;
+            let what = format!("quota of {how} {}", class.words());
+            let shown = format!("{used} of {most} vCPUs run");
+            let code = Quotas::code(quota).unwrap_or_default();
+            let remedy = format!(
+                "aws service-quotas request-service-quota-increase --service-code ec2 \
+                 --quota-code {code} --desired-value VCPUS"
+            );
+            into.add(&what, if used < most { Ok(shown) } else { Err(shown) }, &remedy);
+        }
+    }
+
+    /// Returns how many vCPUs run in the account, whoever launched them, by quota.
+    async fn running_vcpus(&self) -> Result<BTreeMap<Quota, i64>, PortError> {
+        let mut running: BTreeMap<Quota, i64> = BTreeMap::new();
+        for machine in self.machines_of_account().await? {
+            let kind = machine.instance_type.as_ref().map(|kind| kind.as_str().into());
+            let Some(class) = kind.as_ref().and_then(QuotaClass::of) else { continue };
+            let spot = machine.instance_lifecycle.is_some_and(|own| own.as_str() == "spot");
+            let how = if spot { CapacityType::Spot } else { CapacityType::OnDemand };
+            let cores = machine.cpu_options.as_ref().and_then(|cpu| {
+                Some(i64::from(cpu.core_count?) * i64::from(cpu.threads_per_core?))
+            });
+            // By what EC2 says of the machine: its threads may be switched off.
+            *running.entry((how, class)).or_insert(0) += cores.unwrap_or(0);
+        }
+        Ok(running)
+    }
+
+    async fn machines_of_account(&self) -> Result<Vec<aws_sdk_ec2::types::Instance>, PortError> {
+        let states = Filter::builder().name("instance-state-name").values("pending");
+        let request = self.ec2.describe_instances().filters(states.values("running").build());
+        let (mut pages, mut found) = (request.into_paginator().send(), Vec::new());
+        loop {
+            self.limiter.take(Api::Describe).await;
+            let Some(page) = pages.next().await else { return Ok(found) };
+            let page = page.map_err(|error| port_error("list instances", &error))?;
+            let all = page.reservations.unwrap_or_default().into_iter();
+            found.extend(all.flat_map(|one| one.instances.unwrap_or_default()));
+        }
     }
 
     async fn owned(&self) -> Result<Vec<InstanceId>, AwsError> {

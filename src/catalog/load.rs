@@ -37,15 +37,15 @@ impl Catalog {
         let rows = snapshot::types_text().map_err(CatalogError::Snapshot)?;
         let rows = snapshot::parse_types(&rows).map_err(CatalogError::Snapshot)?;
         let types = types(&rows, &offered, &zones, &prices);
-        let warnings = warnings(region, &zones, &prices, &types);
         let prices = PriceSource {
             source: "embedded list prices".to_owned(),
             region: prices.region.into(),
             date: prices.date.to_owned(),
             stand_in: prices.region != region.as_str(),
         };
+        let warnings = warnings(region, &zones, &prices, &types);
         let measured = Measured::default();
-        Ok(Self { region: region.clone(), zones, types, prices, warnings, measured })
+        Ok(Self { region: region.clone(), zones, types, prices, warnings, measured, quotas: None })
     }
 }
 
@@ -191,7 +191,8 @@ fn types(
     types.into_iter().collect()
 }
 
-fn ways_to_buy(row: &Row<'_>, zone: &Zone, price: Option<MicroUsd>) -> Vec<Offering> {
+/// Returns how a type is sold in a zone that offers it, at this price on demand.
+pub(super) fn ways_to_buy(row: &Row<'_>, zone: &Zone, price: Option<MicroUsd>) -> Vec<Offering> {
     let sold = |(usage, ..): &(&str, CapacityType, bool)| row.usage.contains(usage);
     // No list of spot prices is embedded; on-demand is what spot never exceeds by default.
     [("on-demand", CapacityType::OnDemand, false), ("spot", CapacityType::Spot, true)]
@@ -207,14 +208,15 @@ fn ways_to_buy(row: &Row<'_>, zone: &Zone, price: Option<MicroUsd>) -> Vec<Offer
         .collect()
 }
 
-fn warnings(
+/// Returns what a reader of a plan should know of a catalogue.
+pub(super) fn warnings(
     region: &Region,
     zones: &[Zone],
-    prices: &PriceList,
+    prices: &PriceSource,
     types: &BTreeMap<InstanceTypeName, InstanceType>,
 ) -> Vec<String> {
     let mut warnings = Vec::new();
-    if prices.region != region.as_str() {
+    if prices.stand_in {
         warnings.push(format!(
             "prices of {region} are not known: list prices of {} ({}) stand in",
             prices.region, prices.date

@@ -6,7 +6,8 @@ use super::model::{Catalog, CatalogError, InstanceType, Offering};
 use super::near::nearest;
 use super::snapshot;
 use crate::ids::{InstanceTypeName, LabelValue, Region};
-use crate::requirement::{Requirements, key};
+use crate::manifest::{Pool, PoolRequirement};
+use crate::requirement::{LabelSet, Requirements, key};
 
 /// Why a catalogue has no instance type of a name.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -43,6 +44,23 @@ impl Catalog {
     #[must_use]
     pub fn get(&self, name: &InstanceTypeName) -> Option<&InstanceType> {
         self.types.get(name)
+    }
+
+    /// Returns the types that the requirements of `pool` admit, by what a type alone tells: zone,
+    /// capacity type and labels of the pool are left open.
+    pub fn of_pool(&self, pool: &Pool) -> impl Iterator<Item = &InstanceType> {
+        let requirement = |r: &PoolRequirement| {
+            let values: Vec<&str> = r.values.iter().map(LabelValue::as_str).collect();
+            // What could not be read narrows nothing here: it is an error of its own.
+            let set = LabelSet::from_operator(r.operator, &values);
+            (r.key.clone(), set.unwrap_or_else(|_| LabelSet::all()))
+        };
+        let wanted: Vec<_> = pool.requirements.iter().map(requirement).collect();
+        self.types.values().filter(move |kind| {
+            let mut told =
+                wanted.iter().filter_map(|(name, set)| Some((set, kind.labels.get(name)?)));
+            told.all(|(set, value)| set.contains(Some(value)))
+        })
     }
 
     /// Returns why [`Catalog::get`] finds no type `name`: for messages, as it reads the snapshot.

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use super::measured::Measured;
+use super::quota::Quotas;
 use crate::ids::{InstanceTypeName, Labels, Region, ZoneId, ZoneName};
 use crate::manifest::{AmiFamily, KubeletSettings, NodeClass, Pool};
 use crate::requirement::key;
@@ -28,6 +29,8 @@ pub struct Catalog {
     pub warnings: Vec<String>,
     /// What nodes that run were seen to offer; empty until somebody looked.
     pub measured: Measured,
+    /// What the account may run at once; `None`: not known.
+    pub quotas: Option<Quotas>,
 }
 
 /// An availability zone: the account's name for it, and its id.

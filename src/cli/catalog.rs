@@ -132,7 +132,9 @@ fn open(source: &NodeSource, console: &Console) -> Result<Opened, CliError> {
     let fleet = &repository.fleet;
     let region = if fleet.is_declared { fleet.region.clone() } else { observed.region() };
     let measured = measure(desired, &observed);
-    let catalog = Catalog { measured, ..Catalog::load(&region, &fleet.zones)? };
+    let market = world::market(&world, &repository, &observed);
+    let catalog = planning::catalog(&region, &fleet.zones, market.as_ref())?;
+    let catalog = Catalog { measured, ..catalog };
     let node = NodeSettings::of(pool, class);
     let of = Some((name.clone(), Box::new(repository.desired)));
     Ok(Opened { catalog, node, of })

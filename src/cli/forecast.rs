@@ -6,7 +6,6 @@ use super::error::CliError;
 use super::repository::Repository;
 use super::settings::{ForecastSettings, Format};
 use super::{Console, Exit, planning, world};
-use crate::catalog::Catalog;
 use crate::engine::{self, Inputs, Scope};
 use crate::manifest::GuardSettings;
 use crate::plan::canonical;
@@ -55,7 +54,8 @@ fn of(settings: &ForecastSettings, console: &Console) -> Result<Forecast, CliErr
     }
     let fleet = &repository.fleet;
     let region = if fleet.is_declared { fleet.region.clone() } else { observed.region() };
-    let catalog = Catalog::load(&region, &fleet.zones)?;
+    let market = world::market(&choice, &repository, &observed);
+    let catalog = planning::catalog(&region, &fleet.zones, market.as_ref())?;
     let demand = demand.unwrap_or(fleet.demand);
     let mut forecast = engine::forecast(
         &Inputs {

@@ -1,5 +1,6 @@
 //! The live world: a real cluster and the account it runs in.
 
+mod kept;
 mod market;
 mod notes;
 mod record;
@@ -203,7 +204,7 @@ pub(super) fn carry_out(
 ) -> Result<Exit, CliError> {
     let repository = embedded::same_tree(plan)?;
     let fleet = &repository.fleet;
-    let market = market(&repository);
+    let market = market(&repository, &plan.capacity.base.world.cluster.account);
     let catalog = planning::catalog(&fleet.region, &fleet.zones, Some(&market))?;
     let interrupted = embedded::interrupt_flag()?;
     // What cannot be written later must be known before anything is done.

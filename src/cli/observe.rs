@@ -21,7 +21,18 @@ pub(super) fn run(settings: &ObserveSettings, console: &mut Console) -> Result<E
         Some(world) => world.clone(),
         None => WorldChoice::parse(&repository.fleet.world)?.below(&source.path),
     };
-    let observed = world::observe(&world, &repository, None, console)?;
+    let mut observed = world::observe(&world, &repository, None, console)?;
+    if world == WorldChoice::Live {
+        // Whoever plans over the file later sees what a plan would see now.
+        match world::market(&world, &repository, &observed) {
+            Some(Ok(market)) => observed.market = Some(market),
+            Some(Err(why)) => console.say(&format!(
+                "warning: what EC2 offers now is not known, and is not in the file: {}",
+                escape(&why)
+            )),
+            None => {}
+        }
+    }
     if let Some(out) = out {
         save(&observed, out, console)?;
     }

@@ -52,7 +52,7 @@ pub(super) fn plan(settings: &PlanningSettings, console: &Console) -> Result<Pla
         observed.deliver(before.filter(|id| !head.contains_key(*id)).cloned());
     }
     let at = world::moment(&world, settings.at, &observed, console);
-    let market = world::market(&world, &repository);
+    let market = world::market(&world, &repository, &observed);
     let ground = Ground { world, observed, at, market };
     let mut plan = ground.plan(settings, &repository)?;
     if let Some((revision, before)) = &before {

@@ -95,20 +95,23 @@ pub(super) fn observe(
     Ok(observed)
 }
 
-/// Returns what EC2 offers now, or why that is not known; nothing for a world that is not live.
+/// Returns what EC2 offers now, or why that is not known; of a world file what it offered then, and
+/// nothing where the world does not tell.
 pub(super) fn market(
     world: &WorldChoice,
     repository: &Repository,
+    observed: &Observed,
 ) -> Option<Result<Market, String>> {
     match world {
         #[cfg(feature = "cluster")]
-        WorldChoice::Live => Some(super::live::market(repository)),
+        WorldChoice::Live => Some(super::live::market(repository, &observed.cluster.account)),
         #[cfg(not(feature = "cluster"))]
         WorldChoice::Live => {
             let _ = repository;
             None
         }
-        WorldChoice::Empty | WorldChoice::File(_) | WorldChoice::Sim(_) => None,
+        WorldChoice::File(_) => observed.market.clone().map(Ok),
+        WorldChoice::Empty | WorldChoice::Sim(_) => None,
     }
 }
 

@@ -9,6 +9,7 @@ mod worlds;
 use std::num::NonZero;
 
 use super::*;
+use crate::catalog::Quotas;
 use crate::fleet::ClusterIdentity;
 use crate::plan::canonical;
 use crate::plan::wire::{BaseWorld, Reason};
@@ -153,6 +154,34 @@ fn pods_without_a_place_for_several_reasons_have_one_row() {
     let [row] = limited.capacity.unschedulable.as_slice() else { panic!("{limited:#?}") };
     let reasons: Vec<&str> = row.reasons.iter().map(|reason| reason.reason.as_str()).collect();
     assert_eq!((row.pods, reasons), (3, vec!["limit-reached", "left-out"]));
+}
+
+#[test]
+fn launches_beyond_a_quota_of_the_account_are_warned_of_and_planned_all_the_same() {
+    let mut story = Story::new(&["m5.large"], 1000, 100);
+    story.step(1);
+    story.scale(3);
+    let mut warned = |vcpus: Option<i64>| {
+        let mut quotas = Quotas::default();
+        if let Some(vcpus) = vcpus {
+            quotas.set("L-1216C47A", vcpus);
+        }
+        story.catalog.quotas = Some(quotas);
+        let plan = plan_of(&story, Scope::default());
+        assert_eq!(plan.summary.add, 2);
+        let found = plan.capacity.diagnostics.into_iter();
+        let mut found = found.filter(|d| d.object == "quota L-1216C47A");
+        found.next().map(|found| (found.severity, found.message))
+    };
+    // One node of two vCPUs runs, and two more come.
+    assert_eq!([warned(Some(6)), warned(None)], [None, None]);
+    let (severity, message) = warned(Some(5)).expect("beyond");
+    assert_eq!(severity, "warning");
+    assert_eq!(
+        message,
+        "the cluster runs 2 vCPUs of Standard (A, C, D, H, I, M, R, T, Z) on-demand instances, the \
+         plan launches 4 more before any go, and the account may run 5"
+    );
 }
 
 #[test]

@@ -6,12 +6,12 @@
 use std::collections::BTreeSet;
 
 use super::warning;
-use crate::catalog::{Catalog, InstanceType};
+use crate::catalog::Catalog;
 use crate::demand::{Demand, PodGroup};
 use crate::ids::LabelValue;
 use crate::manifest::{Desired, Pool, Problem};
 use crate::pod::untolerated;
-use crate::requirement::{LabelSet, Requirements, key};
+use crate::requirement::{Requirements, key};
 
 /// Returns a warning for each pool that sells several architectures to pods which leave it open.
 pub(super) fn left_open(desired: &Desired, demand: &Demand, catalog: &Catalog) -> Vec<Problem> {
@@ -48,19 +48,7 @@ fn verdict(pool: &Pool, groups: &[&PodGroup], catalog: &Catalog) -> Option<Probl
 
 /// Returns the architectures of the types that the requirements of a pool admit.
 fn sold<'c>(pool: &Pool, catalog: &'c Catalog) -> BTreeSet<&'c LabelValue> {
-    let requirement = |r: &crate::manifest::PoolRequirement| {
-        let values: Vec<&str> = r.values.iter().map(LabelValue::as_str).collect();
-        // What could not be read narrows nothing here: it is an error of its own.
-        let set = LabelSet::from_operator(r.operator, &values);
-        (r.key.clone(), set.unwrap_or_else(|_| LabelSet::all()))
-    };
-    let wanted: Vec<_> = pool.requirements.iter().map(requirement).collect();
-    // What the type alone does not tell (zone, capacity type, labels of the pool) is left open.
-    let admits = |kind: &&InstanceType| {
-        let told = wanted.iter().filter_map(|(name, set)| Some((set, kind.labels.get(name)?)));
-        told.into_iter().all(|(set, value)| set.contains(Some(value)))
-    };
-    let kinds = catalog.types.values().filter(admits);
+    let kinds = catalog.of_pool(pool);
     kinds.filter_map(|kind| kind.labels.get(key::ARCH)).collect()
 }
 

@@ -128,6 +128,7 @@ fn catalog() -> Catalog {
         },
         warnings: Vec::new(),
         measured: Measured::default(),
+        quotas: None,
     }
 }
 

@@ -208,6 +208,8 @@ fn revive(observed: Observed, hidden: Hidden, shape_of: ShapeOf) -> Result<State
         fargate_profiles,
         scaling,
         groups,
+        // Its market is the embedded one.
+        market: _,
     } = observed;
     let Hidden {
         seed,

@@ -104,8 +104,9 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("web", &[]),
     ("listen", &["door", "face", "ids", "plan", "reconcile", "web"]),
     ("program", &[]),
+    ("cache", &["ids"]),
     ("git", &["ids", "manifest", "port", "program"]),
-    ("tools", &["ids", "manifest", "port", "program"]),
+    ("tools", &["cache", "ids", "manifest", "port", "program"]),
     (
         "sim",
         &[

@@ -7,6 +7,8 @@
 #[cfg(feature = "aws")]
 mod account;
 #[cfg(feature = "cluster")]
+mod added;
+#[cfg(feature = "cluster")]
 mod broken;
 mod cluster;
 #[cfg(feature = "cluster")]
@@ -26,6 +28,8 @@ mod large;
 mod looped;
 #[cfg(feature = "aws")]
 mod moto;
+#[cfg(all(feature = "cluster", feature = "sandbox"))]
+mod offered;
 mod plane;
 #[cfg(feature = "cluster")]
 mod proxy;

@@ -11,11 +11,13 @@ use serde_json::Value as Json;
 const IMPLIED: [&str; 3] = ["ec2:CreateTags", "ec2:RunInstances", "iam:PassRole"];
 
 /// Clients as the code names them, and the service each is of.
-const CLIENTS: [(&str, &str); 7] = [
+const CLIENTS: [(&str, &str); 9] = [
     ("self.scaling.", "autoscaling"),
     ("self.ec2.", "ec2"),
     ("self.eks.", "eks"),
     ("self.iam.", "iam"),
+    ("self.pricing.", "pricing"),
+    ("self.quotas.", "servicequotas"),
     ("self.sqs.", "sqs"),
     ("self.ssm.", "ssm"),
     ("self.sts.", "sts"),

@@ -43,7 +43,12 @@ spec:
 ";
 
 fn desired(image: &str) -> Desired {
-    let content = Ok(POOL.replace("IMAGE", image).into_bytes().into());
+    read_pools(&format!("id: {image}"))
+}
+
+/// Returns pool and node class, of which the images are those that a term selects.
+pub(super) fn read_pools(images: &str) -> Desired {
+    let content = Ok(POOL.replace("id: IMAGE", images).into_bytes().into());
     let tree = Tree { files: vec![TreeFile { path: "pool.yaml".into(), content }] };
     let desired = read(&tree, &Fleet::default());
     assert_eq!(desired.problems, []);
@@ -67,7 +72,7 @@ pub(super) async fn prepare(ec2: &Client, zones: &[&str]) -> String {
     image.image_id().expect("an id").to_owned()
 }
 
-fn machines(desired: &Desired) -> Machines {
+pub(super) fn machines(desired: &Desired) -> Machines {
     let endpoint = Endpoint {
         cluster: CLUSTER.into(),
         url: "https://api.example".into(),
@@ -78,7 +83,7 @@ fn machines(desired: &Desired) -> Machines {
     Machines::of(desired, endpoint, "1.33")
 }
 
-fn request(zone: &str) -> LaunchRequest {
+pub(super) fn request(zone: &str) -> LaunchRequest {
     let tags = [(tag::CLUSTER, CLUSTER), (tag::POOL, "web"), (tag::KEY, "0")];
     LaunchRequest {
         token: "token-1".into(),

@@ -30,11 +30,12 @@ use crate::sandbox::{Sandbox, quickstart};
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A sandbox behind proxies, with a plan that was not carried out yet.
-struct Scene {
-    sandbox: Sandbox,
-    aws: Proxy,
-    api: Proxy,
+pub(super) struct Scene {
+    pub(super) sandbox: Sandbox,
+    pub(super) aws: Proxy,
+    pub(super) api: Proxy,
     tree: TempDir,
+    cache: TempDir,
     plan: Plan,
     /// Instances that earlier plans launched.
     before: BTreeSet<String>,
@@ -53,23 +54,30 @@ impl Clock for Off {
     }
 }
 
-fn bounds() -> Bounds {
+pub(super) fn bounds() -> Bounds {
     let half = SignedDuration::from_secs(30);
     let poll = SignedDuration::from_millis(100);
     Bounds { poll, ready: half, replicas: half, drain: half, detach: half, gone: half, tries: 5 }
 }
 
 impl Scene {
-    fn set() -> Self {
+    pub(super) fn set() -> Self {
+        Self::planned(&[])
+    }
+
+    /// Sets one whose plan is made with these arguments as well.
+    pub(super) fn planned(more: &[&str]) -> Self {
         let tree = quickstart();
         let sandbox = Sandbox::start(tree.path());
         let (aws, api) = (Proxy::start(sandbox.url()), Proxy::start(sandbox.url()));
         let config = fleetwright::serve::kubeconfig(&api.url);
         std::fs::write(tree.path().join("kubeconfig"), config).expect("written");
         let before = BTreeSet::new();
-        let mut scene = Self { sandbox, aws, api, tree, plan: example(), before };
+        let cache = tempfile::tempdir().expect("a directory");
+        let mut scene = Self { sandbox, aws, api, tree, cache, plan: example(), before };
         let file = scene.path("plan.json");
-        let planned = scene.run(&["plan", "--world", "live", "--out", &file]).output();
+        let plan = ["plan", "--world", "live", "--out", &file];
+        let planned = scene.run(&[&plan[..], more].concat()).output();
         expect(0, &planned.expect("the program"));
         scene.plan = read_plan(&std::fs::read(&file).expect("a plan")).expect("a plan");
         assert!(scene.plan.summary.add > 0, "{:?}", scene.plan.summary);
@@ -91,6 +99,7 @@ impl Scene {
             .env("AWS_ENDPOINT_URL", &self.aws.url)
             .env("AWS_ACCESS_KEY_ID", "sandbox")
             .env("AWS_SECRET_ACCESS_KEY", "sandbox")
+            .env("XDG_CACHE_HOME", self.cache.path())
             .env("NO_COLOR", "1")
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
@@ -114,7 +123,16 @@ impl Scene {
     }
 
     /// Applies the plan by a clock that is off.
-    async fn apply(&self, off: SignedDuration) -> Result<Receipt, ApplyError> {
+    pub(super) async fn apply(&self, off: SignedDuration) -> Result<Receipt, ApplyError> {
+        self.apply_within(off, bounds()).await
+    }
+
+    /// Applies it, and waits no longer than `bounds`.
+    pub(super) async fn apply_within(
+        &self,
+        off: SignedDuration,
+        bounds: Bounds,
+    ) -> Result<Receipt, ApplyError> {
         let name = &self.plan.capacity.base.world.cluster.name;
         let cloud = Aws::with(&self.account(), name);
         let joining = cloud.joining().await.expect("how to join");
@@ -126,7 +144,7 @@ impl Scene {
             replan: &AsApproved,
             catalog: None,
             interrupted: None,
-            bounds: bounds(),
+            bounds,
             waits: Waits::UntilReady,
             begun: [].into(),
             turns: None,
@@ -146,7 +164,7 @@ impl Scene {
     }
 
     /// Returns the ids of instances that the plan launched and that run, by change.
-    async fn launched(&self) -> BTreeMap<String, Vec<String>> {
+    pub(super) async fn launched(&self) -> BTreeMap<String, Vec<String>> {
         let ec2 = aws_sdk_ec2::Client::new(&self.account());
         let alive = ["pending", "running"].map(str::to_owned);
         let alive = Filter::builder().name("instance-state-name").set_values(Some(alive.into()));
@@ -166,7 +184,7 @@ impl Scene {
     }
 
     /// Asserts that everything planned is there, once, and that nothing is left to do.
-    async fn check(self) {
+    pub(super) async fn check(self) {
         let launched = self.launched().await;
         let wanted = usize::try_from(self.plan.summary.add).expect("a count");
         assert!(launched.len() >= wanted, "{launched:?}");

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use fleetwright::apply::{Bounds, Outcome, Receipt, Verdict};
 use jiff::SignedDuration;
 
+use super::added::fleet_refused;
 use super::cluster::runtime;
 use super::crash::{Scene, bounds, machines, runs};
 use super::journey::nodes;
@@ -24,18 +25,6 @@ fn short() -> Bounds {
 
 fn is_launch(call: &Call) -> bool {
     call.name() == "CreateFleet"
-}
-
-/// Returns the answer of EC2 to a fleet for which there is no capacity: no error of the call, but of
-/// each of its items.
-pub(super) fn no_capacity() -> String {
-    "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\
-     <CreateFleetResponse xmlns=\"http://ec2.amazonaws.com/doc/2016-11-15/\">\
-     <requestId>r</requestId><fleetId>fleet-1</fleetId><errorSet><item>\
-     <lifecycle>on-demand</lifecycle><errorCode>InsufficientInstanceCapacity</errorCode>\
-     <errorMessage>We currently do not have sufficient capacity</errorMessage>\
-     </item></errorSet><fleetInstanceSet/></CreateFleetResponse>"
-        .to_owned()
 }
 
 fn given_up(receipt: &Receipt) -> usize {
@@ -58,7 +47,11 @@ fn whatever_goes_wrong_outside_is_bounded_and_the_same_plan_finishes_later() {
 /// No machine comes, so none goes: nothing is drained.
 async fn nowhere_any_capacity(scene: &mut Scene) {
     scene.world.aws.judge(|call| {
-        if is_launch(call) { Fault::Answer(200, no_capacity()) } else { Fault::None }
+        if is_launch(call) {
+            Fault::Answer(200, fleet_refused("InsufficientInstanceCapacity"))
+        } else {
+            Fault::None
+        }
     });
     let receipt = scene.run(short()).await.expect("nobody dies");
     assert_eq!(receipt.verdict, Verdict::Partly, "{receipt:?}");

@@ -118,6 +118,7 @@ pub(super) struct World {
     pub(super) client: Client,
     pub(super) kubelets: Kubelets,
     tree: TempDir,
+    cache: TempDir,
 }
 
 impl World {
@@ -141,7 +142,8 @@ impl World {
         let mut kubelets = Kubelets::new(ec2, client.clone(), "prod").of_group(GROUP, &labels);
         kubelets.round().await;
         let aws = Proxy::start(moto.url());
-        Self { moto, aws, image, plane, client, kubelets, tree }
+        let cache = tempfile::tempdir().expect("a directory");
+        Self { moto, aws, image, plane, client, kubelets, tree, cache }
     }
 
     /// Writes the workloads into the tree.
@@ -200,6 +202,7 @@ impl World {
             .env("AWS_ACCESS_KEY_ID", "test")
             .env("AWS_SECRET_ACCESS_KEY", "test")
             .env("AWS_EC2_METADATA_DISABLED", "true")
+            .env("XDG_CACHE_HOME", self.cache.path())
             .env("NO_COLOR", "1")
             .stdin(Stdio::null());
         command

@@ -345,7 +345,9 @@ fn dies_at_the_second_offering(arrives: bool) {
     scene.aws.judge(move |asked| {
         calls += u32::from(asked.name() == "CreateFleet");
         match (calls, asked.name() == "CreateFleet", arrives) {
-            (1, true, _) => Fault::Answer(200, super::faults::no_capacity()),
+            (1, true, _) => {
+                Fault::Answer(200, super::added::fleet_refused("InsufficientInstanceCapacity"))
+            }
             (2, true, true) => Fault::DieAfter,
             (2, true, false) => Fault::DieBefore,
             _ => Fault::None,

@@ -1,8 +1,8 @@
 //! Stands between the program and the outside: keeps a ledger of what was asked for and answered, adds
 //! what moto lacks (client tokens that count, capacity that runs out, throttling), loses replies, and
-//! says when the process is to die.
+//! says when the process is to die. What it answers by itself is in `added.rs`.
 //!
-//! It speaks HTTP/1.1 and knows no more of a request than its method, path and form. Behind it may be
+//! It speaks HTTP/1.1 and knows no more of a request than its method, path and form or operation. Behind it may be
 //! moto, or `kubectl proxy` in front of a real API server.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,7 +11,10 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use serde_json::Value as Json;
 use tokio::sync::Notify;
+
+use super::added::Added;
 
 /// Actions of AWS that change something.
 const CHANGES: [&str; 5] = [
@@ -29,11 +32,18 @@ pub(super) struct Call {
     pub(super) path: String,
     /// Fields of the form, signatures left out; empty where the body is none.
     pub(super) form: BTreeMap<String, String>,
+    /// The operation that a header names, without its service; empty where none does.
+    pub(super) target: String,
+    /// The body of such an operation.
+    pub(super) body: Json,
 }
 
 impl Call {
     /// Returns the action of AWS, or method and path.
     pub(super) fn name(&self) -> String {
+        if !self.target.is_empty() {
+            return self.target.clone();
+        }
         self.form.get("Action").cloned().unwrap_or_else(|| format!("{} {}", self.method, self.path))
     }
 
@@ -85,6 +95,7 @@ struct Inner {
     /// For how long no list shows what was launched, and when each machine was.
     lag: Mutex<Duration>,
     young: Mutex<BTreeMap<String, Instant>>,
+    added: Mutex<Added>,
     death: Notify,
 }
 
@@ -95,10 +106,21 @@ pub(super) struct Proxy {
     inner: Arc<Inner>,
 }
 
+/// An answer, head and body.
 #[derive(Debug, Clone)]
-struct Answer {
-    status: u16,
+pub(super) struct Answer {
+    pub(super) status: u16,
     bytes: Vec<u8>,
+}
+
+impl Answer {
+    pub(super) fn text(&self) -> String {
+        String::from_utf8_lossy(&self.bytes).into_owned()
+    }
+
+    pub(super) fn body(&self) -> String {
+        self.text().split_once("\r\n\r\n").map(|(_, body)| body.to_owned()).unwrap_or_default()
+    }
 }
 
 impl Proxy {
@@ -114,6 +136,7 @@ impl Proxy {
             tokens: Mutex::default(),
             lag: Mutex::default(),
             young: Mutex::default(),
+            added: Mutex::default(),
             death: Notify::new(),
         });
         let serving = Arc::clone(&inner);
@@ -135,6 +158,11 @@ impl Proxy {
     /// Has lists show machines only so long after their launch, as EC2 does under load.
     pub(super) fn lag(&self, lag: Duration) {
         *lock(&self.inner.lag) = lag;
+    }
+
+    /// Changes what is added to the other side.
+    pub(super) fn add(&self, change: impl FnOnce(&mut Added)) {
+        change(&mut lock(&self.inner.added));
     }
 
     /// Returns what was asked for so far.
@@ -182,9 +210,15 @@ impl Inner {
 
     /// Passes a request on; launches of one token are one launch.
     fn pass(&self, call: &Call, raw: &[u8]) -> io::Result<Answer> {
-        if call.name() == "DescribeSpotPriceHistory" {
-            return Ok(answer(200, &spot_prices()));
+        if let Some(answered) = lock(&self.added).answer(call) {
+            return Ok(answered);
         }
+        let answered = self.pass_on(call, raw)?;
+        Ok(lock(&self.added).amend(call, answered))
+    }
+
+    /// Passes a request on as it is.
+    fn pass_on(&self, call: &Call, raw: &[u8]) -> io::Result<Answer> {
         if call.name() == "DescribeInstances" {
             return Ok(self.without_young(self.forward(raw)?));
         }
@@ -201,7 +235,7 @@ impl Inner {
         }
         let answered = self.forward(raw)?;
         if answered.status == 200 {
-            let text = String::from_utf8_lossy(&answered.bytes).into_owned();
+            let text = answered.text();
             let ids = text.split(['<', '>']).filter(|word| word.starts_with("i-"));
             let now = Instant::now();
             lock(&self.young).extend(ids.map(|id| (id.to_owned(), now)));
@@ -267,25 +301,6 @@ fn end_of_item(body: &str, begin: usize) -> usize {
     }
 }
 
-/// Returns what spot costs now: moto says the same of every type, and since years.
-fn spot_prices() -> String {
-    let now = jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ");
-    let item = |zone: &str, price: &str| {
-        format!(
-            "<item><instanceType>m5.large</instanceType>\
-             <productDescription>Linux/UNIX</productDescription><spotPrice>{price}</spotPrice>\
-             <timestamp>{now}</timestamp><availabilityZone>{zone}</availabilityZone></item>"
-        )
-    };
-    let items = item("us-east-1a", "0.034500") + &item("us-east-1b", "0.036100");
-    format!(
-        "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\
-         <DescribeSpotPriceHistoryResponse xmlns=\"http://ec2.amazonaws.com/doc/2016-11-15/\">\
-         <requestId>r</requestId><spotPriceHistorySet>{items}</spotPriceHistorySet>\
-         </DescribeSpotPriceHistoryResponse>"
-    )
-}
-
 /// Returns an error as EC2 writes it.
 pub(super) fn refusal_body(code: &str, message: &str) -> String {
     format!(
@@ -298,7 +313,7 @@ fn refusal(status: u16, code: &str, message: &str) -> Answer {
     answer(status, &refusal_body(code, message))
 }
 
-fn answer(status: u16, body: &str) -> Answer {
+pub(super) fn answer(status: u16, body: &str) -> Answer {
     let kind = if body.starts_with('{') { "application/json" } else { "text/xml" };
     let head = format!(
         "HTTP/1.1 {status} X\r\ncontent-type: {kind}\r\ncontent-length: {}\r\n\
@@ -319,6 +334,7 @@ fn read_request(reader: &mut impl BufRead) -> io::Result<Option<(Call, Vec<u8>)>
     let (method, path) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
     let (method, path) = (method.to_owned(), path.to_owned());
     let (mut head, mut length, mut chunked) = (first.clone(), 0, false);
+    let mut target = String::new();
     loop {
         let mut line = String::new();
         reader.read_line(&mut line)?;
@@ -328,6 +344,9 @@ fn read_request(reader: &mut impl BufRead) -> io::Result<Option<(Call, Vec<u8>)>
         let (name, value) = line.split_once(':').unwrap_or((&line, ""));
         match name.to_ascii_lowercase().as_str() {
             "content-length" => length = value.trim().parse().unwrap_or(0),
+            "x-amz-target" => {
+                value.trim().rsplit('.').next().unwrap_or_default().clone_into(&mut target);
+            }
             "transfer-encoding" => chunked = value.contains("chunked"),
             "connection" | "expect" | "accept-encoding" => continue,
             _ => {}
@@ -340,9 +359,11 @@ fn read_request(reader: &mut impl BufRead) -> io::Result<Option<(Call, Vec<u8>)>
         return Err(io::Error::other("nobody here sends chunks"));
     }
     let form = if body.starts_with(b"Action=") { form(&body) } else { BTreeMap::new() };
+    let json = if target.is_empty() { None } else { serde_json::from_slice(&body).ok() };
+    let json = json.unwrap_or_default();
     head.push_str("connection: close\r\n\r\n");
     let raw = [head.as_bytes(), &body].concat();
-    Ok(Some((Call { method, path, form }, raw)))
+    Ok(Some((Call { method, path, form, target, body: json }, raw)))
 }
 
 /// Reads a form.

@@ -133,6 +133,7 @@ impl Scene {
             .env("AWS_ACCESS_KEY_ID", "test")
             .env("AWS_SECRET_ACCESS_KEY", "test")
             .env("AWS_EC2_METADATA_DISABLED", "true")
+            .env("XDG_CACHE_HOME", self.remote.path().join("cache"))
             .env("NO_COLOR", "1")
             .stdin(Stdio::null());
         if let Some(sqs) = &self.sqs {

@@ -22,12 +22,12 @@ const BYTES_MAX: u64 = 1 << 30;
 
 /// A directory of results.
 #[derive(Debug)]
-pub(super) struct Cache {
+pub(crate) struct Cache {
     directory: PathBuf,
 }
 
 impl Cache {
-    pub(super) fn in_directory(directory: PathBuf) -> Self {
+    pub(crate) fn in_directory(directory: PathBuf) -> Self {
         Self { directory }
     }
 
@@ -36,7 +36,7 @@ impl Cache {
     }
 
     /// Returns the result kept under `key`.
-    pub(super) fn get(&self, key: &str) -> Option<Vec<u8>> {
+    pub(crate) fn get(&self, key: &str) -> Option<Vec<u8>> {
         let mut entry = fs::read(self.path(key)).ok()?;
         let end = entry.iter().position(|byte| *byte == b'\n')?;
         let output = entry.split_off(end + 1);
@@ -44,9 +44,9 @@ impl Cache {
     }
 
     /// Keeps a result under `key`.
-    pub(super) fn put(&self, key: &str, output: &[u8]) {
+    pub(crate) fn put(&self, key: &str, output: &[u8]) {
         if let Err(error) = self.try_put(key, output) {
-            tracing::debug!(%error, "a rendering cannot be kept");
+            tracing::debug!(%error, "a result cannot be kept");
         }
     }
 
@@ -60,7 +60,7 @@ impl Cache {
     }
 
     /// Removes the oldest entries where there are too many, or too much of them.
-    pub(super) fn prune(&self) {
+    pub(crate) fn prune(&self) {
         self.prune_to(ENTRIES_MAX, BYTES_MAX);
     }
 
