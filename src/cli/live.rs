@@ -5,6 +5,7 @@ mod market;
 mod notes;
 mod record;
 
+pub(super) use kept::Answers;
 pub(super) use market::{market, market_of};
 pub(super) use record::read_kept;
 

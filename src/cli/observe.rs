@@ -22,7 +22,8 @@ pub(super) fn run(settings: &ObserveSettings, console: &mut Console) -> Result<E
         None => WorldChoice::parse(&repository.fleet.world)?.below(&source.path),
     };
     let mut observed = world::observe(&world, &repository, None, console)?;
-    if world == WorldChoice::Live {
+    let is_kept = out.is_some() || differences.is_none();
+    if world == WorldChoice::Live && is_kept {
         // Whoever plans over the file later sees what a plan would see now.
         match world::market(&world, &repository, &observed) {
             Some(Ok(market)) => observed.market = Some(market),

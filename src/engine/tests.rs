@@ -9,11 +9,13 @@ mod worlds;
 use std::num::NonZero;
 
 use super::*;
-use crate::catalog::Quotas;
+use crate::catalog::{Listed, Market, Quotas, TypeFacts};
 use crate::fleet::ClusterIdentity;
+use crate::ids::{InstanceTypeName, ZoneName};
 use crate::plan::canonical;
 use crate::plan::wire::{BaseWorld, Reason};
 use crate::story::Story;
+use crate::units::MicroUsd;
 
 pub(super) fn base(observed: &Observed, name: &str) -> Base {
     Base {
@@ -154,6 +156,55 @@ fn pods_without_a_place_for_several_reasons_have_one_row() {
     let [row] = limited.capacity.unschedulable.as_slice() else { panic!("{limited:#?}") };
     let reasons: Vec<&str> = row.reasons.iter().map(|reason| reason.reason.as_str()).collect();
     assert_eq!((row.pods, reasons), (3, vec!["limit-reached", "left-out"]));
+}
+
+/// Returns a catalogue with one type that nothing embedded knows, at this price on demand.
+fn newer(price: Option<MicroUsd>) -> Catalog {
+    let facts = TypeFacts {
+        architectures: vec!["x86_64".to_owned()],
+        usage: vec!["on-demand".to_owned()],
+        vcpus: 8,
+        memory_mib: 32_768,
+        enis: 4,
+        ips_per_eni: 15,
+        ..TypeFacts::default()
+    };
+    let (name, zone) = (InstanceTypeName::from("z99.big"), ZoneName::from("us-east-1a"));
+    let hourly = price.map(|price| (name.clone(), price)).into_iter().collect();
+    let market = Market {
+        read_at: Timestamp::UNIX_EPOCH,
+        zones: [(zone.clone(), "use1-az6".into())].into(),
+        offered: [(name.clone(), [zone].into())].into(),
+        spot: [].into(),
+        listed: Listed { hourly, ..Listed::default() },
+        types: [(name, facts)].into(),
+        quotas: None,
+    };
+    let catalog = Catalog::load(&"us-east-1".into(), &market.zone_settings(&[]));
+    catalog.expect("the region is embedded").traded(&market, &[])
+}
+
+#[test]
+fn a_node_of_a_type_newer_than_the_catalogue_is_planned_around_with_what_it_has() {
+    let mut story = Story::new(&["z99.big"], 1000, 1024);
+    story.catalog = newer(Some(MicroUsd(300_000)));
+    story.step(2);
+    assert_eq!(story.observed.nodes.len(), 1);
+    // While it joins it counts as the node that it becomes.
+    let (nodes, pods) = (story.observed.nodes.clone(), story.observed.pods.clone());
+    story.observed.nodes.clear();
+    story.observed.pods.clear();
+    assert_eq!(plan_of(&story, Scope::default()).summary.add, 0);
+    story.observed.nodes = nodes;
+    story.observed.pods = pods;
+    // From now on nobody tells what it costs: it stays and takes more, and none is launched beside it.
+    story.catalog = newer(None);
+    for (pods, placed) in [(7, 7), (9, 7)] {
+        story.scale(pods);
+        let plan = plan_of(&story, Scope::default());
+        let done = (plan.summary.add, plan.summary.destroy, plan.capacity.pods.placed);
+        assert_eq!(done, (0, 0, placed), "{pods} pods");
+    }
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use super::kept::Shelf;
+use super::kept::{Answers, Shelf};
 use super::{Wall, block_on};
 use crate::aws::Aws;
 use crate::catalog::{CapacityType, Catalog, InstanceType, Listed, Market, unfamiliar};
@@ -38,15 +38,16 @@ pub(in crate::cli) fn market(repository: &Repository, account: &str) -> Result<M
     asked.unwrap_or_else(|_| Err("the runtime cannot be started".to_owned()))
 }
 
-/// Returns the same, asked anew of an account that is reached already.
+/// Returns the same of an account that is reached already, by what a process keeps of its `answers`.
 pub(in crate::cli) async fn market_of(
     aws: &Aws,
     repository: &Repository,
+    answers: &Answers,
 ) -> Result<Market, String> {
-    of(aws, repository, &Shelf::without(Wall.now())).await
+    of(aws, repository, &Shelf::in_memory(answers, Wall.now())).await
 }
 
-async fn of(aws: &Aws, repository: &Repository, shelf: &Shelf) -> Result<Market, String> {
+async fn of(aws: &Aws, repository: &Repository, shelf: &Shelf<'_>) -> Result<Market, String> {
     let Repository { fleet, desired, .. } = repository;
     let now = Wall.now();
     let said = |error: crate::port::PortError| error.to_string();
@@ -118,7 +119,11 @@ fn unlisted<'c>(catalog: &Catalog, admitted: impl Iterator<Item = &'c InstanceTy
 
 /// Reads list prices where the embedded ones tell too little; what cannot be read is said, and what is
 /// embedded stands in.
-async fn listed(aws: &Aws, repository: &Repository, (shelf, wanted): (&Shelf, Wanted)) -> Listed {
+async fn listed(
+    aws: &Aws,
+    repository: &Repository,
+    (shelf, wanted): (&Shelf<'_>, Wanted),
+) -> Listed {
     let names = match &wanted {
         Wanted::All => None,
         Wanted::Some(names) if names.is_empty() => return Listed::default(),

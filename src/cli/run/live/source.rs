@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use crate::aws::{Aws, Joining, Machines};
 use crate::catalog::{Catalog, Market};
 use crate::cli::error::CliError;
-use crate::cli::live::{market_of, reserves};
+use crate::cli::live::{Answers, market_of, reserves};
 use crate::cli::planning;
 use crate::cli::repository::Repository;
 use crate::cli::run::foresight::Foresight;
@@ -52,6 +52,8 @@ pub(super) struct Followed {
     pub(super) last: RefCell<Option<Last>>,
     pub(super) joining: RefCell<Option<(Instant, Joining)>>,
     pub(super) market: RefCell<Option<(Instant, Market)>>,
+    /// What EC2 answered lately that changes seldom.
+    pub(super) answers: Arc<Answers>,
     /// Where in the spread of reads this process stands, and counts on.
     pub(super) dice: Cell<u32>,
 }
@@ -150,11 +152,12 @@ impl Followed {
     async fn plans(&self, tree: TreeRead) -> Result<Plans, CliError> {
         let (settings, aws) = (self.settings.clone(), Arc::clone(&self.aws));
         let known = self.market.borrow().clone();
+        let answers = Arc::clone(&self.answers);
         let runtime = tokio::runtime::Handle::current();
         let (plans, market) = blocking(move || {
             let mut now = None;
             let market = |repository: &Repository| {
-                let asked = runtime.block_on(market_of(&aws, repository));
+                let asked = runtime.block_on(market_of(&aws, repository, &answers));
                 if let Err(why) = &asked {
                     // What is embedded stands in, and every plan that it decides says so.
                     tracing::warn!(why, "what EC2 offers now is not known");
