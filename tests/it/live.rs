@@ -42,6 +42,8 @@ mod scene;
 #[cfg(feature = "sandbox")]
 mod served;
 #[cfg(all(feature = "cluster", feature = "sandbox"))]
+mod stormy;
+#[cfg(all(feature = "cluster", feature = "sandbox"))]
 mod watched;
 
 /// Says on stderr what is not shown here, and why: a test that did nothing must not look like one.

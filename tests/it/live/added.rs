@@ -24,6 +24,8 @@ pub(super) struct Added {
     pub(super) reservations: BTreeMap<String, Reserved>,
     /// Whether fleets come with an error beside their machine.
     pub(super) partly: bool,
+    /// The only nodes that an API server shows, where it hides some.
+    pub(super) nodes: Option<BTreeSet<String>>,
     /// Launch templates that lead into a reservation.
     into: BTreeMap<String, String>,
     /// Machines that run in a reservation.
@@ -114,6 +116,10 @@ impl Added {
                 }
                 answer(answered.status, &body)
             }
+            name if name.starts_with("GET /api/v1/nodes") => match &self.nodes {
+                Some(shown) => answer(answered.status, &with_nodes(&answered.body(), shown)),
+                None => answered,
+            },
             // On the last page alone, so that each is there once.
             "DescribeInstanceTypeOfferings" if !answered.body().contains("<nextToken>") => {
                 let places = self.types.iter().flat_map(|(name, kind)| {
@@ -221,6 +227,14 @@ fn response(action: &str, inner: &str) -> String {
          <{action}Response xmlns=\"http://ec2.amazonaws.com/doc/2016-11-15/\">\
          <requestId>r</requestId>{inner}</{action}Response>"
     )
+}
+
+/// Returns a list with these nodes alone.
+fn with_nodes(body: &str, shown: &BTreeSet<String>) -> String {
+    let mut list: Json = serde_json::from_str(body).expect("a list");
+    let items = list["items"].as_array_mut().expect("items");
+    items.retain(|node| node["metadata"]["name"].as_str().is_some_and(|name| shown.contains(name)));
+    list.to_string()
 }
 
 /// Adds an error to the answer to a fleet, as EC2 does where it found no capacity at first.

@@ -36,7 +36,7 @@ pub(super) struct Scene {
     pub(super) api: Proxy,
     tree: TempDir,
     cache: TempDir,
-    plan: Plan,
+    pub(super) plan: Plan,
     /// Instances that earlier plans launched.
     before: BTreeSet<String>,
 }
@@ -85,12 +85,12 @@ impl Scene {
         scene
     }
 
-    fn path(&self, name: &str) -> String {
+    pub(super) fn path(&self, name: &str) -> String {
         self.tree.path().join(name).display().to_string()
     }
 
     /// Returns the program, told where the proxies are.
-    fn run(&self, arguments: &[&str]) -> Command {
+    pub(super) fn run(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_fleetwright"));
         command
             .args(arguments)
@@ -204,7 +204,7 @@ fn example() -> Plan {
     read_plan(&std::fs::read(path).expect("a plan")).expect("a plan")
 }
 
-fn expect(code: i32, output: &Output) -> String {
+pub(super) fn expect(code: i32, output: &Output) -> String {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let (out, err) = (text(&output.stdout), text(&output.stderr));
     assert_eq!(output.status.code(), Some(code), "{out}\n{err}");
