@@ -24,7 +24,7 @@ use super::failing;
 use super::ports::{Desk, Planner, Signals, Source};
 use super::state::{Start, State, step};
 use super::trace;
-use super::work::shows_the_same;
+use super::work::{needs_as_before, retired, shows_the_same};
 use crate::apply::{self, ApplySettings, Bounds, Fenced, Replan, Turns, Waits, apply};
 use crate::fleet::{ClusterIdentity, Observed, Pod};
 use crate::ids::{Address, InstanceId};
@@ -481,11 +481,14 @@ struct Pinning<'p, P> {
 }
 
 impl<P> Pinning<'_, P> {
-    /// Returns whether the plan was made over what `world` shows, just now: made again it would be the same.
-    fn is_of(&self, world: &Observed) -> bool {
+    /// Returns whether the plan was made over what `world` shows, just now: made again it would be the same. Where it
+    /// launches and removes nothing, it is enough that all that it launches is needed still: pods that wait are not to
+    /// wait for another plan because some node became Ready meanwhile.
+    fn is_of(&self, plan: &Plan, world: &Observed) -> bool {
         self.over.as_ref().is_some_and(|over| {
             let age = world.taken_at.duration_since(over.taken_at);
-            age.abs() <= AGE_MAX && shows_the_same(over, world)
+            let needed = || retired(plan).next().is_none() && needs_as_before(over, world);
+            age.abs() <= AGE_MAX && (shows_the_same(over, world) || needed())
         })
     }
 }
@@ -502,7 +505,7 @@ impl<P: Planner> Replan for Pinning<'_, P> {
         if !self.without.is_empty() {
             world.to_mut().take_away(&self.without.iter().cloned().collect());
         }
-        if self.is_of(&world) {
+        if self.is_of(plan, &world) {
             let (now, dropped, missing, frozen) = (plan.clone(), [].into(), Vec::new(), None);
             return Pinned { now, dropped, missing, frozen };
         }
@@ -514,8 +517,11 @@ impl<P: Planner> Replan for Pinning<'_, P> {
 mod tests {
     use super::*;
     use crate::catalog::{CapacityType, Catalog};
-    use crate::fleet::{Instance, InstanceState, PodPhase};
+    use crate::fleet::{Instance, InstanceState, Node, PodPhase};
+    use crate::ids::NodeName;
+    use crate::plan::wire::WaveStep;
     use crate::render::fixture;
+    use crate::units::Resources;
 
     /// Counts how often it plans again.
     struct Counting(Cell<u32>);
@@ -580,6 +586,60 @@ mod tests {
             assert_eq!(planner.0.get(), again, "{what}");
             assert_eq!(pinned.missing.len(), usize::try_from(again).expect("few"), "{what}");
             assert_eq!(pinned.now, fixture::plan(), "{what}");
+        }
+    }
+
+    #[test]
+    fn a_plan_that_only_launches_is_not_made_again_while_all_that_it_launches_is_needed() {
+        let mut launches = fixture::plan();
+        let retires = launches.clone();
+        launches.capacity.waves.retain(|wave| wave.step == WaveStep::Launch);
+        let on = |pod: &str, node: Option<&str>| {
+            let mut world = world(0, &["a", "b"]);
+            let pod = world.pods.iter_mut().find(|of| of.uid.as_str() == pod).expect("it");
+            pod.node = node.map(NodeName::from);
+            world
+        };
+        let over = || on("b", Some("n"));
+        let with_node = |name: &str, ready: bool| {
+            let mut world = over();
+            let node = Node {
+                name: name.into(),
+                uid: name.into(),
+                instance: None,
+                labels: [].into(),
+                annotations: [].into(),
+                taints: Vec::new(),
+                capacity: Resources::default(),
+                allocatable: Resources::default(),
+                ready,
+                unschedulable: false,
+                created_at: Timestamp::UNIX_EPOCH,
+            };
+            world.nodes.insert(node.name.clone(), node);
+            world
+        };
+        let more = || {
+            let mut world = over();
+            world.pods.extend(self::world(0, &["c"]).pods);
+            world
+        };
+        let booting = || with_node("n", false);
+        for (what, plan, over, now, again) in [
+            ("another pod waits", &launches, over(), more(), 0),
+            ("a node became Ready", &launches, booting(), with_node("n", true), 0),
+            ("a node that is not known", &launches, over(), booting(), 1),
+            ("who waited got a place", &launches, over(), with_node("n", true), 1),
+            ("who waited has a node", &launches, over(), on("a", Some("n")), 1),
+            ("a pod left its node", &launches, over(), world(0, &["a"]), 1),
+            ("who waited is gone", &launches, more(), over(), 1),
+            ("it removes something", &retires, over(), more(), 1),
+        ] {
+            let planner = Counting(Cell::new(0));
+            let over = Some(Arc::new(over));
+            let pinning = Pinning { planner: &planner, without: Vec::new(), over };
+            pinning.replan(plan, &now);
+            assert_eq!(planner.0.get(), again, "{what}");
         }
     }
 

@@ -13,8 +13,8 @@ use super::kept::later;
 use super::state::{BUSY_REFRESH, Current, Lane, Planning, Retry, State};
 use super::status::{Deed, Held, KeptNow, Past};
 use super::view;
-use crate::fleet::Observed;
-use crate::ids::{Address, InstanceId, NodeName, PoolName};
+use crate::fleet::{Node, Observed, Pod};
+use crate::ids::{Address, InstanceId, NodeName, PoolName, Uid};
 use crate::manifest::Mode;
 use crate::plan::Plan;
 use crate::plan::wire::{Action, ResourceChange, RetireReason, WaveStep};
@@ -554,6 +554,32 @@ pub(super) fn shows_the_same(a: &Observed, b: &Observed) -> bool {
         && a.reservations == b.reservations
         && a.fargate_profiles == b.fargate_profiles
         && a.scaling == b.scaling
+}
+
+/// Returns whether nothing has come about since `before` by which a launch that was planned over it could be needed no
+/// more: what is asked for is the same, whoever waited waits, nobody has left a node, and no machine came that was not
+/// counted with. Pods that came since, and nodes that became Ready, make no launch needless.
+pub(super) fn needs_as_before(before: &Observed, now: &Observed) -> bool {
+    let asked_for = before.sources == now.sources
+        && before.workloads == now.workloads
+        && before.groups == now.groups
+        && before.storage == now.storage
+        && before.reservations == now.reservations
+        && before.fargate_profiles == now.fargate_profiles
+        && before.scaling == now.scaling;
+    let known = |id: &InstanceId| before.instances.contains_key(id);
+    let new = |node: &Node| {
+        !before.nodes.contains_key(&node.name) && !node.instance.as_ref().is_some_and(known)
+    };
+    if !asked_for || !now.instances.keys().all(known) || now.nodes.values().any(new) {
+        return false;
+    }
+    let pods: BTreeMap<&Uid, &Pod> = now.pods.iter().map(|pod| (&pod.uid, pod)).collect();
+    let stays = |pod: &Pod| {
+        let found = pods.get(&pod.uid).filter(|found| found.is_active());
+        found.is_some_and(|found| found.node == pod.node && found.template == pod.template)
+    };
+    before.pods.iter().filter(|pod| pod.is_active()).all(stays)
 }
 
 /// Returns the limits under which a plan leaves out what is held back; `None` where they are as tight
