@@ -192,7 +192,10 @@ pub async fn apply<C: Cloud, K: Cluster, T: Clock>(
         run.say(None, Step::Wave { step: wave.step(), changes: changes.count() });
         match wave {
             WaveWork::Launch(launches) => run.launch_wave(launches).await,
-            WaveWork::Retire(retires) => run.retire_wave(retires).await,
+            WaveWork::Retire(retires) => {
+                let outgrown = run.outgrown().await;
+                run.retire_wave(retires, outgrown.as_deref()).await;
+            }
         }
         run.seen = None;
     }
@@ -235,6 +238,18 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
     /// Looks at the world; `None` where not all of it could be read: then nothing is concluded.
     async fn look_whole(&self) -> Option<Observed> {
         Some(self.look().await).filter(Observed::is_complete)
+    }
+
+    /// Plans again once something was done: what came meanwhile to a node that goes may have no other
+    /// place by now, as a pod whose volume was made there. Returns what would be missing.
+    async fn outgrown(&mut self) -> Option<String> {
+        if self.seen.is_some() || self.settings.is_interrupted() {
+            return None;
+        }
+        let observed = self.look_again().await?;
+        let missing = self.settings.replan.replan(self.plan, &observed).missing;
+        self.ports.clock.breathe().await;
+        (!missing.is_empty()).then(|| missing.join("; "))
     }
 
     /// Looks at the world until all of it can be read, a bounded number of times.

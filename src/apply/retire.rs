@@ -74,13 +74,17 @@ impl Progress {
 }
 
 impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
-    /// Retires every node of the wave; one that is held up holds up no other.
-    pub(super) async fn retire_wave(&mut self, retires: &[RetireWork<'_>]) {
+    /// Retires every node of the wave; one that is held up holds up no other. None is where more
+    /// is needed by now than was approved.
+    pub(super) async fn retire_wave(&mut self, retires: &[RetireWork<'_>], outgrown: Option<&str>) {
         let deadline = self.deadline(self.settings.bounds.replicas);
         let others = self.others(retires).await;
         let mut under_way = Vec::new();
         for work in retires {
-            match self.obstacle(work) {
+            let outgrown = outgrown.map(|missing| Outcome::Skipped {
+                why: format!("more is needed by now than the plan has: {missing}"),
+            });
+            match self.obstacle(work).or(outgrown) {
                 Some(outcome) => self.retired(work, outcome),
                 None => {
                     under_way.push(Retiring {

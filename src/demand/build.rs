@@ -27,6 +27,9 @@ use crate::manifest::{
 /// Most pods of one workload; Kubernetes clusters hold at most some 150,000 pods in all.
 const PODS_MAX: u32 = 1_000_000;
 
+/// Most pods of all workloads together.
+const ALL_PODS_MAX: u64 = 5_000_000;
+
 impl Demand {
     /// Returns the pods to place at the moment of the world; see [`Demand::asked`].
     #[must_use]
@@ -88,7 +91,11 @@ impl Demand {
         let PodGroup { workload, origin, counts, .. } = group;
         let Some(origin) = origin.clone() else { return };
         let object = format!("{} {workload}", workload.kind);
-        let reason = format!("it asks for {} pods; at most {PODS_MAX} are planned", counts.planned);
+        let reason = format!(
+            "it asks for {} pods; at most {PODS_MAX} are planned, and {ALL_PODS_MAX} of all workloads \
+             together",
+            counts.planned
+        );
         let severity = Severity::Error;
         let (message, hint) = (reason.clone(), Some("check its number of replicas".to_owned()));
         let at = origin.clone();
@@ -98,8 +105,16 @@ impl Demand {
 
     /// Refuses groups that grew beyond what is planned for since they were added.
     fn refuse_absurd(&mut self) {
-        let is_absurd = |group: &PodGroup| group.counts.planned > PODS_MAX;
-        let (absurd, kept) = std::mem::take(&mut self.groups).into_iter().partition(is_absurd);
+        let mut all = 0_u64;
+        let mut is_absurd = |group: &PodGroup| {
+            let more = all.saturating_add(u64::from(group.counts.planned));
+            let absurd = group.counts.planned > PODS_MAX || more > ALL_PODS_MAX;
+            if !absurd {
+                all = more;
+            }
+            absurd
+        };
+        let (absurd, kept) = std::mem::take(&mut self.groups).into_iter().partition(&mut is_absurd);
         self.groups = kept;
         let absurd: Vec<PodGroup> = absurd;
         for group in &absurd {

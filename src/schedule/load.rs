@@ -154,7 +154,8 @@ impl Load {
         self.scored = self.scored.plus(request.scored);
         self.storage.1 = self.storage.1.saturating_add(request.storage);
         for (column, amount) in &request.extended {
-            self.extended[*column].1 += amount;
+            let used = &mut self.extended[*column].1;
+            *used = used.saturating_add(*amount);
         }
         self.ports.extend_from_slice(ports);
     }
@@ -165,7 +166,8 @@ impl Load {
         self.scored = self.scored.minus(request.scored);
         self.storage.1 = self.storage.1.saturating_sub(request.storage);
         for (column, amount) in &request.extended {
-            self.extended[*column].1 -= amount;
+            let used = &mut self.extended[*column].1;
+            *used = used.saturating_sub(*amount);
         }
         for port in ports {
             if let Some(at) = self.ports.iter().position(|held| held == port) {

@@ -174,14 +174,26 @@ fn node_rules(relations: &[Relation]) -> (Vec<NodeRule>, Vec<Vec<usize>>) {
                     rules.push(NodeRule::Apart { ones: vec![carrier], others });
                 }
             }
-            Kind::Near if itself => together.join(carrier, &others),
+            Kind::Near if itself => {
+                // Whoever is only followed has other places as well.
+                let follows = |other: &usize| {
+                    let back = |r: &Relation| r.carrier == *other && r.members.contains(&carrier);
+                    relations.iter().any(|r| r.kind == Kind::Near && back(r))
+                };
+                let (tied, others) = others.into_iter().partition::<Vec<_>, _>(follows);
+                together.join(carrier, &tied);
+                if !others.is_empty() {
+                    rules.push(NodeRule::Near { ones: vec![carrier], others });
+                }
+            }
             Kind::Near => rules.push(NodeRule::Near { ones: vec![carrier], others }),
         }
     }
     (joined_caps(rules), together.into_sets())
 }
 
-/// Joins the pairs of a set of groups that all keep apart from each other to one cap.
+/// Joins the pairs of a set of groups that all keep apart from each other, and each from itself, to
+/// one cap.
 fn joined_caps(rules: Vec<NodeRule>) -> Vec<NodeRule> {
     let mut sets: BTreeMap<Vec<usize>, BTreeSet<usize>> = BTreeMap::new();
     for rule in &rules {
@@ -191,7 +203,11 @@ fn joined_caps(rules: Vec<NodeRule>) -> Vec<NodeRule> {
             sets.entry(all).or_default().extend(ones);
         }
     }
-    sets.retain(|all, carriers| all.iter().all(|member| carriers.contains(member)));
+    let alone = |member: &usize| {
+        let is_alone = |rule: &NodeRule| matches!(rule, NodeRule::Cap { members, most: 1 } if *members == [*member]);
+        rules.iter().any(is_alone)
+    };
+    sets.retain(|all, carriers| all.iter().all(|m| carriers.contains(m) && alone(m)));
     let caps = sets.keys().map(|members| NodeRule::Cap { members: members.clone(), most: 1 });
     let caps: Vec<NodeRule> = caps.collect();
     let covered = |rule: &NodeRule| match rule {

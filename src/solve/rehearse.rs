@@ -74,13 +74,18 @@ impl Settled {
     /// Returns the pods without a place of each priority that `groups` have, the highest first: the
     /// fleet is the better for which this is less, since kube-scheduler serves them in that order.
     pub(super) fn left(&self, groups: &[PodGroup]) -> Vec<u32> {
-        let mut left: BTreeMap<Reverse<i32>, u32> = BTreeMap::new();
-        for (index, group) in groups.iter().enumerate() {
-            let of_level = left.entry(Reverse(group.shape.priority)).or_insert(0);
-            *of_level += self.unplaced.get(&index).copied().unwrap_or(0);
-        }
-        left.into_values().collect()
+        by_priority(&self.unplaced, groups)
     }
+}
+
+/// Returns pods by group as pods of each priority that `groups` have, the highest first.
+fn by_priority(pods: &BTreeMap<usize, u32>, groups: &[PodGroup]) -> Vec<u32> {
+    let mut sums: BTreeMap<Reverse<i32>, u32> = BTreeMap::new();
+    for (index, group) in groups.iter().enumerate() {
+        let sum = sums.entry(Reverse(group.shape.priority)).or_insert(0);
+        *sum = sum.saturating_add(pods.get(&index).copied().unwrap_or(0));
+    }
+    sums.into_values().collect()
 }
 
 impl<'a> Stage<'a> {
@@ -380,19 +385,18 @@ impl<'a> Stage<'a> {
     /// Pods by group that nobody looks for a place for, since the packing has none for so many.
     ///
     /// Which ones those are is for the scheduler to say, which lets pods of higher priority go
-    /// first; only where it leaves over more than the packing does, the packing's word is taken.
+    /// first; only where it leaves over more than the packing does, of those that it serves first,
+    /// the packing's word is taken.
     fn excluded(&self, layout: &Layout, scene: &Scene) -> BTreeMap<usize, u32> {
-        let total = layout.packing.left_over();
-        if total == 0 {
+        if layout.packing.left_over() == 0 {
             return BTreeMap::new();
         }
         let first = self.runs(scene)[0];
         let cast = Cast { unplaced: &BTreeMap::new(), guided: None };
         let left = self.play_one(scene, first, cast).left;
-        if left.values().map(|n| u64::from(*n)).sum::<u64>() <= total {
-            return left;
-        }
-        self.unplaced(layout, &scene.staying)
+        let packed = self.unplaced(layout, &scene.staying);
+        let is_no_more = by_priority(&left, self.groups) <= by_priority(&packed, self.groups);
+        if is_no_more { left } else { packed }
     }
 
     /// Pods by group that the packing left over: those that run nowhere yet, of the last groups of

@@ -22,9 +22,9 @@ use crate::ids::{LabelKey, LabelValue, PoolName, WorkloadId};
 use crate::schedule::{Budget, ClassIndex, NodeIndex, Preemption, Scheduler, UnfitReason};
 
 /// Times that pods are put to the scheduler again after some of them found a place.
-const ROUNDS_MAX: usize = 4;
+const ROUNDS_MAX: u32 = 10;
 
-/// Pods of one group, and of all groups, that are asked for one by one.
+/// Pods of one group, and of all groups, that are asked for one by one; each round for twice as many.
 const ASKED_MAX: u32 = 256;
 const ASKED_OF_ALL_MAX: u32 = 2_048;
 
@@ -112,20 +112,22 @@ struct Rescue<'a> {
     layout: Layout,
     /// How many nodes are launched.
     launches: usize,
+    /// The offers, those of the heaviest pools first, of each weight the cheapest.
+    order: Vec<usize>,
     keys: BTreeSet<&'a LabelKey>,
 }
 
 impl Stage<'_> {
     /// Returns `settled` with as many of the pods left over as the scheduler finds places for.
     pub(super) fn rescued(&self, mut settled: Settled) -> Settled {
-        for _ in 0..ROUNDS_MAX {
+        for round in 0..ROUNDS_MAX {
             if settled.unplaced.is_empty() {
                 break;
             }
             if !is_rehearsed(self.groups) {
                 break;
             }
-            let Some(layout) = self.with_room(&settled) else { break };
+            let Some(layout) = self.with_room(&settled, 1 << round) else { break };
             let trial = match self.rehearse(&layout) {
                 Verdict::Passed(passed) => passed,
                 Verdict::Left(_) => self.as_far_as_possible(&layout),
@@ -155,8 +157,9 @@ impl Stage<'_> {
         }
     }
 
-    /// Returns the layout in which pods that were left over are expected to find a place.
-    fn with_room(&self, settled: &Settled) -> Option<Layout> {
+    /// Returns the layout in which pods that were left over are expected to find a place; so many
+    /// times as many of them are asked for as at first.
+    fn with_room(&self, settled: &Settled, times: u32) -> Option<Layout> {
         let mut rescue = Rescue::of(self, settled);
         let mut groups: Vec<usize> = settled.unplaced.keys().copied().collect();
         groups.sort_by_key(|group| (Reverse(self.groups[*group].shape.priority), *group));
@@ -166,7 +169,9 @@ impl Stage<'_> {
             if !self.groups[group].shape.unsupported.is_empty() {
                 continue;
             }
-            let wanted = settled.unplaced[&group].min(ASKED_MAX).min(ASKED_OF_ALL_MAX - asked);
+            let wanted = settled.unplaced[&group]
+                .min(ASKED_MAX * times)
+                .min(ASKED_OF_ALL_MAX * times - asked);
             asked += wanted;
             for _ in 0..wanted {
                 if !rescue.place(group, classes[group]) {
@@ -206,7 +211,9 @@ impl<'a> Rescue<'a> {
             node.offer = Some(*offer);
         }
         let (launches, keys) = (settled.offers.len(), keys_of_rules(stage.groups));
-        Self { stage, scheduler, daemons: scene.daemons, layout, launches, keys }
+        let mut order: Vec<usize> = (0..stage.offers.len()).collect();
+        order.sort_by_key(|offer| Reverse(stage.offers[*offer].weight));
+        Self { stage, scheduler, daemons: scene.daemons, layout, launches, order, keys }
     }
 
     /// Finds a place for one pod, on a node that is there or on one that is launched for it.
@@ -231,13 +238,15 @@ impl<'a> Rescue<'a> {
         at
     }
 
-    /// Launches the cheapest node on which the scheduler would let a pod of the group run.
+    /// Launches the cheapest node on which the scheduler would let a pod of the group run, of the
+    /// heaviest pool that has one.
     fn launch_for(&mut self, group: usize, class: ClassIndex) -> Option<NodeIndex> {
         let stage = self.stage;
         let shape = &stage.groups[group].shape;
         let limits = stage.ground.limits_after(&self.layout.packing.opened);
         let mut wrong: BTreeMap<Where, usize> = BTreeMap::new();
-        for (index, offer) in stage.offers.iter().enumerate() {
+        for index in self.order.clone() {
+            let offer = &stage.offers[index];
             let node = &offer.node;
             let column = stage.ground.model.of_offer[index];
             let place = self.place_of(index);

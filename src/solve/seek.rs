@@ -43,8 +43,9 @@ const LET_IN_MAX: usize = 16;
 type Fleet = (Vec<bool>, Vec<usize>);
 
 /// What decides between fleets, the least first: the pods left over of each priority, the highest
-/// first; the nodes by which it differs; the price; which fleet it is.
-type Rank = (Vec<u32>, usize, i64, Fleet);
+/// first; the nodes of lighter pools than there are; the nodes by which it differs; the price; which
+/// fleet it is.
+type Rank = (Vec<u32>, usize, usize, i64, Fleet);
 
 impl Stage<'_> {
     /// Returns `settled`, or a fleet on which fewer pods are left over.
@@ -239,7 +240,7 @@ impl Search<'_> {
         let (mut best_rank, mut best) =
             self.open.first_key_value().map(|(r, s)| (r.clone(), s.clone())).expect("a start");
         while let Some((rank, _)) = self.open.pop_first() {
-            let (_, edits, _, fleet) = rank;
+            let (_, _, edits, _, fleet) = rank;
             for next in self.changed(&fleet) {
                 if self.seen.len() > FLEETS_MAX
                     || self.stage.work().saturating_sub(self.work) > WORK_MAX
@@ -274,7 +275,10 @@ impl Search<'_> {
     }
 
     fn rank(&self, settled: &Settled, (edits, fleet): (usize, Fleet)) -> Rank {
-        (settled.left(self.stage.groups), edits, settled.layout.price.0, fleet)
+        let weight = |offer: &usize| self.stage.offers[*offer].weight;
+        let most = self.kinds.iter().map(weight).max().unwrap_or(0);
+        let lighter = fleet.1.iter().filter(|offer| weight(offer) < most).count();
+        (settled.left(self.stage.groups), lighter, edits, settled.layout.price.0, fleet)
     }
 
     /// Returns the fleets that differ by little: some more nodes of a kind, another instead, one less, or one that

@@ -37,21 +37,26 @@ pub(super) fn choose(
     }
     let cap = MicroUsd(node.price.0 + node.price.0 * BAND_PERCENT / 100);
     let (price, offers) = (node.price, candidates.offers);
-    let keeps = |offer: &&&Offer| (candidates.keeps)(offer);
+    // The labels that the launch chose where its pool leaves them open are those of what stands in.
+    let chosen = |offer: &Offer| {
+        let same = |key: &LabelKey| offer.node.labels.get(key) == node.labels.get(key);
+        node.open_labels.iter().all(same)
+    };
+    let keeps = |offer: &&&Offer| chosen(offer) && (candidates.keeps)(offer);
     let near = |offer: &&&Offer| (price..=cap).contains(&offer.node.price);
-    let mut chosen: Vec<&Offer> =
+    let mut taken: Vec<&Offer> =
         offers.iter().filter(near).filter(keeps).take(ALTERNATIVES_MAX).copied().collect();
     let itself = |other: &Offer| {
         let other = &other.node;
         (&other.instance_type, &other.zone, other.capacity_type)
             == (&node.instance_type, &node.zone, node.capacity_type)
     };
-    chosen.retain(|offer| !itself(offer));
+    taken.retain(|offer| !itself(offer));
     let mut relaxed = Vec::new();
     for (key, demanded) in demands {
         let own = node.labels.get(key).into_iter();
         let mut values: BTreeSet<_> =
-            own.chain(chosen.iter().filter_map(|offer| offer.node.labels.get(key))).collect();
+            own.chain(taken.iter().filter_map(|offer| offer.node.labels.get(key))).collect();
         let needed = usize::try_from(*demanded).unwrap_or(usize::MAX);
         let no_dearer = offers.iter().filter(|offer| offer.node.price >= price);
         let cheaper = offers.iter().filter(|offer| offer.node.price < price);
@@ -60,7 +65,7 @@ pub(super) fn choose(
                 break;
             }
             if offer.node.labels.get(key).is_some_and(|value| values.insert(value)) {
-                chosen.push(offer);
+                taken.push(offer);
             }
         }
         if values.len() < needed {
@@ -68,7 +73,7 @@ pub(super) fn choose(
             relaxed.push(Relaxed { key: key.clone(), demanded: *demanded, remain });
         }
     }
-    let mut alternatives: Vec<Alternative> = chosen.into_iter().map(alternative).collect();
+    let mut alternatives: Vec<Alternative> = taken.into_iter().map(alternative).collect();
     alternatives.sort_by(|a, b| {
         let key = |of: &Alternative| {
             (of.hourly, of.instance_type.clone(), of.zone.clone(), of.capacity_type)

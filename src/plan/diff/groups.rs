@@ -90,30 +90,35 @@ fn declared(group: &NodeGroup, live: Option<&Group>, members: &Members, parts: &
     let desired = before.desired.saturating_add(members.launched).saturating_sub(gone);
     if members.launched == 0 && gone == 0 {
         let reason = Reason::Resize { launch: 0, terminate: Vec::new() };
-        return (row(name, &before, &before), explain(name, reason), None);
+        return (row(name, (&before, &before), false), explain(name, reason), None);
     }
     let after = GroupSize { desired, ..before.clone() };
     let reason = Reason::Resize { launch: members.launched, terminate: members.terminated.clone() };
     let condition =
         before.name.clone().map(|group| Condition::GroupIs { group, desired: before.desired });
-    (row(name, &before, &after), explain(name, reason), condition)
+    (row(name, (&before, &after), true), explain(name, reason), condition)
 }
 
 fn unchanged(name: &str, size: &GroupSize, why: String) -> Added {
     let by = BlockReason::GroupObserved { why };
     let reason = Reason::Keep { because: KeepReason::Blocked { by } };
-    (row(name, size, size), explain(name, reason), None)
+    (row(name, (size, size), false), explain(name, reason), None)
 }
 
 fn address(name: &str) -> Address {
     format!("{}.{name}", ResourceKind::AutoscalingGroup.as_str()).into()
 }
 
-fn row(name: &str, before: &GroupSize, after: &GroupSize) -> ResourceChange {
-    let (action, hint) = if before == after {
-        (Action::NoOp, "noop_because_size_fits")
-    } else {
+/// The row of a group: it changes where members come and go, be they as many after as before.
+fn row(
+    name: &str,
+    (before, after): (&GroupSize, &GroupSize),
+    members_change: bool,
+) -> ResourceChange {
+    let (action, hint) = if members_change {
         (Action::Update, "update_because_members_change")
+    } else {
+        (Action::NoOp, "noop_because_size_fits")
     };
     ResourceChange {
         address: address(name),

@@ -291,14 +291,32 @@ impl<'a> Domains<'a> {
             if pending.is_empty() && !itself {
                 return BTreeMap::new();
             }
-            let cheapest = free.iter().min_by_key(|(domain, price)| (**price, (*domain).clone()));
-            let Some((domain, price)) = cheapest.map(|(d, p)| (d.clone(), *p)) else { break };
+            // Where those that are followed may run, as many of them as may.
+            let kept_out = |domain: &LabelValue| {
+                pending.iter().filter(|other| !self.may_run(**other, &task.key, domain)).count()
+            };
+            let best = free.iter().min_by_key(|(d, price)| (kept_out(d), **price, (*d).clone()));
+            let Some((domain, price)) = best.map(|(d, p)| (d.clone(), *p)) else { break };
             for other in pending {
-                self.pin(other, &task.key, &domain);
+                if self.may_run(other, &task.key, &domain) {
+                    self.pin(other, &task.key, &domain);
+                }
             }
             free = [(domain, price)].into();
         }
         free
+    }
+
+    /// Returns whether some node of the domain, standing or offered, admits pods of the group.
+    fn may_run(&self, group: usize, key: &LabelKey, domain: &LabelValue) -> bool {
+        let shape = &self.field.groups[group].shape;
+        let is_there = |labels: &Labels| labels.get(key) == Some(domain);
+        let offered =
+            self.field.offers.iter().map(|offer| (&offer.node.labels, &offer.node.taints));
+        let standing = self.field.standing.iter().map(|node| (&node.labels, &node.taints));
+        offered
+            .chain(standing)
+            .any(|(labels, taints)| is_there(labels) && admits(shape, labels, taints))
     }
 
     fn is_undecided(&self, group: usize) -> bool {

