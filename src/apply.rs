@@ -241,15 +241,17 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
     }
 
     /// Plans again once something was done: what came meanwhile to a node that goes may have no other
-    /// place by now, as a pod whose volume was made there. Returns what would be missing.
+    /// place by now, as a pod whose volume was made there. Returns what would be missing, or what is
+    /// not known.
     async fn outgrown(&mut self) -> Option<String> {
         if self.seen.is_some() || self.settings.is_interrupted() {
             return None;
         }
         let observed = self.look_again().await?;
-        let missing = self.settings.replan.replan(self.plan, &observed).missing;
+        let Pinned { missing, frozen, .. } = self.settings.replan.replan(self.plan, &observed);
         self.ports.clock.breathe().await;
-        (!missing.is_empty()).then(|| missing.join("; "))
+        let why: Vec<String> = missing.into_iter().chain(frozen).collect();
+        (!why.is_empty()).then(|| why.join("; "))
     }
 
     /// Looks at the world until all of it can be read, a bounded number of times.

@@ -82,7 +82,7 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
         let mut under_way = Vec::new();
         for work in retires {
             let outgrown = outgrown.map(|missing| Outcome::Skipped {
-                why: format!("more is needed by now than the plan has: {missing}"),
+                why: format!("by now it is not as approved: {missing}"),
             });
             match self.obstacle(work).or(outgrown) {
                 Some(outcome) => self.retired(work, outcome),

@@ -368,6 +368,36 @@ fn what_is_needed_beyond_the_approved_stops_an_apply_before_its_first_write() {
     assert_eq!((active(&world), writes(&world)), before);
 }
 
+/// Plans again as approved until machines were launched, and then lacks something.
+#[derive(Debug)]
+struct OutgrownSince {
+    machines: usize,
+}
+
+impl Replan for OutgrownSince {
+    fn replan(&self, plan: &Plan, observed: &Observed) -> Pinned {
+        let grown = observed.instances.len() > self.machines;
+        let missing = grown.then(|| "1 more pods have no place".to_owned()).into_iter().collect();
+        Pinned { now: plan.clone(), dropped: BTreeMap::new(), missing, frozen: None }
+    }
+}
+
+#[test]
+fn what_came_to_need_the_nodes_meanwhile_keeps_them() {
+    let world = fleet();
+    let plan = plan(&world);
+    let before = active(&world);
+    let replan = OutgrownSince { machines: before.len() };
+    let settings = ApplySettings { replan: &replan, ..settings() };
+    let receipt = apply_over(&plan, &world, &settings).0.expect("not refused");
+    assert_eq!(receipt.verdict, Verdict::Partly);
+    assert_eq!(*outcome(&receipt, "3", WaveStep::Launch), Outcome::Done);
+    let why = "by now it is not as approved: 1 more pods have no place".to_owned();
+    assert_eq!(*outcome(&receipt, "0", WaveStep::Retire), Outcome::Skipped { why });
+    let now = active(&world);
+    assert!(before.iter().all(|machine| now.contains(machine)), "{before:?} {now:?}");
+}
+
 #[test]
 fn a_plan_that_removes_is_stopped_while_nothing_may_be_removed() {
     let world = fleet();

@@ -149,10 +149,12 @@ fn plans_of_kept_trees_keep_their_laws() {
 
 #[test]
 fn plans_of_drawn_trees_keep_their_laws() {
-    let found = broken(setting("PROOF_CASES", CASES), &LAWS);
+    let cases = setting("PROOF_CASES", CASES);
+    let found = broken(cases, &LAWS);
     assert!(found.is_empty(), "{}", found.join("\n"));
     let total = |count: &AtomicU64| count.load(Ordering::Relaxed);
     let (tried, left) = (total(&SEEN.tried), total(&SEEN.left));
+    assert!(tried >= u64::from(cases), "of {cases} trees too few were judged, {tried} times");
     assert!(left * UNSEEN_LEFT_MIN <= tried, "of {tried} ways to come {left} leave a pod over");
 }
 

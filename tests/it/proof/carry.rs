@@ -132,7 +132,7 @@ fn out(given: &Given, made: &Made, desired: &Desired) -> Result<Observed, String
     let receipt = applied.map_err(|error| error.to_string())?;
     // What came to a node before it was cordoned may have to stay there: the next plan knows.
     let is_for_later = |change: &ChangeOutcome| match &change.outcome {
-        Outcome::Skipped { why } => why.contains("more is needed by now"),
+        Outcome::Skipped { why } => why.contains("by now it is not as approved"),
         Outcome::GivenUp { why } => why.contains("asks not to be moved"),
         Outcome::Done | Outcome::AlreadyDone | Outcome::Dropped { .. } | Outcome::Failed { .. } => {
             change.outcome.is_settled()
