@@ -324,6 +324,7 @@ pub fn solve(input: &Input) -> Solution {
     let unplaced = unplaced.into_iter().map(contested).collect();
     let refusals = offers.refusals.iter().map(|(p, r)| unplaced::refusal_text(p, r));
     let refusals = refusals.chain(settle::unrehearsed_text(groups));
+    let refusals = refusals.chain(stage.uncontested_text(&outcome.settled));
     let refusals = refusals.chain((!eventful).then(|| LUCK.to_owned())).collect();
     let target = Target {
         elsewhere: apart.elsewhere(stage.elsewhere(&outcome.settled)),

@@ -30,9 +30,7 @@ impl Stage<'_> {
         budgets: Vec<Budget>,
     ) -> BTreeMap<usize, Contest> {
         let mut contests: BTreeMap<usize, Contest> = BTreeMap::new();
-        let nodes = u64::try_from(self.ground.standing.len() + settled.offers.len());
-        let work = planned_pods(self.groups).saturating_mul(nodes.unwrap_or(u64::MAX));
-        if settled.unplaced.is_empty() || work > WORK_MAX {
+        if settled.unplaced.is_empty() || self.is_too_large_to_contest(settled) {
             return contests;
         }
         for left in self.left_in_each_run(settled) {
@@ -57,6 +55,30 @@ impl Stage<'_> {
             }
         }
         contests
+    }
+
+    fn is_too_large_to_contest(&self, settled: &Settled) -> bool {
+        let nodes = u64::try_from(self.ground.standing.len() + settled.offers.len());
+        planned_pods(self.groups).saturating_mul(nodes.unwrap_or(u64::MAX)) > WORK_MAX
+    }
+
+    /// Says, where that is so, that not all is said of what pods without a place do to others.
+    pub(super) fn uncontested_text(&self, settled: &Settled) -> Option<String> {
+        if settled.unplaced.values().all(|pods| *pods == 0) {
+            return None;
+        }
+        if self.is_too_large_to_contest(settled) {
+            return Some(
+                "whom pods without a place would evict, and whose room they would take by coming \
+                 first, is not looked at in a fleet of this size"
+                    .to_owned(),
+            );
+        }
+        let many =
+            |(group, pods): (&usize, &u32)| self.groups[*group].shape.preempts && *pods > PODS_MAX;
+        settled.unplaced.iter().any(many).then(|| {
+            format!("evictions are counted for {PODS_MAX} pods of a workload, and are more beyond")
+        })
     }
 
     /// Notes whose pods wait where pods that were to be left out came first.

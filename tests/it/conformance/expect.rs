@@ -156,6 +156,7 @@ pub(crate) fn holds(line: &Line, made: &Made, given: &Given) -> Result<(), Strin
         }
         "leave" => leave(line, made),
         "advice" => advice(line, made),
+        "notes" => notes(line, made),
         "evict" | "displace" => contest(line, made),
         "spread" => spread(line, made),
         "put" => put(line, made),
@@ -242,6 +243,14 @@ fn leave(line: &Line, made: &Made) -> Result<(), String> {
     let mut reasons = rows.flat_map(|row| &row.reasons);
     let said = reasons.any(|r| r.reason.contains(reason) || r.detail.contains(reason));
     if said { Ok(()) } else { Err(format!("no reason says `{reason}`")) }
+}
+
+/// Holds `notes for TEXT`: what a plan says of itself.
+fn notes(line: &Line, made: &Made) -> Result<(), String> {
+    let text = line.reason().ok_or("write notes for TEXT")?;
+    let all = made.plan.capacity.diagnostics.iter().map(|row| row.message.as_str());
+    let all: Vec<&str> = all.collect();
+    if all.iter().any(|message| message.contains(text)) { Ok(()) } else { Err(format!("{all:?}")) }
 }
 
 /// Holds `advice NAME for TEXT`: what would let the pods of NAME be placed.

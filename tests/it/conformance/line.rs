@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 
 /// Words with which a line says what is expected.
-const EXPECTATIONS: [&str; 18] = [
+const EXPECTATIONS: [&str; 19] = [
     "launch",
     "terminate",
     "place",
     "leave",
     "advice",
+    "notes",
     "evict",
     "displace",
     "spread",
