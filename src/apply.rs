@@ -241,17 +241,18 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
     }
 
     /// Plans again once something was done: what came meanwhile to a node that goes may have no other
-    /// place by now, as a pod whose volume was made there. Returns what would be missing, or what is
-    /// not known.
+    /// place by now, as a pod whose volume was made there. Returns what the nodes that go are needed
+    /// for, or what is not known.
     async fn outgrown(&mut self) -> Option<String> {
         if self.seen.is_some() || self.settings.is_interrupted() {
             return None;
         }
-        let observed = self.look_again().await?;
-        let Pinned { missing, frozen, .. } = self.settings.replan.replan(self.plan, &observed);
+        let Some(observed) = self.look_again().await else {
+            return Some("the live state cannot be read".to_owned());
+        };
+        let Pinned { held, frozen, .. } = self.settings.replan.replan(self.plan, &observed);
         self.ports.clock.breathe().await;
-        let why: Vec<String> = missing.into_iter().chain(frozen).collect();
-        (!why.is_empty()).then(|| why.join("; "))
+        held.or(frozen)
     }
 
     /// Looks at the world until all of it can be read, a bounded number of times.

@@ -235,7 +235,7 @@ pub(super) struct AsApproved;
 
 impl Replan for AsApproved {
     fn replan(&self, plan: &Plan, _: &Observed) -> Pinned {
-        Pinned { now: plan.clone(), dropped: BTreeMap::new(), missing: Vec::new(), frozen: None }
+        Pinned::as_approved(plan.clone())
     }
 }
 
@@ -250,7 +250,7 @@ pub(super) struct Otherwise {
 impl Replan for Otherwise {
     fn replan(&self, plan: &Plan, _: &Observed) -> Pinned {
         let Self { dropped, missing, frozen } = self.clone();
-        Pinned { now: plan.clone(), dropped, missing, frozen }
+        Pinned { dropped, missing, frozen, ..Pinned::as_approved(plan.clone()) }
     }
 }
 

@@ -156,7 +156,8 @@ pub(super) fn check_world(
     if !unknown.is_empty() {
         return Err(ApplyError::Unknown(unknown));
     }
-    let Pinned { dropped, missing, frozen, now: _ } = settings.replan.replan(plan, observed);
+    let Pinned { dropped, missing, frozen, held: _, now: _ } =
+        settings.replan.replan(plan, observed);
     let mut conditions: BTreeSet<Precondition> =
         plan.capacity.base.preconditions.iter().cloned().collect();
     // What every launch and every retirement counts on holds whether or not the plan says so.

@@ -377,8 +377,11 @@ struct OutgrownSince {
 impl Replan for OutgrownSince {
     fn replan(&self, plan: &Plan, observed: &Observed) -> Pinned {
         let grown = observed.instances.len() > self.machines;
-        let missing = grown.then(|| "1 more pods have no place".to_owned()).into_iter().collect();
-        Pinned { now: plan.clone(), dropped: BTreeMap::new(), missing, frozen: None }
+        let held = grown.then(|| "1 more pods would have no place".to_owned());
+        // What is missing besides is nothing that the nodes that go could give.
+        let missing = vec!["m6i.large eu-west-1a on-demand of pool web".to_owned()];
+        let missing = if grown { missing } else { Vec::new() };
+        Pinned { held, missing, ..Pinned::as_approved(plan.clone()) }
     }
 }
 
@@ -392,7 +395,7 @@ fn what_came_to_need_the_nodes_meanwhile_keeps_them() {
     let receipt = apply_over(&plan, &world, &settings).0.expect("not refused");
     assert_eq!(receipt.verdict, Verdict::Partly);
     assert_eq!(*outcome(&receipt, "3", WaveStep::Launch), Outcome::Done);
-    let why = "by now it is not as approved: 1 more pods have no place".to_owned();
+    let why = "by now it is not as approved: 1 more pods would have no place".to_owned();
     assert_eq!(*outcome(&receipt, "0", WaveStep::Retire), Outcome::Skipped { why });
     let now = active(&world);
     assert!(before.iter().all(|machine| now.contains(machine)), "{before:?} {now:?}");

@@ -40,15 +40,16 @@ fn pinned_with(inputs: &Inputs, approved: &Plan) -> Pinned {
     let demand = size::demand(inputs, inputs.observed);
     let (mut now, _) = in_scope(inputs, &demand);
     seal(&mut now);
-    let mut pinned = Pinned { now, dropped: BTreeMap::new(), missing: Vec::new(), frozen: None };
+    let mut pinned = Pinned::as_approved(now);
     if pinned.now.capacity.digest == approved.capacity.digest {
         return pinned;
     }
     let carried = Carried::new(inputs, approved);
     let within_limits = carried.without(&BTreeSet::new());
     let is_enough = within_limits.launches.is_empty();
-    let is_limited = !inputs.desired.failure_domains.is_empty();
-    let all = if is_enough || !is_limited { within_limits } else { carried.without_limits() };
+    let is_limited = !inputs.desired.failure_domains.is_empty() && !is_enough;
+    let all = if is_limited { carried.without_limits(Leavers::Gone) } else { within_limits };
+    pinned.held = carried.held(&all, is_limited);
     // A plan of a part of the rows leaves out what others need, as everybody knows who approved it.
     if approved.complete {
         pinned.missing = all.launches.iter().map(words).collect();
@@ -90,6 +91,13 @@ fn words(launch: &Launch) -> String {
     };
     let of_pool = format!("{kind} {zone} {bought} of pool {}", node.pool);
     if pods.is_empty() { of_pool } else { format!("{of_pool} for {}", pods.join(", ")) }
+}
+
+/// What became of the nodes that an approved plan removes.
+#[derive(Clone, Copy)]
+enum Leavers {
+    Gone,
+    Kept,
 }
 
 /// What is left to do in a world in which approved changes were carried out.
@@ -135,7 +143,10 @@ impl<'a> Carried<'a> {
 
     /// Returns what is left to do once all of the plan is carried out but the launches of `dropped`.
     fn without(&self, dropped: &BTreeSet<&Address>) -> Left {
-        let observed = self.world(dropped);
+        self.left_in(self.world(dropped, Leavers::Gone))
+    }
+
+    fn left_in(&self, observed: Observed) -> Left {
         let inputs = Inputs { observed: &observed, ..self.inputs.clone() };
         let demand = size::demand(&inputs, &observed);
         let all: Vec<NodeName> = observed.nodes.keys().cloned().collect();
@@ -147,11 +158,34 @@ impl<'a> Carried<'a> {
 
     /// Returns what is left to do where no node and zone is held to a share of the pods: where pods
     /// came to run since, it may not be kept any more, which is no reason to hold the plan up.
-    fn without_limits(&self) -> Left {
+    fn without_limits(&self, leavers: Leavers) -> Left {
         let mut desired = self.inputs.desired.clone();
         desired.failure_domains.clear();
         let inputs = Inputs { desired: &desired, ..self.inputs.clone() };
-        Carried::new(&inputs, self.approved).without(&BTreeSet::new())
+        let carried = Carried::new(&inputs, self.approved);
+        carried.left_in(carried.world(&BTreeSet::new(), leavers))
+    }
+
+    /// Returns what the nodes that go are needed for, of what is left to do without them.
+    fn held(&self, left: &Left, is_limited: bool) -> Option<String> {
+        if !self.removes() || (left.launches.is_empty() && left.unplaced == 0) {
+            return None;
+        }
+        let with = if is_limited {
+            self.without_limits(Leavers::Kept)
+        } else {
+            self.left_in(self.world(&BTreeSet::new(), Leavers::Kept))
+        };
+        let homeless = left.unplaced.saturating_sub(with.unplaced);
+        if homeless > 0 {
+            return Some(format!(
+                "{homeless} more pods would have no place without what it removes"
+            ));
+        }
+        let launches: Vec<String> = left.launches.iter().map(words).collect();
+        (launches.len() > with.launches.len()).then(|| {
+            format!("without what it removes, more would be launched: {}", launches.join("; "))
+        })
     }
 
     /// Returns whether something that is there still would be removed.
@@ -242,12 +276,15 @@ impl<'a> Carried<'a> {
     }
 
     /// Returns the world in which the plan was carried out but for the launches of `dropped`.
-    fn world(&self, dropped: &BTreeSet<&Address>) -> Observed {
+    fn world(&self, dropped: &BTreeSet<&Address>, leavers: Leavers) -> Observed {
         let mut world = self.inputs.observed.clone();
         let rows = &self.approved.resource_changes;
         let gone = rows.iter().filter(|row| row.change.actions.contains(&Action::Delete));
         let gone = gone.filter_map(|row| row.change.before.as_ref()?.instance_id.clone());
-        world.take_away(&gone.collect());
+        match leavers {
+            Leavers::Gone => world.take_away(&gone.collect()),
+            Leavers::Kept => {}
+        }
         // Members that their group has made already stand for the first of its rows.
         let mut made = self.new_members.clone();
         for row in launches(self.approved).filter(|row| !dropped.contains(&row.address)) {

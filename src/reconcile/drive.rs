@@ -506,8 +506,7 @@ impl<P: Planner> Replan for Pinning<'_, P> {
             world.to_mut().take_away(&self.without.iter().cloned().collect());
         }
         if self.is_of(plan, &world) {
-            let (now, dropped, missing, frozen) = (plan.clone(), [].into(), Vec::new(), None);
-            return Pinned { now, dropped, missing, frozen };
+            return Pinned::as_approved(plan.clone());
         }
         self.planner.pinned(plan, &world)
     }
@@ -534,7 +533,7 @@ mod tests {
         fn pinned(&self, plan: &Plan, _: &Observed) -> Pinned {
             self.0.set(self.0.get() + 1);
             let missing = vec!["planned again".into()];
-            Pinned { now: plan.clone(), dropped: [].into(), missing, frozen: None }
+            Pinned { missing, ..Pinned::as_approved(plan.clone()) }
         }
 
         fn catalog(&self) -> &Catalog {

@@ -5,6 +5,7 @@ use crate::engine::{Scope, pinned};
 use crate::fleet::tag;
 use crate::plan::wire::Plan;
 use crate::plan::{Pinned, change_id};
+use crate::requirement::label;
 use crate::story::{Story, requirement};
 
 /// One pod to a node, so that a node more or less is a pod more or less.
@@ -79,7 +80,49 @@ fn a_node_that_the_plan_removes_and_that_is_needed_again_is_missing() {
     assert_eq!(approved.summary.destroy, 1);
     assert!(again(&story, &approved).missing.is_empty());
     story.scale(2);
-    assert_eq!(again(&story, &approved).missing.len(), 1);
+    let found = again(&story, &approved);
+    assert_eq!(found.missing.len(), 1);
+    let held = found.held.expect("the node that goes would hold the pod");
+    assert!(
+        held.starts_with("without what it removes, more would be launched: m5.large "),
+        "{held}"
+    );
+}
+
+#[test]
+fn what_is_missing_with_and_without_the_nodes_that_go_does_not_hold_them() {
+    // One that fits the node that goes, one of another zone, and one that nothing is large enough for: that changes
+    // no decision, so that nothing else is looked at.
+    for (cpu, is_elsewhere, missing) in [(1500, false, 1), (1500, true, 1), (64_000, false, 0)] {
+        let mut story = one_a_node();
+        story.step(2);
+        story.scale(1);
+        let approved = plan_of(&story, Scope::default());
+        assert_eq!(approved.summary.destroy, 1);
+        let taken: Vec<_> = story.observed.instances.values().map(|one| one.zone.clone()).collect();
+        let zones = ["us-east-1a", "us-east-1b", "us-east-1c"];
+        let free = zones.into_iter().find(|zone| taken.iter().all(|one| one.to_string() != *zone));
+        let other = free.expect("two nodes are in two zones at most");
+        let id = crate::ids::WorkloadId { name: "other".into(), ..crate::story::workload_id() };
+        let mut workload = story.desired.workloads.values().next().expect("one").clone();
+        let template = std::sync::Arc::make_mut(&mut workload.template);
+        template.spec.containers[0].resources.requests.insert("cpu".into(), cpu);
+        if is_elsewhere {
+            template.spec.node_selector.extend([label("topology.kubernetes.io/zone", other)]);
+        }
+        workload.id = id.clone();
+        story.desired.workloads.insert(id, workload);
+        let found = again(&story, &approved);
+        let fits = cpu == 1500 && !is_elsewhere;
+        let got = (found.held.is_some(), found.missing.len());
+        assert_eq!(
+            got,
+            (fits, missing),
+            "{cpu} {is_elsewhere}: {:?} {:?}",
+            found.held,
+            found.missing
+        );
+    }
 }
 
 #[test]
@@ -95,6 +138,8 @@ fn a_pod_that_nothing_can_be_launched_for_stops_the_removal_of_the_node_that_wou
     let found = again(&story, &approved);
     let [why] = found.missing.as_slice() else { panic!("one reason: {:?}", found.missing) };
     assert!(why.starts_with("1 more pods have no place than the 0"), "{why}");
+    let held = found.held.expect("the node that goes would hold the pod");
+    assert!(held.starts_with("1 more pods would have no place"), "{held}");
 }
 
 #[test]
