@@ -381,7 +381,7 @@ impl Replan for OutgrownSince {
         // What is missing besides is nothing that the nodes that go could give.
         let missing = vec!["m6i.large eu-west-1a on-demand of pool web".to_owned()];
         let missing = if grown { missing } else { Vec::new() };
-        Pinned { held, missing, ..Pinned::as_approved(plan.clone()) }
+        Pinned { missing, held, ..Pinned::as_approved(plan.clone()) }
     }
 }
 

@@ -143,12 +143,12 @@ impl<'a> Carried<'a> {
 
     /// Returns what is left to do once all of the plan is carried out but the launches of `dropped`.
     fn without(&self, dropped: &BTreeSet<&Address>) -> Left {
-        self.left_in(self.world(dropped, Leavers::Gone))
+        self.left_in(&self.world(dropped, Leavers::Gone))
     }
 
-    fn left_in(&self, observed: Observed) -> Left {
-        let inputs = Inputs { observed: &observed, ..self.inputs.clone() };
-        let demand = size::demand(&inputs, &observed);
+    fn left_in(&self, observed: &Observed) -> Left {
+        let inputs = Inputs { observed, ..self.inputs.clone() };
+        let demand = size::demand(&inputs, observed);
         let all: Vec<NodeName> = observed.nodes.keys().cloned().collect();
         let trial = Input { purpose: Purpose::Estimate, ..input(&inputs, &demand, &[], &all) };
         let target = solve(&trial).target;
@@ -163,7 +163,7 @@ impl<'a> Carried<'a> {
         desired.failure_domains.clear();
         let inputs = Inputs { desired: &desired, ..self.inputs.clone() };
         let carried = Carried::new(&inputs, self.approved);
-        carried.left_in(carried.world(&BTreeSet::new(), leavers))
+        carried.left_in(&carried.world(&BTreeSet::new(), leavers))
     }
 
     /// Returns what the nodes that go are needed for, of what is left to do without them.
@@ -174,7 +174,7 @@ impl<'a> Carried<'a> {
         let with = if is_limited {
             self.without_limits(Leavers::Kept)
         } else {
-            self.left_in(self.world(&BTreeSet::new(), Leavers::Kept))
+            self.left_in(&self.world(&BTreeSet::new(), Leavers::Kept))
         };
         let homeless = left.unplaced.saturating_sub(with.unplaced);
         if homeless > 0 {
