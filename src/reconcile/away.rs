@@ -190,8 +190,9 @@ impl State {
         }
         let Message { receipt, kind, instances, deadline } = message;
         self.count(&format!("messages.{kind}"), 1);
-        if !self.leader || self.head.is_none() || self.mail.holds(&receipt) {
-            // It comes again, to whoever leads then and knows what may be done.
+        let heeds = self.leader && self.head.is_some() && self.heeds_interruptions();
+        if !heeds || self.mail.holds(&receipt) {
+            // It comes again, to whoever leads then, knows what may be done, and may do it.
             return;
         }
         if self.mail.len() >= MESSAGES_MAX {
@@ -199,7 +200,6 @@ impl State {
             return;
         }
         let acts = kind.takes_away() || kind.is_hint();
-        let acts = self.heeds_interruptions() && acts;
         let mut open = BTreeSet::new();
         for instance in instances.into_iter().filter(|_| acts) {
             let (why, since) = (kind.to_string(), self.now);
@@ -216,16 +216,17 @@ impl State {
         self.mail.wait(receipt, open);
     }
 
-    /// Has no more pods come to machines of ours that EC2 takes back while an apply has the lease. The message stays on
-    /// the queue and comes again, so that whoever leads next does the rest.
+    /// Has no more pods come to machines of ours that EC2 takes back within minutes, while an apply has the lease. The
+    /// message stays on the queue and comes again, so that whoever leads next does the rest. One that has longer is left
+    /// to those: where the message is lost by then nobody would uncordon its node.
     fn shield(&self, message: &Message, effects: &mut Vec<Effect>) {
         let Some(world) = self.world.as_ref().filter(|_| self.heeds_interruptions()) else {
             return;
         };
-        let ours = message
-            .instances
-            .iter()
-            .filter(|id| message.kind.takes_away() && matches!(self.whose(id), Whose::Ours));
+        let Message { kind, instances, deadline, receipt: _ } = message;
+        let soon = deadline.is_some_and(|at| at <= later(self.now, NEAR));
+        let goes = kind.takes_away() && soon;
+        let ours = instances.iter().filter(|id| goes && matches!(self.whose(id), Whose::Ours));
         for node in ours.filter_map(|id| world.node_of(id)).filter(|node| !node.unschedulable) {
             let (node, uid) = (node.name.clone(), node.uid.clone());
             effects.push(Effect::Shield { node, uid });

@@ -44,7 +44,8 @@ impl State {
 
     /// Returns whether messages are to be received: they may be acted on, it is known what may be done, and there
     /// is room for more. Others come again only after a while, and whoever only plans leaves them to those
-    /// who act. What EC2 takes back goes whoever else makes nodes, and while an apply has the lease, too.
+    /// who act: somebody else who makes nodes may have the same queue, and one that is received here is neither
+    /// seen nor acted on there. While an apply has the lease, which takes none, they are received.
     #[must_use]
     pub fn takes_messages(&self) -> bool {
         let heeds = (self.leader || self.lent) && self.heeds_interruptions();

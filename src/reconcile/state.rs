@@ -343,19 +343,13 @@ impl State {
         if self.rival.is_some() {
             return Mode::Observe;
         }
-        self.wanted_mode()
-    }
-
-    /// Returns what the loop may do where nobody else makes and removes nodes.
-    fn wanted_mode(&self) -> Mode {
         let of_head = || self.head.as_ref().map(|head| head.controller.mode);
         self.start.mode.or_else(of_head).unwrap_or_default()
     }
 
-    /// Returns whether it may have machines of ours go that EC2 takes back. They go whatever is done, and whoever
-    /// else makes nodes: that pods leave in order takes nothing from anybody.
+    /// Returns whether it may have machines of ours go that EC2 takes back.
     pub(super) fn heeds_interruptions(&self) -> bool {
-        self.wanted_mode() != Mode::Observe
+        self.mode() != Mode::Observe
     }
 
     fn take(&mut self, event: Event) -> Vec<Effect> {
