@@ -215,12 +215,14 @@ impl Kept {
         for instance in observed.instances.values() {
             let ours = instance.is_ours(&observed.cluster.name) && instance.launched_at > since;
             let Some(pool) = instance.tags.get(tag::POOL).filter(|_| ours) else { continue };
-            if !known.contains(&instance.id) && !past.contains(&instance.id) {
+            // The clock of EC2 may be another.
+            let at = instance.launched_at.min(now);
+            let counts = past.contains(&instance.id) || self.past.has_counted_all_of(at);
+            if !known.contains(&instance.id) && !counts {
                 new.push(Launched {
                     instance: instance.id.clone(),
                     pool: pool.as_str().into(),
-                    // The clock of EC2 may be another.
-                    at: instance.launched_at.min(now),
+                    at,
                     ready_at: None,
                     helped: false,
                     from_start: instance.state == InstanceState::Pending,
@@ -291,7 +293,7 @@ impl Kept {
             let told: Vec<Launched> = self.launched.extract_if(.., of).take(count).collect();
             count -= told.len();
             for Launched { instance, at, .. } in told {
-                self.past.came.add(at, Some(&instance));
+                self.past.launched(at, &instance);
             }
         }
     }
@@ -457,7 +459,8 @@ impl Kept {
         let since = self.forgiven.unwrap_or(Timestamp::MIN);
         let futile = |launch: &&Launched| launch.at > since && launch.is_futile(now);
         let all: Vec<Launched> = self.launched.iter().filter(futile).cloned().collect();
-        let launches = self.came().count();
+        // Of more than are known one by one nobody knows whether they were of use.
+        let launches = self.came().count().min(MOVES_MAX);
         if all.len() >= FUTILE_LATCH && all.len() * 2 > launches {
             let why = format!("{} of {launches} machines were of no use", all.len());
             self.latch(super::allow::LAUNCHES, (why, None), now);
@@ -755,11 +758,10 @@ mod tests {
         assert_eq!((&fitted.going, &fitted.removed), (&kept.going, &kept.removed));
     }
 
-    #[test]
-    fn a_launch_counts_once_however_often_it_is_seen_and_however_many_there_are() {
+    /// Returns a world with so many machines of ours, launched a second apart.
+    fn running(count: i64) -> Observed {
         let mut observed = Observed::empty(crate::fleet::ClusterIdentity::default(), at(0));
-        let mut kept = Kept::default();
-        for n in 0..1_500_i64 {
+        for n in 0..count {
             let instance = Instance {
                 id: format!("i-{n:017x}").into(),
                 instance_type: "m5.large".into(),
@@ -776,6 +778,57 @@ mod tests {
             };
             observed.instances.insert(instance.id.clone(), instance);
         }
+        observed
+    }
+
+    #[test]
+    fn more_launches_than_have_names_count_once_however_often_they_are_seen() {
+        let (observed, mut kept) = (running(5_000), Kept::default());
+        for look in 0..3 {
+            kept.learn(&observed, at(5_000 + look));
+            kept.forget(at(5_000 + look));
+            assert_eq!((kept.came().count(), kept.launched.len()), (5_000, MOVES_MAX), "{look}");
+            // Nor does a restart have them count anew.
+            let text = serde_json::to_string(&kept).expect("text");
+            assert!(text.len() < 150_000, "{}", text.len());
+            kept = serde_json::from_str(&text).expect("reads");
+        }
+        // What is launched after them counts.
+        kept.learn(&running(5_010), at(5_020));
+        kept.forget(at(5_020));
+        assert_eq!(kept.came().count(), 5_010);
+    }
+
+    #[test]
+    fn machines_of_no_use_latch_the_breaker_in_fleets_of_any_size() {
+        let pool = PoolName::from("web");
+        for (helped, futile, latches) in [
+            (9, 10, true),
+            (10, 10, false),
+            (0, 9, false),
+            (900, 250, true),
+            // As long as half of those that are known one by one were of use.
+            (900, 200, false),
+        ] {
+            let launch = |n: i64, helped| Launched {
+                instance: format!("i-{n}").as_str().into(),
+                pool: pool.clone(),
+                at: at(n),
+                ready_at: Some(at(n)),
+                helped,
+                from_start: false,
+            };
+            let all = (0..helped + futile).map(|n| launch(n, n < helped)).collect();
+            let (mut kept, now) = (Kept { launched: all, ..Kept::default() }, at(2_000));
+            kept.forget(now);
+            kept.judge_launches(&BTreeSet::new(), now);
+            assert_eq!(kept.breakers.len(), usize::from(latches), "{futile} of {helped} more");
+        }
+    }
+
+    #[test]
+    fn a_launch_counts_once_however_often_it_is_seen_and_however_many_there_are() {
+        let (observed, mut kept) = (running(1_500), Kept::default());
         for look in 0..3 {
             kept.learn(&observed, at(1_500 + look));
             kept.forget(at(1_500 + look));

@@ -23,12 +23,16 @@ const DIGITS: usize = 8;
 
 /// What is remembered of launches and removals beside those that are known one by one.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(default)]
+#[serde(default, rename_all = "camelCase")]
 pub struct Past {
     /// Launches.
     pub came: Crowds,
     /// Removals.
     pub went: Crowds,
+    /// The moment up to which it is not known any more which machines were launched: they were too many. All
+    /// until then are counted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unnamed_until: Option<Timestamp>,
 }
 
 impl Past {
@@ -36,8 +40,21 @@ impl Past {
         self.came.0.is_empty() && self.went.0.is_empty()
     }
 
+    /// Counts a launch of `at`.
+    pub(super) fn launched(&mut self, at: Timestamp, machine: &InstanceId) {
+        self.came.add(at, Some(machine));
+        self.unnamed_until = self.unnamed_until.max(self.came.forget_names());
+    }
+
+    /// Returns whether a launch of `at` was so long ago that it counts already, whichever machine it was. One that
+    /// was missed would change nothing: more launches than any budget allows came after it.
+    pub(super) fn has_counted_all_of(&self, at: Timestamp) -> bool {
+        self.unnamed_until.is_some_and(|until| at <= until)
+    }
+
     /// Forgets what was before `since`.
     pub(super) fn forget(&mut self, since: Timestamp, now: Timestamp) {
+        self.unnamed_until = self.unnamed_until.filter(|until| *until > since);
         for crowds in [&mut self.came, &mut self.went] {
             crowds.0.retain(|crowd| crowd.at > since);
             crowds.merge(earlier(now, YOUNG));
@@ -78,15 +95,21 @@ impl Crowds {
         let ids = machine.map(digits).unwrap_or_default();
         self.0.insert(place, Crowd { at, n: 1, ids });
         self.merge_around(place, MINUTE);
-        // Which the oldest of too many were is forgotten: then they count once more where they are seen.
-        let mut more = self.0.iter().map(|crowd| crowd.ids.len() / DIGITS).sum::<usize>();
-        for crowd in &mut self.0 {
-            if more <= LAUNCHES_MAX {
+    }
+
+    /// Forgets which the oldest of too many were; returns when the last of those was.
+    fn forget_names(&mut self) -> Option<Timestamp> {
+        let mut named = self.0.iter().map(|crowd| crowd.ids.len() / DIGITS).sum::<usize>();
+        let mut until = None;
+        for crowd in self.0.iter_mut().filter(|crowd| !crowd.ids.is_empty()) {
+            if named <= LAUNCHES_MAX {
                 break;
             }
-            more -= crowd.ids.len() / DIGITS;
+            named -= crowd.ids.len() / DIGITS;
             crowd.ids.clear();
+            until = Some(crowd.at);
         }
+        until
     }
 
     /// Puts the move at `place` together with its neighbours of the same time.
@@ -159,7 +182,7 @@ mod tests {
         let mut past = Past::default();
         // In an order of their own.
         for seconds in [59, 0, 61, 3_000, 30, 62] {
-            past.came.add(at(seconds), Some(&machine(seconds)));
+            past.launched(at(seconds), &machine(seconds));
         }
         let moments = |past: &Past| past.came.moments().collect::<Vec<_>>();
         let counted = [59, 59, 59, 62, 62, 3_000].map(at);
@@ -183,7 +206,7 @@ mod tests {
         let mut past = Past::default();
         for n in 0..6_000 {
             let moment = at(n * 14);
-            past.came.add(moment, Some(&machine(n)));
+            past.launched(moment, &machine(n));
             past.went.add(moment, None);
             past.forget(earlier(moment, SignedDuration::from_hours(24)), moment);
         }
@@ -193,6 +216,11 @@ mod tests {
         assert!(
             past.came.known().contains(&machine(5_999)) && !past.came.known().contains(&machine(1))
         );
+        let last = (0..6_000).rfind(|n| !past.came.known().contains(&machine(*n))).expect("some");
+        assert!(past.has_counted_all_of(at(last * 14)), "what is not named is counted");
+        assert!(!past.has_counted_all_of(at((last + 1) * 14)), "what is named may be asked for");
+        past.forget(at(6_000 * 14), at(6_000 * 14));
+        assert!(past.is_empty() && !past.has_counted_all_of(at(0)));
     }
 
     #[test]
