@@ -117,9 +117,13 @@ impl ApplySettings<'_> {
 
 /// Plans again before anything is written: apply itself knows of no planner.
 pub trait Replan: std::fmt::Debug {
-    /// Returns what planning again over `observed`, pinned to `plan`, makes of it.
-    fn replan(&self, plan: &Plan, observed: &Observed) -> Pinned;
+    /// Returns what planning again over `observed`, pinned to `plan`, makes of it. That takes seconds where the
+    /// fleet is large, so that whoever has something else to do meanwhile does it on another thread.
+    fn replan<'r>(&'r self, plan: &'r Plan, observed: &'r Observed) -> Replanned<'r>;
 }
+
+/// A plan that is made again.
+pub type Replanned<'r> = Pin<Box<dyn Future<Output = Pinned> + 'r>>;
 
 /// How long each wait of an apply may take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -181,7 +185,7 @@ pub async fn apply<C: Cloud, K: Cluster, T: Clock>(
     let seen = None;
     let mut run = Run { plan, ports, settings, report, groups, dropped, outcomes, seen };
     let seen = run.look().await;
-    run.dropped = guard::check_world(plan, &waves, settings, &seen)?;
+    run.dropped = guard::check_world(plan, &waves, settings, &seen).await?;
     // Where nothing comes in between, that is the look before the first launch, too.
     run.seen = Some(seen);
     // Planning again takes long, and holding the lock may have become uncertain meanwhile.
@@ -250,7 +254,8 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
         let Some(observed) = self.look_again().await else {
             return Some("the live state cannot be read".to_owned());
         };
-        let Pinned { held, frozen, .. } = self.settings.replan.replan(self.plan, &observed);
+        let replanned = self.settings.replan.replan(self.plan, &observed).await;
+        let Pinned { held, frozen, .. } = replanned;
         self.ports.clock.breathe().await;
         held.or(frozen)
     }

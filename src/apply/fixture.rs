@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::{ApplyError, ApplySettings, Bounds, Event, Ports, Receipt, Replan, Waits, apply};
+use super::{
+    ApplyError, ApplySettings, Bounds, Event, Ports, Receipt, Replan, Replanned, Waits, apply,
+};
 use crate::catalog::{CapacityType, PriceSource};
 use crate::demand::DemandMode;
 use crate::fleet::{Instance, KEY_LABEL, Observed, Pod, tag};
@@ -234,8 +236,8 @@ fn cost() -> Cost {
 pub(super) struct AsApproved;
 
 impl Replan for AsApproved {
-    fn replan(&self, plan: &Plan, _: &Observed) -> Pinned {
-        Pinned::as_approved(plan.clone())
+    fn replan<'r>(&'r self, plan: &'r Plan, _: &'r Observed) -> Replanned<'r> {
+        Box::pin(std::future::ready(Pinned::as_approved(plan.clone())))
     }
 }
 
@@ -248,9 +250,10 @@ pub(super) struct Otherwise {
 }
 
 impl Replan for Otherwise {
-    fn replan(&self, plan: &Plan, _: &Observed) -> Pinned {
+    fn replan<'r>(&'r self, plan: &'r Plan, _: &'r Observed) -> Replanned<'r> {
         let Self { dropped, missing, frozen } = self.clone();
-        Pinned { dropped, missing, frozen, ..Pinned::as_approved(plan.clone()) }
+        let pinned = Pinned { dropped, missing, frozen, ..Pinned::as_approved(plan.clone()) };
+        Box::pin(std::future::ready(pinned))
     }
 }
 

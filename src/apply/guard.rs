@@ -146,7 +146,7 @@ fn check_applyable(plan: &Plan) -> Result<(), ApplyError> {
 /// Checks that the world is known, that nothing more is needed in it than was approved, and that
 /// each condition of the plan holds in it or is of a change that is done. Returns the changes that
 /// are no longer needed, with the reason.
-pub(super) fn check_world(
+pub(super) async fn check_world(
     plan: &Plan,
     waves: &[WaveWork<'_>],
     settings: &ApplySettings<'_>,
@@ -156,8 +156,8 @@ pub(super) fn check_world(
     if !unknown.is_empty() {
         return Err(ApplyError::Unknown(unknown));
     }
-    let Pinned { dropped, missing, frozen, held: _, now: _ } =
-        settings.replan.replan(plan, observed);
+    let pinned = settings.replan.replan(plan, observed).await;
+    let Pinned { dropped, missing, frozen, held: _, now: _ } = pinned;
     let mut conditions: BTreeSet<Precondition> =
         plan.capacity.base.preconditions.iter().cloned().collect();
     // What every launch and every retirement counts on holds whether or not the plan says so.

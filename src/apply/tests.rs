@@ -375,13 +375,14 @@ struct OutgrownSince {
 }
 
 impl Replan for OutgrownSince {
-    fn replan(&self, plan: &Plan, observed: &Observed) -> Pinned {
+    fn replan<'r>(&'r self, plan: &'r Plan, observed: &'r Observed) -> Replanned<'r> {
         let grown = observed.instances.len() > self.machines;
         let held = grown.then(|| "1 more pods would have no place".to_owned());
         // What is missing besides is nothing that the nodes that go could give.
         let missing = vec!["m6i.large eu-west-1a on-demand of pool web".to_owned()];
         let missing = if grown { missing } else { Vec::new() };
-        Pinned { missing, held, ..Pinned::as_approved(plan.clone()) }
+        let pinned = Pinned { missing, held, ..Pinned::as_approved(plan.clone()) };
+        Box::pin(std::future::ready(pinned))
     }
 }
 

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 
 use super::console::Console;
 use super::repository::Repository;
-use crate::apply::Replan;
+use crate::apply::{Replan, Replanned};
 use crate::catalog::Catalog;
 use crate::engine::{self, Inputs, Scope};
 use crate::fleet::Observed;
@@ -39,7 +39,14 @@ impl<'a> Again<'a> {
 }
 
 impl Replan for Again<'_> {
-    fn replan(&self, plan: &Plan, observed: &Observed) -> Pinned {
+    fn replan<'r>(&'r self, plan: &'r Plan, observed: &'r Observed) -> Replanned<'r> {
+        // Nothing else waits for this thread.
+        Box::pin(std::future::ready(self.pinned(plan, observed)))
+    }
+}
+
+impl Again<'_> {
+    fn pinned(&self, plan: &Plan, observed: &Observed) -> Pinned {
         let base = &plan.capacity.base;
         let mut seen = observed.clone();
         // What the approved plan took for going, because a revision that it was compared with

@@ -25,7 +25,7 @@ use super::ports::{Desk, Planner, Signals, Source};
 use super::state::{Start, State, step};
 use super::trace;
 use super::work::{needs_as_before, retired, shows_the_same};
-use crate::apply::{self, ApplySettings, Bounds, Fenced, Replan, Turns, Waits, apply};
+use crate::apply::{self, ApplySettings, Bounds, Fenced, Replan, Replanned, Turns, Waits, apply};
 use crate::fleet::{ClusterIdentity, Observed, Pod};
 use crate::ids::{Address, InstanceId};
 use crate::observe::observe;
@@ -435,7 +435,7 @@ where
             let (cloud, cluster) =
                 (Fenced::new(cloud, &may_write), Fenced::new(cluster, &may_write));
             let ports = apply::Ports { cloud: &cloud, cluster: &cluster, clock };
-            let again = Pinning { planner: &*planner, without, over };
+            let again = Pinning { planner: &*planner, plan: Arc::clone(&plan), without, over };
             let settings = ApplySettings {
                 cluster: identity,
                 approved: None,
@@ -475,6 +475,8 @@ async fn evict<C, K: Cluster, T, S, G: Signals, D>(
 /// Plans again before the first write, without the machines that go.
 struct Pinning<'p, P> {
     planner: &'p P,
+    /// The plan that is carried out.
+    plan: Arc<Plan>,
     without: Vec<InstanceId>,
     /// The world that the plan was made over, where it was the last one.
     over: Option<Arc<Observed>>,
@@ -484,10 +486,10 @@ impl<P> Pinning<'_, P> {
     /// Returns whether the plan was made over what `world` shows, just now: made again it would be the same. Where it
     /// launches and removes nothing, it is enough that all that it launches is needed still: pods that wait are not to
     /// wait for another plan because some node became Ready meanwhile.
-    fn is_of(&self, plan: &Plan, world: &Observed) -> bool {
+    fn is_of(&self, world: &Observed) -> bool {
         self.over.as_ref().is_some_and(|over| {
             let age = world.taken_at.duration_since(over.taken_at);
-            let needed = || retired(plan).next().is_none() && needs_as_before(over, world);
+            let needed = || retired(&self.plan).next().is_none() && needs_as_before(over, world);
             age.abs() <= AGE_MAX && (shows_the_same(over, world) || needed())
         })
     }
@@ -500,15 +502,17 @@ impl<P> std::fmt::Debug for Pinning<'_, P> {
 }
 
 impl<P: Planner> Replan for Pinning<'_, P> {
-    fn replan(&self, plan: &Plan, observed: &Observed) -> Pinned {
-        let mut world = Cow::Borrowed(observed);
-        if !self.without.is_empty() {
-            world.to_mut().take_away(&self.without.iter().cloned().collect());
-        }
-        if self.is_of(plan, &world) {
-            return Pinned::as_approved(plan.clone());
-        }
-        self.planner.pinned(plan, &world)
+    fn replan<'r>(&'r self, _: &'r Plan, observed: &'r Observed) -> Replanned<'r> {
+        Box::pin(async move {
+            let mut world = Cow::Borrowed(observed);
+            if !self.without.is_empty() {
+                world.to_mut().take_away(&self.without.iter().cloned().collect());
+            }
+            if self.is_of(&world) {
+                return Pinned::as_approved(Plan::clone(&self.plan));
+            }
+            self.planner.pinned(Arc::clone(&self.plan), Arc::new(world.into_owned())).await
+        })
     }
 }
 
@@ -516,11 +520,13 @@ impl<P: Planner> Replan for Pinning<'_, P> {
 mod tests {
     use super::*;
     use crate::catalog::{CapacityType, Catalog};
-    use crate::fleet::{Instance, InstanceState, Node, PodPhase};
+    use crate::fleet::{Instance, InstanceState, Node, PodPhase, tag};
     use crate::ids::NodeName;
     use crate::plan::wire::WaveStep;
+    use crate::pod::{Taint, TaintEffect};
     use crate::render::fixture;
-    use crate::units::Resources;
+    use crate::sim::fixture::poll_once;
+    use crate::units::{MilliCpu, Resources};
 
     /// Counts how often it plans again.
     struct Counting(Cell<u32>);
@@ -530,10 +536,10 @@ mod tests {
             fixture::plan()
         }
 
-        fn pinned(&self, plan: &Plan, _: &Observed) -> Pinned {
+        async fn pinned(&self, plan: Arc<Plan>, _: Arc<Observed>) -> Pinned {
             self.0.set(self.0.get() + 1);
             let missing = vec!["planned again".into()];
-            Pinned { missing, ..Pinned::as_approved(plan.clone()) }
+            Pinned { missing, ..Pinned::as_approved(Plan::clone(&plan)) }
         }
 
         fn catalog(&self) -> &Catalog {
@@ -580,8 +586,9 @@ mod tests {
         ] {
             let planner = Counting(Cell::new(0));
             let over = over.map(Arc::new);
-            let pinning = Pinning { planner: &planner, without, over };
-            let pinned = pinning.replan(&fixture::plan(), &now);
+            let plan = Arc::new(fixture::plan());
+            let pinning = Pinning { planner: &planner, plan, without, over };
+            let pinned = poll_once(pinning.replan(&fixture::plan(), &now)).expect("at once");
             assert_eq!(planner.0.get(), again, "{what}");
             assert_eq!(pinned.missing.len(), usize::try_from(again).expect("few"), "{what}");
             assert_eq!(pinned.now, fixture::plan(), "{what}");
@@ -624,9 +631,80 @@ mod tests {
             world
         };
         let booting = || with_node("n", false);
+        // One whose machine is ours.
+        let ours = |ready: bool, minutes: i64| {
+            let (mut world, id) = (with_node("n", ready), InstanceId::from("i-1"));
+            let tags = [(tag::CLUSTER, ""), (tag::POOL, "web"), (tag::KEY, "0")];
+            let tags = tags.map(|(key, value)| (key.to_owned(), value.to_owned())).into();
+            let instance = Instance {
+                id: id.clone(),
+                instance_type: "m5.large".into(),
+                zone: "us-east-1a".into(),
+                capacity_type: CapacityType::Spot,
+                state: InstanceState::Running,
+                launched_at: Timestamp::UNIX_EPOCH,
+                image: String::new(),
+                tags,
+                reservation: None,
+                group: None,
+            };
+            world.instances.insert(id.clone(), instance);
+            let node = world.nodes.get_mut(&NodeName::from("n")).expect("it");
+            let age = SignedDuration::from_mins(minutes);
+            node.created_at = world.taken_at.checked_sub(age).expect("a time");
+            node.instance = Some(id);
+            world
+        };
+        let changed = |change: fn(&mut Node)| {
+            let mut world = with_node("n", true);
+            change(world.nodes.get_mut(&NodeName::from("n")).expect("it"));
+            world
+        };
+        let taint = |node: &mut Node| {
+            let (key, effect) = ("storage".into(), TaintEffect::NoSchedule);
+            node.taints.push(Taint { key, value: "full".into(), effect });
+        };
         for (what, plan, over, now, again) in [
             ("another pod waits", &launches, over(), more(), 0),
-            ("a node became Ready", &launches, booting(), with_node("n", true), 0),
+            (
+                "a node that was counted on became Ready",
+                &launches,
+                ours(false, 2),
+                ours(true, 2),
+                0,
+            ),
+            (
+                "a node that was given up became Ready",
+                &launches,
+                ours(false, 20),
+                ours(true, 20),
+                1,
+            ),
+            ("a node of others became Ready", &launches, booting(), with_node("n", true), 1),
+            ("a node fell silent", &launches, with_node("n", true), booting(), 0),
+            (
+                "a node is cordoned no more",
+                &launches,
+                changed(|node| node.unschedulable = true),
+                with_node("n", true),
+                1,
+            ),
+            ("a taint went", &launches, changed(taint), with_node("n", true), 1),
+            ("a taint came", &launches, with_node("n", true), changed(taint), 0),
+            (
+                "a node is another's of its name",
+                &launches,
+                with_node("n", true),
+                changed(|node| node.uid = "m".into()),
+                1,
+            ),
+            (
+                "a node has more room",
+                &launches,
+                with_node("n", true),
+                changed(|node| node.allocatable.cpu = MilliCpu(2_000)),
+                1,
+            ),
             ("a node that is not known", &launches, over(), booting(), 1),
             ("who waited got a place", &launches, over(), with_node("n", true), 1),
             ("who waited has a node", &launches, over(), on("a", Some("n")), 1),
@@ -636,8 +714,9 @@ mod tests {
         ] {
             let planner = Counting(Cell::new(0));
             let over = Some(Arc::new(over));
-            let pinning = Pinning { planner: &planner, without: Vec::new(), over };
-            pinning.replan(plan, &now);
+            let (plan, without) = (Arc::new(plan.clone()), Vec::new());
+            let pinning = Pinning { planner: &planner, plan, without, over };
+            poll_once(pinning.replan(&fixture::plan(), &now)).expect("at once");
             assert_eq!(planner.0.get(), again, "{what}");
         }
     }
@@ -664,9 +743,10 @@ mod tests {
         let (planner, whole) = (Counting(Cell::new(0)), with(InstanceState::Running));
         for (over, again) in [(with(InstanceState::Stopping), 0), (whole.clone(), 1)] {
             planner.0.set(0);
-            let without = vec!["i-1".into()];
-            let pinning = Pinning { planner: &planner, without, over: Some(Arc::new(over)) };
-            pinning.replan(&fixture::plan(), &whole);
+            let (plan, without) = (Arc::new(fixture::plan()), vec!["i-1".into()]);
+            let over = Some(Arc::new(over));
+            let pinning = Pinning { planner: &planner, plan, without, over };
+            poll_once(pinning.replan(&fixture::plan(), &whole)).expect("at once");
             assert_eq!(planner.0.get(), again);
         }
     }

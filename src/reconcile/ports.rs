@@ -17,7 +17,7 @@ pub trait Planner {
     /// Returns the plan over `world`, at the moment that it was observed.
     fn plan(&self, world: Arc<Observed>, limits: Limits) -> impl Future<Output = Plan>;
     /// Returns what planning again over `world`, pinned to `plan`, makes of it.
-    fn pinned(&self, plan: &Plan, world: &Observed) -> Pinned;
+    fn pinned(&self, plan: Arc<Plan>, world: Arc<Observed>) -> impl Future<Output = Pinned>;
     /// Returns what can be had: it tells the labels of what stands in for a launch.
     fn catalog(&self) -> &Catalog;
 }

@@ -9,7 +9,7 @@ use super::allow::{self, Circumstances, Verdict, allowed};
 use super::asked;
 use super::away::Turn;
 use super::event::{Effect, Limits, Ticket};
-use super::kept::later;
+use super::kept::{READY_WITHIN, later};
 use super::state::{BUSY_REFRESH, Current, Lane, Planning, Retry, State};
 use super::status::{Deed, Held, KeptNow, Past};
 use super::view;
@@ -557,8 +557,9 @@ pub(super) fn shows_the_same(a: &Observed, b: &Observed) -> bool {
 }
 
 /// Returns whether nothing has come about since `before` by which a launch that was planned over it could be needed no
-/// more: what is asked for is the same, whoever waited waits, nobody has left a node, and no machine came that was not
-/// counted with. Pods that came since, and nodes that became Ready, make no launch needless.
+/// more: what is asked for is the same, whoever waited waits, nobody has left a node, no machine came that was not
+/// counted with, and no node takes more than it did. Pods that came since make no launch needless, nor do nodes that
+/// became Ready which were counted on.
 pub(super) fn needs_as_before(before: &Observed, now: &Observed) -> bool {
     let asked_for = before.sources == now.sources
         && before.workloads == now.workloads
@@ -568,10 +569,12 @@ pub(super) fn needs_as_before(before: &Observed, now: &Observed) -> bool {
         && before.fargate_profiles == now.fargate_profiles
         && before.scaling == now.scaling;
     let known = |id: &InstanceId| before.instances.contains_key(id);
-    let new = |node: &Node| {
-        !before.nodes.contains_key(&node.name) && !node.instance.as_ref().is_some_and(known)
+    // One that joined since was counted with as the machine that it is.
+    let more = |node: &Node| match before.nodes.get(&node.name) {
+        Some(was) => takes_more(before, was, node),
+        None => !node.instance.as_ref().is_some_and(known),
     };
-    if !asked_for || !now.instances.keys().all(known) || now.nodes.values().any(new) {
+    if !asked_for || !now.instances.keys().all(known) || now.nodes.values().any(more) {
         return false;
     }
     let pods: BTreeMap<&Uid, &Pod> = now.pods.iter().map(|pod| (&pod.uid, pod)).collect();
@@ -580,6 +583,21 @@ pub(super) fn needs_as_before(before: &Observed, now: &Observed) -> bool {
         found.is_some_and(|found| found.node == pod.node && found.template == pod.template)
     };
     before.pods.iter().filter(|pod| pod.is_active()).all(stays)
+}
+
+/// Returns whether a node may take pods by now that a plan over `before` had no room for on it.
+fn takes_more(before: &Observed, was: &Node, is: &Node) -> bool {
+    let instance = was.instance.as_ref().and_then(|id| before.instances.get(id));
+    let ours = instance.is_some_and(|instance| instance.is_ours(&before.cluster.name));
+    // One of ours that still boots is counted on before it is Ready.
+    let boots = ours && before.taken_at <= later(was.created_at, READY_WITHIN);
+    let counted = was.ready || boots;
+    was.uid != is.uid
+        || (is.ready && !counted)
+        || (was.unschedulable && !is.unschedulable)
+        || was.taints.iter().any(|taint| !is.taints.contains(taint))
+        || was.labels != is.labels
+        || was.allocatable != is.allocatable
 }
 
 /// Returns the limits under which a plan leaves out what is held back; `None` where they are as tight

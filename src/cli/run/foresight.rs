@@ -3,7 +3,9 @@
 //! A forecast packs many fleets, so that it is made seldom, and never while something is to be launched: pods that
 //! wait come first. Nothing is decided by it.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use jiff::{SignedDuration, Timestamp};
 use tokio::sync::watch;
@@ -29,38 +31,56 @@ pub(super) struct Foresight {
     tell: watch::Sender<Option<Arc<Forecast>>>,
     /// The commit that the last one was of, and the moment that it began at.
     last: Mutex<Option<(String, Timestamp)>>,
+    /// Whether one is being made.
+    busy: AtomicBool,
+}
+
+/// The right to make a forecast: nobody else makes one until it is dropped, however its work ends.
+#[derive(Debug)]
+pub(super) struct Turn(Arc<Foresight>);
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        self.0.busy.store(false, Ordering::Release);
+    }
+}
+
+impl Turn {
+    /// Makes a forecast over `world`, and tells it; returns how long that took.
+    pub(super) fn look_ahead(self, plans: &Plans, world: &Observed) -> Duration {
+        let began = Instant::now();
+        let to = world.taken_at.checked_add(SPAN).unwrap_or(Timestamp::MAX);
+        self.0.tell.send_replace(Some(Arc::new(plans.foreseen(world, to))));
+        began.elapsed()
+    }
 }
 
 impl Foresight {
     /// Returns where forecasts are told, and what is told.
     pub(super) fn new() -> (Arc<Self>, Told) {
         let (tell, told) = watch::channel(None);
-        (Arc::new(Self { tell, last: Mutex::default() }), told)
+        let (last, busy) = (Mutex::default(), AtomicBool::default());
+        (Arc::new(Self { tell, last, busy }), told)
     }
 
-    /// Returns whether a forecast is to be made now that `plan` was made, and counts it as made.
-    pub(super) fn is_due(&self, plan: &Plan, world: &Observed) -> bool {
+    /// Returns whose turn it is to make a forecast now that `plan` was made, and counts it as made; `None` where none
+    /// is due, or one is being made still.
+    pub(super) fn is_due(self: &Arc<Self>, plan: &Plan, world: &Observed) -> Option<Turn> {
         let launches = plan.capacity.waves.iter().any(|wave| wave.step == WaveStep::Launch);
         // Nobody may be there to look at it.
         if launches || plan.errored || self.tell.is_closed() {
-            return false;
+            return None;
         }
         let commit = plan.capacity.base.commit.as_ref().unwrap_or(&plan.capacity.base.tree);
         let now = world.taken_at;
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         let young =
             |(of, at): &(String, Timestamp)| of == commit && now.duration_since(*at).abs() < AGAIN;
-        if last.as_ref().is_some_and(young) {
-            return false;
+        if last.as_ref().is_some_and(young) || self.busy.swap(true, Ordering::Acquire) {
+            return None;
         }
         *last = Some((commit.clone(), now));
-        true
-    }
-
-    /// Makes a forecast over `world`, and tells it.
-    pub(super) fn look_ahead(&self, plans: &Plans, world: &Observed) {
-        let to = world.taken_at.checked_add(SPAN).unwrap_or(Timestamp::MAX);
-        self.tell.send_replace(Some(Arc::new(plans.foreseen(world, to))));
+        Some(Turn(Arc::clone(self)))
     }
 }
 
@@ -90,9 +110,14 @@ mod tests {
             (&next, 28, false),
             (&next, 29, true),
         ] {
-            assert_eq!(foresight.is_due(plan, &at(minutes)), due, "minute {minutes}");
+            assert_eq!(foresight.is_due(plan, &at(minutes)).is_some(), due, "minute {minutes}");
         }
+        let turn = foresight.is_due(&idle, &at(60)).expect("it is due");
+        assert!(foresight.is_due(&next, &at(60)).is_none(), "one is being made");
+        // However it ends: here it did not even begin.
+        drop(turn);
+        assert!(foresight.is_due(&next, &at(60)).is_some());
         drop(told);
-        assert!(!foresight.is_due(&idle, &at(60)), "nobody looks");
+        assert!(foresight.is_due(&idle, &at(90)).is_none(), "nobody looks");
     }
 }

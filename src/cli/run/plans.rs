@@ -120,6 +120,11 @@ impl Plans {
 }
 
 impl Plans {
+    /// Returns what planning again over `world`, pinned to `plan`, makes of it.
+    pub(super) fn made_again(&self, plan: &Plan, world: &Observed) -> Pinned {
+        engine::pinned(&self.inputs(world, Scope::default()), plan)
+    }
+
     /// Returns what the clock will bring until `to`.
     pub(super) fn foreseen(&self, world: &Observed, to: Timestamp) -> Forecast {
         let inputs = Inputs { is_forecast: true, ..self.inputs(world, Scope::default()) };
@@ -138,14 +143,14 @@ impl Plans {
 impl Planner for Plans {
     async fn plan(&self, world: Arc<Observed>, limits: Limits) -> Plan {
         let plan = self.made(&world, limits);
-        if let Some(foresight) = self.foresight.as_ref().filter(|f| f.is_due(&plan, &world)) {
-            foresight.look_ahead(self, &world);
+        if let Some(turn) = self.foresight.as_ref().and_then(|f| f.is_due(&plan, &world)) {
+            turn.look_ahead(self, &world);
         }
         plan
     }
 
-    fn pinned(&self, plan: &Plan, world: &Observed) -> Pinned {
-        engine::pinned(&self.inputs(world, Scope::default()), plan)
+    async fn pinned(&self, plan: Arc<Plan>, world: Arc<Observed>) -> Pinned {
+        self.made_again(&plan, &world)
     }
 
     fn catalog(&self) -> &Catalog {

@@ -5,7 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use aws_sdk_ec2::types::{Filter, InstanceType};
-use fleetwright::apply::{ApplySettings, Bounds, Ports, Receipt, Replan, Verdict, Waits, apply};
+use fleetwright::apply::{
+    ApplySettings, Bounds, Ports, Receipt, Replan, Replanned, Verdict, Waits, apply,
+};
 use fleetwright::aws::{Aws, Machines};
 use fleetwright::fleet::Observed;
 use fleetwright::kube::Kubernetes;
@@ -26,8 +28,9 @@ use super::proxy::{Call, Fault, Proxy};
 pub(super) struct AsApproved;
 
 impl Replan for AsApproved {
-    fn replan(&self, plan: &Plan, _: &Observed) -> Pinned {
-        Pinned { now: plan.clone(), dropped: BTreeMap::new(), missing: Vec::new(), frozen: None }
+    fn replan<'r>(&'r self, plan: &'r Plan, _: &'r Observed) -> Replanned<'r> {
+        let (now, dropped, missing) = (plan.clone(), BTreeMap::new(), Vec::new());
+        Box::pin(std::future::ready(Pinned { now, dropped, missing, frozen: None }))
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::watch;
-use tokio::task::spawn_blocking;
+use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::Instant;
 
 use crate::aws::{Aws, Joining, Machines};
@@ -219,20 +219,28 @@ impl Planner for LivePlans {
         let plans = Arc::clone(&self.plans);
         let (of, over) = (Arc::clone(&plans), Arc::clone(&world));
         let plan = blocking(move || of.made(&over, limits)).await;
-        if self.foresight.is_due(&plan, &world) {
+        if let Some(turn) = self.foresight.is_due(&plan, &world) {
             // Nobody waits for it.
-            let foresight = Arc::clone(&self.foresight);
-            drop(spawn_blocking(move || foresight.look_ahead(&plans, &world)));
+            tokio::spawn(foreseen(spawn_blocking(move || turn.look_ahead(&plans, &world))));
         }
         plan
     }
 
-    fn pinned(&self, plan: &Plan, world: &Observed) -> Pinned {
-        self.plans.pinned(plan, world)
+    async fn pinned(&self, plan: Arc<Plan>, world: Arc<Observed>) -> Pinned {
+        let plans = Arc::clone(&self.plans);
+        blocking(move || plans.made_again(&plan, &world)).await
     }
 
     fn catalog(&self) -> &Catalog {
         self.plans.catalog()
+    }
+}
+
+/// Waits for a forecast, and logs how it ended: its failure keeps nobody from anything else.
+async fn foreseen(forecast: JoinHandle<Duration>) {
+    match forecast.await {
+        Ok(took) => tracing::debug!(took_ms = took.as_millis(), "the forecast was made"),
+        Err(error) => tracing::warn!(%error, "no forecast was made; it is made again in a while"),
     }
 }
 
