@@ -32,6 +32,60 @@ fn what_went_wrong_with_others_does_not_here_3() {
     incidents(2);
 }
 
+/// What went wrong with others, as their trackers number it: one of each kind.
+const WENT_WRONG: &[&str] = &[
+    "cluster-autoscaler-9182",
+    "cluster-autoscaler-10147",
+    "cluster-autoscaler-4095",
+    "cluster-autoscaler-6795",
+    "argo-cd-18480",
+    "karpenter-8707",
+    "karpenter-2386",
+    "karpenter-1040",
+    "karpenter-5373",
+    "karpenter-6211",
+    "karpenter-4156",
+    "karpenter-2821",
+    "karpenter-1959",
+    "karpenter-6611",
+    "core-3198",
+    "karpenter-1293",
+    "karpenter chaos test",
+    "karpenter-549",
+    "karpenter-2734",
+    "hetzner-53",
+    "karpenter-oci-97",
+    "core-3176",
+    "osbuild-composer-4430",
+    "packer-1367",
+    "kaito-1300",
+    "core-1776",
+    "karpenter-1166",
+    "core-3185",
+    "karpenter-6591",
+    "karpenter-5400",
+    "karpenter-9226",
+    "core-2077",
+    "karpenter-9175",
+    "karpenter-8923",
+    "cluster-autoscaler-252",
+    "kubernetes-67651",
+    "kubernetes-59848",
+    "argo-cd-15058",
+    "atlantis-5955",
+    "terraform",
+];
+
+#[test]
+fn whatever_went_wrong_with_others_has_a_story() {
+    let is_told = |of: &&str| {
+        let rest = incidents::all().filter_map(|(name, _)| name.strip_prefix(*of));
+        rest.into_iter().any(|rest| rest.starts_with([':', ',']))
+    };
+    let untold: Vec<&str> = WENT_WRONG.iter().filter(|of| !is_told(of)).copied().collect();
+    assert!(untold.is_empty(), "{untold:?}");
+}
+
 #[test]
 fn every_check_complains_of_a_trace_that_violates_it_and_none_of_what_is_in_order() {
     assert_eq!(prove(), Ok(()));

@@ -334,14 +334,20 @@ impl Checks {
             by == *replica
                 && call.began < until.checked_sub(super::outside::LEASE_MARGIN).unwrap_or(until)
         });
-        if !holds && !matches!(what, What::Acknowledge(..) | What::Ended(_)) {
+        // While an apply has it, nodes that EC2 takes back are cordoned, and nothing else.
+        let shields = matches!(what, What::Cordon { on: true, .. })
+            && lease.is_some_and(|(by, _)| by == super::outside::APPLY);
+        if !holds && !shields && !matches!(what, What::Acknowledge(..) | What::Ended(_)) {
             self.fail(*at, &format!("I12: replica {replica} writes, and does not hold the lease"));
         }
         self.is_polite(*at, what);
         match what {
             What::Launch(request, Some(id)) => self.launch(call, (request, id), settings),
             What::Terminate(ended) => self.terminate(call, ended, settings),
-            What::Cordon(node, true) => {
+            What::Cordon { node, ours: false, .. } => {
+                self.fail(*at, &format!("I2: {node} is none of ours, and was cordoned"));
+            }
+            What::Cordon { node, on: true, .. } => {
                 self.cordons.insert(node.clone(), *at);
             }
             What::Raise { group, from, to } if to < from => {
@@ -356,7 +362,7 @@ impl Checks {
             What::Ended(id) => {
                 self.ended.entry(*replica).or_default().insert(id.clone(), *at);
             }
-            What::Raise { .. } | What::Launch(_, None) | What::Cordon(..) | What::Evict(_) => {}
+            What::Raise { .. } | What::Launch(_, None) | What::Cordon { .. } | What::Evict(_) => {}
         }
     }
 
@@ -449,7 +455,7 @@ impl Checks {
         let key = match what {
             What::Launch(request, _) => format!("launch {}", request.token),
             What::Terminate(ended) => format!("end {}", ended.id),
-            What::Cordon(node, on) => format!("cordon {node} {on}"),
+            What::Cordon { node, on, .. } => format!("cordon {node} {on}"),
             // Budgets of disruption are asked anew by every drain there is.
             What::Evict(_) | What::Acknowledge(..) | What::Ended(_) | What::Raise { .. } => return,
         };

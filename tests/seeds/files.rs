@@ -15,6 +15,10 @@ use fleetwright::reconcile::{Head, Limits, Planner};
 use fleetwright::sim::{DeliveredWorkload, Delivery, ShapeOf};
 use fleetwright::solve::Settings;
 use fleetwright::storage::Storage;
+use jiff::SignedDuration;
+
+use super::groups;
+use super::outside::Shared;
 
 /// The types that pools may use: few, so that plans are cheap.
 const TYPES: [&str; 4] = ["m5.large", "m5.xlarge", "c5.large", "r5.large"];
@@ -54,6 +58,8 @@ pub(crate) struct Commit {
     pub(crate) budget: Option<String>,
     /// What each pod asks for, in thousandths of a core.
     pub(crate) cpu: u32,
+    /// Node groups of eksctl, which are ours to size.
+    pub(crate) groups: String,
     /// The pool, where there is one.
     pub(crate) pool: Option<String>,
     /// More of the template of the pool.
@@ -79,6 +85,7 @@ impl Default for Commit {
             image: "al2023@v20260901".to_owned(),
             budget: None,
             cpu: 700,
+            groups: String::new(),
             pool: Some("web".to_owned()),
             template: String::new(),
             disruption: String::new(),
@@ -140,6 +147,7 @@ impl Commit {
             file("fleetwright.yaml", fleet),
             file("pools.yaml", pools),
             file("workloads.yaml", workloads),
+            file("cluster.yaml", self.groups.clone()),
         ];
         // A render that gave nothing leaves nothing behind.
         let holds = |file: &TreeFile| file.content.as_ref().is_ok_and(|text| !text.is_empty());
@@ -220,7 +228,7 @@ impl Files {
             budgets: self.desired.disruption_budgets.clone(),
             namespaces: self.desired.namespaces.clone(),
             storage: Storage::default(),
-            groups: Vec::new(),
+            groups: groups::declared(&self.desired, &self.catalog),
             fargate_profiles: BTreeMap::new(),
         }
     }
@@ -250,9 +258,19 @@ pub(crate) fn catalog() -> Rc<Catalog> {
 pub(crate) struct Plans {
     /// The commit.
     pub(crate) files: Rc<Files>,
+    /// Time, and how long planning takes of it.
+    pub(crate) shared: Rc<Shared>,
 }
 
 impl Plans {
+    /// Lets as much time pass as it takes to plan.
+    async fn think(&self) {
+        let seconds = i64::try_from(self.shared.faults.get().thinks).unwrap_or(0);
+        if seconds > 0 {
+            self.shared.time.sleep(SignedDuration::from_secs(seconds)).await;
+        }
+    }
+
     fn inputs<'a>(&'a self, observed: &'a Observed, scope: Scope) -> Inputs<'a> {
         Inputs {
             desired: &self.files.desired,
@@ -294,11 +312,13 @@ impl Planner for Plans {
         let Limits { only, exclude } = limits;
         let exclude = exclude.iter().map(ToString::to_string).collect();
         let scope = Scope { exclude, only, ..Scope::default() };
+        self.think().await;
         engine::plan(&self.inputs(&world, scope))
     }
 
-    fn pinned(&self, plan: &Plan, world: &Observed) -> Pinned {
-        engine::pinned(&self.inputs(world, Scope::default()), plan)
+    async fn pinned(&self, plan: Arc<Plan>, world: Arc<Observed>) -> Pinned {
+        self.think().await;
+        engine::pinned(&self.inputs(&world, Scope::default()), &plan)
     }
 
     fn catalog(&self) -> &Catalog {

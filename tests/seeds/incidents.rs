@@ -30,7 +30,7 @@ pub(crate) fn is(what: bool, why: impl FnOnce() -> String) -> End {
 
 /// Returns all stories, those of hardships and mishaps too, by the incident that each retells.
 pub(crate) fn all() -> impl Iterator<Item = &'static (&'static str, Story)> {
-    ALL.iter().chain(super::hardships::ALL).chain(super::mishaps::ALL)
+    ALL.iter().chain(super::hardships::ALL).chain(super::mishaps::ALL).chain(super::others::ALL)
 }
 
 const ALL: &[(&str, Story)] = &[

@@ -6,9 +6,11 @@
 
 pub(crate) mod check;
 pub(crate) mod files;
+pub(crate) mod groups;
 pub(crate) mod hardships;
 pub(crate) mod incidents;
 pub(crate) mod mishaps;
+pub(crate) mod others;
 pub(crate) mod outside;
 pub(crate) mod random;
 pub(crate) mod run;

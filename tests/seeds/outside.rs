@@ -22,6 +22,8 @@ use super::time::Time;
 pub(crate) const LEASE: SignedDuration = SignedDuration::from_secs(60);
 /// See above.
 pub(crate) const LEASE_MARGIN: SignedDuration = SignedDuration::from_secs(20);
+/// Who has the lease while CI applies.
+pub(crate) const APPLY: usize = usize::MAX;
 /// How long a message that was taken and not acknowledged is not shown.
 const HIDDEN: SignedDuration = SignedDuration::from_secs(30);
 
@@ -38,6 +40,10 @@ pub(crate) struct Faults {
     pub(crate) writes: u64,
     /// Writes that are done, and whose reply is lost.
     pub(crate) lost: u64,
+    /// Writes that never arrive, of which nobody knows that.
+    pub(crate) unheard: u64,
+    /// How many seconds it takes to plan, and to plan again.
+    pub(crate) thinks: u64,
     /// Whether the repository cannot be read.
     pub(crate) git: bool,
     /// Whether nothing of Kubernetes answers.
@@ -99,7 +105,14 @@ pub(crate) enum What {
         to: u32,
     },
     /// A node is cordoned, or no longer.
-    Cordon(NodeName, bool),
+    Cordon {
+        /// Which.
+        node: NodeName,
+        /// Whether it is cordoned.
+        on: bool,
+        /// Whether its machine is ours.
+        ours: bool,
+    },
     /// A pod is to leave.
     Evict(Uid),
     /// A message was taken off the queue; and machines of ours that it was about, and that were neither
@@ -118,8 +131,8 @@ impl std::fmt::Debug for What {
             Self::Terminate(Ended { id, left, .. }) => write!(f, "ends {id}, {left} pods left"),
             Self::Ended(id) => write!(f, "knows that {id} ends"),
             Self::Raise { group, from, to } => write!(f, "sets {group} from {from} to {to}"),
-            Self::Cordon(node, true) => write!(f, "cordons {node}"),
-            Self::Cordon(node, false) => write!(f, "uncordons {node}"),
+            Self::Cordon { node, on: true, .. } => write!(f, "cordons {node}"),
+            Self::Cordon { node, on: false, .. } => write!(f, "uncordons {node}"),
             Self::Evict(uid) => write!(f, "evicts {uid}"),
             Self::Acknowledge(receipt, _) => write!(f, "acknowledges {receipt}"),
         }
@@ -263,12 +276,20 @@ impl Shared {
         let ready = ready.filter_map(|i| Some(ChangeId::from(i.tags.get(tag::CHANGE)?.as_str())));
         Ended {
             id: id.clone(),
-            ours: instance.is_some_and(|i| i.is_ours(&observed.cluster.name)),
+            ours: instance.is_some_and(|i| i.is_ours(&observed.cluster.name) || i.group.is_some()),
             runs: instance.is_some_and(Instance::is_active),
             node: node.map(|node| node.name.clone()),
             left: observed.pods.iter().filter(on).count(),
             ready: ready.collect(),
         }
+    }
+
+    /// Returns whether the machine of a node is ours, or of a group that is.
+    fn has_node(&self, node: &NodeName) -> bool {
+        let observed = self.world.observed();
+        let instance = observed.nodes.get(node).and_then(|node| node.instance.as_ref());
+        let instance = instance.and_then(|id| observed.instances.get(id));
+        instance.is_some_and(|i| i.is_ours(&observed.cluster.name) || i.group.is_some())
     }
 
     /// Returns machines of ours that a message has go, and that are neither cordoned nor in what is kept.
@@ -327,6 +348,8 @@ pub(crate) struct Replica {
     looked: Cell<Option<Timestamp>>,
     /// Whether it was told that it leads.
     pub(crate) leads: Cell<bool>,
+    /// Whether it would receive messages.
+    pub(crate) takes: Cell<bool>,
     /// What people ask of it.
     pub(crate) requests: RefCell<VecDeque<Request>>,
     /// Whether it is to end.
@@ -343,6 +366,7 @@ impl Replica {
             told: RefCell::default(),
             looked: Cell::default(),
             leads: Cell::default(),
+            takes: Cell::default(),
             requests: RefCell::default(),
             ends: Cell::default(),
         }
@@ -361,6 +385,9 @@ impl Replica {
         let (began, lease) = (shared.time.now(), shared.lease.get());
         let by = By { replica: self.number, began, lease, looked: self.looked.get() };
         shared.time.sleep(shared.delay()).await;
+        if shared.chance(shared.faults.get().unheard) {
+            return Err(broken(verb));
+        }
         if shared.chance(shared.faults.get().writes) { Err(turned_away(verb)) } else { Ok(by) }
     }
 
@@ -411,8 +438,13 @@ impl Cloud for Replica {
     }
 
     async fn end_member(&self, id: &InstanceId) -> Result<(), PortError> {
-        self.writes("end member of group").await?;
-        self.shared.world.end_member(id).await
+        const VERB: &str = "end member of group";
+        let by = self.writes(VERB).await?;
+        self.shared.note(&by, What::Terminate(self.shared.ended(id)));
+        self.shared.world.end_member(id).await?;
+        self.replies(VERB).await?;
+        self.shared.note(&by, What::Ended(id.clone()));
+        Ok(())
     }
 
     async fn terminate(&self, id: &InstanceId) -> Result<(), PortError> {
@@ -458,7 +490,9 @@ impl Cluster for Replica {
         if self.shared.faults.get().kubernetes {
             return Err(broken("cordon node"));
         }
-        self.shared.note(&by, What::Cordon(node.clone(), unschedulable));
+        let ours = self.shared.has_node(node);
+        let what = What::Cordon { node: node.clone(), on: unschedulable, ours };
+        self.shared.note(&by, what);
         self.shared.world.cordon(node, uid, unschedulable).await?;
         self.replies("cordon node").await
     }
@@ -489,7 +523,7 @@ impl Source for Replica {
             return Err("could not resolve host: git.example.com".to_owned());
         }
         let files = Rc::clone(&self.shared.files.borrow());
-        Ok((files.head(), Plans { files }))
+        Ok((files.head(), Plans { files, shared: Rc::clone(&self.shared) }))
     }
 
     async fn commit(&self, commit: &str) -> Result<(Head, Plans), String> {
@@ -500,7 +534,8 @@ impl Source for Replica {
         let past = self.shared.commits.borrow();
         let files = past.iter().find(|files| files.name == commit);
         let files = files.ok_or_else(|| format!("there is no commit {commit}"))?;
-        Ok((files.head(), Plans { files: Rc::clone(files) }))
+        let (files, shared) = (Rc::clone(files), Rc::clone(&self.shared));
+        Ok((files.head(), Plans { files, shared }))
     }
 }
 
@@ -560,13 +595,16 @@ impl Replica {
             return Some(if holds {
                 Signal::Gained
             } else {
-                Signal::Lost { holder, to_apply: false }
+                let to_apply = self.shared.lease.get().is_some_and(|(by, _)| by == APPLY);
+                Signal::Lost { holder, to_apply }
             });
         }
         if let Some(request) = self.requests.borrow_mut().pop_front() {
             return Some(Signal::Request(request));
         }
-        if holds && let Some(message) = self.message() {
+        if self.takes.get()
+            && let Some(message) = self.message()
+        {
             return Some(Signal::Message(message));
         }
         let view = self.shared.world.view();

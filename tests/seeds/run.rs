@@ -16,7 +16,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::check::{Checks, Step};
 use super::files::{Commit, Files};
-use super::outside::{Faults, LEASE, Replica, Shared};
+use super::outside::{APPLY, Faults, LEASE, Replica, Shared};
 use super::random::Random;
 use super::time::Watch;
 
@@ -159,6 +159,7 @@ impl Run {
             let mut looked = 0;
             let mut watch = |state: &State, effects: &[Effect]| {
                 steps.set(steps.get() + 1);
+                ports.takes.set(state.takes_messages());
                 // Where nothing is done that could be wrong, nothing is to be looked at.
                 let idle = |effect: &Effect| matches!(effect, Effect::Wake(_));
                 if effects.iter().all(idle) && shared.asked.borrow().len() == looked {
@@ -215,6 +216,12 @@ impl Run {
             self.checks.borrow_mut().clock_is_set(self.shared.time.now());
             alive.watch.offset.set(by);
         }
+    }
+
+    /// Gives the lease to an apply of CI for a while, once the loop has nothing under way.
+    pub(crate) fn lend(&mut self, time: SignedDuration) {
+        let until = self.now().checked_add(time).unwrap_or(Timestamp::MAX);
+        self.shared.lease.set(Some((APPLY, until)));
     }
 
     /// Asks something of a replica.

@@ -101,6 +101,8 @@ fn happen(run: &mut Run) -> String {
                 stale: run.random.below(500),
                 writes: run.random.below(400),
                 lost: run.random.below(400),
+                unheard: run.random.below(300),
+                thinks: if run.random.chance(300) { run.random.below(15) } else { 0 },
                 git: run.random.chance(200),
                 kubernetes: run.random.chance(100),
                 nodeless: run.random.chance(50),

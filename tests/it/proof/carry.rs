@@ -1,29 +1,25 @@
 //! Plans carried out in the simulated world.
 
-use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use fleetwright::apply::{
-    ApplySettings, Bounds, ChangeOutcome, Outcome, Ports, Replan, Verdict, Waits, apply,
+    ApplySettings, Bounds, ChangeOutcome, Outcome, Ports, Replan, Replanned, Verdict, Waits, apply,
 };
-use fleetwright::catalog::{CapacityType, Catalog, InstanceType, NodeSettings, allocation};
+use fleetwright::catalog::Catalog;
 use fleetwright::demand::{ShapeContext, shape_of};
 use fleetwright::engine;
-use fleetwright::fleet::{Group, Observed, Pod, write_world};
-use fleetwright::manifest::{Desired, NodeGroup, Scale};
+use fleetwright::fleet::{Observed, Pod, write_world};
+use fleetwright::manifest::{Desired, Scale};
+use fleetwright::plan::Plan;
 use fleetwright::plan::wire::UnschedulableRow;
-use fleetwright::plan::{Pinned, Plan};
-use fleetwright::port::LaunchRequest;
-use fleetwright::requirement::label;
-use fleetwright::sim::{
-    DeliveredGroup, DeliveredWorkload, Delivery, Genesis, LaunchTemplate, ShapeOf, World,
-};
+use fleetwright::sim::{DeliveredWorkload, Delivery, Genesis, ShapeOf, World};
 use fleetwright::storage::Storage;
 use jiff::SignedDuration;
 
 use super::stage::Stage;
 use crate::conformance::{Given, Made};
+use crate::seeds::groups;
 
 /// How long the world may take to come to rest.
 const SETTLE_MAX: SignedDuration = SignedDuration::from_mins(30);
@@ -154,9 +150,10 @@ struct Again<'a> {
 }
 
 impl Replan for Again<'_> {
-    fn replan(&self, plan: &Plan, observed: &Observed) -> Pinned {
+    fn replan<'r>(&'r self, plan: &'r Plan, observed: &'r Observed) -> Replanned<'r> {
         let given = self.given.in_world(observed.clone());
-        engine::pinned(&given.inputs(self.desired, self.catalog), plan)
+        let pinned = engine::pinned(&given.inputs(self.desired, self.catalog), plan);
+        Box::pin(std::future::ready(pinned))
     }
 }
 
@@ -189,7 +186,7 @@ fn delivery(desired: &Desired, catalog: &Catalog) -> Delivery {
         budgets: desired.disruption_budgets.clone(),
         namespaces: desired.namespaces.clone(),
         storage: declared_storage(desired),
-        groups: groups(desired, catalog),
+        groups: groups::declared(desired, catalog),
         fargate_profiles: desired.fargate_profiles.clone(),
     }
 }
@@ -204,55 +201,6 @@ fn with_zones_of_groups(mut world: Observed, desired: &Desired) -> Observed {
         }
     }
     world
-}
-
-/// Returns the declared groups, and what their members register as.
-fn groups(desired: &Desired, catalog: &Catalog) -> Vec<DeliveredGroup> {
-    let one = |group: &NodeGroup| {
-        let pool = &desired.pools[&group.name];
-        let class = &desired.node_classes[pool.node_class.as_ref()?];
-        let own = group.identity().into_iter();
-        let identity = own.map(|(key, value)| (key.to_owned(), value.to_owned()));
-        let kinds = group.types.iter().filter_map(|name| catalog.types.get(name));
-        let machine = |kind: &InstanceType| {
-            let amounts = allocation(kind, &NodeSettings::of(pool, class));
-            let mut labels = kind.labels.clone();
-            labels.retain(|key, _| !key.as_str().starts_with("karpenter."));
-            labels.extend(pool.labels.clone());
-            labels.extend([label("topology.kubernetes.io/region", catalog.region.as_str())]);
-            LaunchRequest {
-                token: String::new(),
-                instance_type: kind.name.clone(),
-                zone: "".into(),
-                capacity_type: CapacityType::OnDemand,
-                reservation: None,
-                image: String::new(),
-                tags: BTreeMap::new(),
-                labels,
-                taints: pool.taints.clone(),
-                startup_taints: Vec::new(),
-                capacity: amounts.capacity,
-                allocatable: amounts.allocatable,
-            }
-        };
-        Some(DeliveredGroup {
-            group: Group {
-                name: format!("asg-{}", group.name).as_str().into(),
-                min: group.min,
-                max: group.max,
-                desired: group.desired.unwrap_or(group.min),
-                types: group.types.clone(),
-                zones: group.zones.clone(),
-                tags: group.tags.clone(),
-                suspended: Vec::new(),
-                schedules: Vec::new(),
-                schedules_unread: None,
-            },
-            identity: identity.collect(),
-            template: LaunchTemplate::of(CapacityType::OnDemand, kinds.map(machine).collect()),
-        })
-    };
-    desired.node_groups.values().filter_map(one).collect()
 }
 
 /// Returns the storage objects that the tree declares.

@@ -53,7 +53,7 @@ impl Neutral {
             return None;
         }
         let (rested, before) = self.rests.as_ref()?;
-        if *rested != commit || !is_same(before, &world) || has_pins(&world) {
+        if *rested != commit || !is_same(before, &world) || has_pins(&world) || boots(&world) {
             return None;
         }
         let moved = rows(plan, WaveStep::Retire).map(|row| &row.address).find(|address| {
@@ -67,6 +67,12 @@ impl Neutral {
 /// Returns whether a row goes because time has passed, and nothing else.
 fn is_of_time(row: &ExplainRow) -> bool {
     matches!(because(row), Some(RetireReason::Expired { .. }))
+}
+
+/// Returns whether a machine is not Ready: after a while nobody counts on it any more.
+fn boots(world: &Observed) -> bool {
+    let mut machines = world.instances.values().filter(|instance| instance.is_active());
+    machines.any(|machine| !world.node_of(&machine.id).is_some_and(|node| node.ready))
 }
 
 /// Returns whether a pod asks not to be moved for a time: then time changes what may go.

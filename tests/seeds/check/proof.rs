@@ -16,6 +16,7 @@ use super::{
     WaveStep, What, change_id, rows, tag,
 };
 use crate::seeds::files::{Commit, Files, Plans, catalog};
+use crate::seeds::outside::APPLY;
 use crate::seeds::run::Run;
 
 /// What is given to checks: of a fleet at rest, with plans that change it.
@@ -51,7 +52,8 @@ impl Trace {
         let plan = |commit: Commit| {
             let files = Files::read(&commit, 2, &catalog);
             let world = Arc::new(world.clone());
-            now_or_never(Plans { files }.plan(world, Limits::default()))
+            let shared = Rc::clone(&run.shared);
+            now_or_never(Plans { files, shared }.plan(world, Limits::default()))
         };
         let asked = run.shared.asked.borrow();
         let request = asked.iter().find_map(|asked| {
@@ -128,7 +130,7 @@ impl Trace {
     /// Has a machine be told to end after its cordon.
     fn ends(&self, ended: Ended) {
         if let Some(node) = ended.node.clone() {
-            self.calls(What::Cordon(node, true));
+            self.calls(What::Cordon { node, on: true, ours: true });
         }
         self.calls(What::Terminate(ended));
     }
@@ -310,7 +312,8 @@ const OF_REMOVALS: &[Violation] = &[
         let ended = t.removal(&t.shrinks, 0);
         let looked = Some(t.now);
         t.later(1);
-        t.calls(What::Cordon(ended.node.clone().expect("joined"), true));
+        let node = ended.node.clone().expect("joined");
+        t.calls(What::Cordon { node, on: true, ours: true });
         t.call(&Asked { looked, ..t.asked(What::Terminate(ended)) });
     }),
     ("I10", "a cordon that nobody takes back", |t| {
@@ -324,9 +327,18 @@ const OF_REMOVALS: &[Violation] = &[
     ("I11", "a group that shrinks by number", |t| {
         t.calls(What::Raise { group: "g".into(), from: 3, to: 2 });
     }),
+    ("I2", "a cordon of somebody else's node", |t| {
+        let node = t.world.nodes.keys().next().expect("one").clone();
+        t.calls(What::Cordon { node, on: true, ours: false });
+    }),
+    ("I12", "a node that is uncordoned while an apply has the lease", |t| {
+        let node = t.world.nodes.keys().next().expect("one").clone();
+        let lease = Some((APPLY, t.now));
+        t.call(&Asked { lease, ..t.asked(What::Cordon { node, on: false, ours: true }) });
+    }),
     ("I12", "a cordon without the lease", |t| {
         let node = t.world.nodes.keys().next().expect("one").clone();
-        t.call(&Asked { lease: None, ..t.asked(What::Cordon(node, true)) });
+        t.call(&Asked { lease: None, ..t.asked(What::Cordon { node, on: true, ours: true }) });
     }),
     ("I18", "a removal that nothing asks for", |t| t.ends(t.removal(&t.shrinks, 0))),
     ("I20", "a message that is taken off too early", |t| {

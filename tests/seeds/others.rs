@@ -1,0 +1,332 @@
+//! What others do beside the loop: groups of Auto Scaling, applies of CI, autoscalers, processes that die and start.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+
+use fleetwright::catalog::Catalog;
+use fleetwright::fleet::tag;
+use fleetwright::ids::Uid;
+use fleetwright::reconcile::Request;
+use fleetwright::sim::{Reported, Unavailable};
+use jiff::SignedDuration;
+
+use super::files::Commit;
+use super::incidents::{End, Story, is, minutes, settled};
+use super::outside::{Faults, What};
+use super::run::Run;
+
+/// The stories, by the incident that each retells.
+pub(crate) const ALL: &[(&str, Story)] = &[
+    ("cluster-autoscaler-9182: a group that was raised in vain shrinks by machine", raised_in_vain),
+    ("cluster-autoscaler-10147: a group that gets nothing is never set back", group_gets_nothing),
+    ("karpenter-6611: a node that has more than was thought is filled", more),
+    ("hetzner-53: a lease that runs out in a launch leaves no machine unknown", lease_runs_out),
+    ("osbuild-composer-4430: a token is of one machine, and never used again", tokens),
+    ("packer-1367: a machine is ours from its first moment", tagged_at_once),
+    ("cluster-autoscaler-252: a process that dies again and again asks for little", crash_loop),
+    ("argo-cd-15058: while another autoscaler runs its messages are its own", rival),
+    ("terraform: what was approved over a world that has moved is not done", stale_approval),
+    (
+        "while CI applies, what EC2 takes back is cordoned, and nothing else is done",
+        ci_has_the_lease,
+    ),
+    ("a plan that takes long holds up no interruption", slow_plans),
+];
+
+fn seconds(n: i64) -> SignedDuration {
+    SignedDuration::from_secs(n)
+}
+
+fn pods_run(run: &Run) -> bool {
+    run.observed().pods.iter().all(|pod| !pod.is_active() || pod.node.is_some())
+}
+
+/// Returns a commit of which a node group is the only capacity.
+fn grouped(kind: &str) -> Commit {
+    let groups = format!(
+        "apiVersion: eksctl.io/v1alpha5\nkind: ClusterConfig\nmetadata: {{ name: test, region: us-east-1, \
+         version: \"1.33\" }}\n{kind}:\n- {{ name: web, instanceType: m5.large, minSize: 1, maxSize: 20, \
+         availabilityZones: [us-east-1a, us-east-1b] }}\n"
+    );
+    let fleet = "  groups: { web: { manage: true } }\n".to_owned();
+    Commit { groups, fleet, pool: None, ..Commit::default() }
+}
+
+fn uids(run: &Run) -> BTreeSet<Uid> {
+    let observed = run.observed();
+    let placed = observed.pods.iter().filter(|pod| pod.is_active() && pod.node.is_some());
+    placed.map(|pod| pod.uid.clone()).collect()
+}
+
+fn members(run: &Run) -> usize {
+    run.observed().instances.values().filter(|i| i.is_active() && i.group.is_some()).count()
+}
+
+fn raised_in_vain(catalog: &Rc<Catalog>) -> End {
+    for kind in ["nodeGroups", "managedNodeGroups"] {
+        let mut run = settled(catalog, 80, grouped(kind))?;
+        let (before, there) = (uids(&run), members(&run));
+        for wait in [3, 10, 40] {
+            run.commit(|commit| commit.with("api", 24));
+            run.pass(seconds(wait));
+            run.commit(|commit| commit.with("api", 4));
+            run.pass(minutes(3));
+            run.well().map_err(|why| format!("{kind}: {why}"))?;
+        }
+        run.comes_to_rest(minutes(60)).map_err(|why| format!("{kind}: {why}"))?;
+        let calls = run.shared.asked.borrow();
+        let raised = calls.iter().filter(|call| matches!(call.what, What::Raise { .. })).count();
+        let ended = calls.iter().filter(|call| matches!(call.what, What::Terminate(_))).count();
+        drop(calls);
+        is(raised > 1 && ended > 1, || format!("{kind}: {raised} raised, {ended} ended"))?;
+        let kept = before.intersection(&uids(&run)).count();
+        is(members(&run) <= there + 1, || format!("{kind}: {there} became {}", members(&run)))?;
+        // Whatever goes is empty: whoever ran before the group was raised still does.
+        is(kept + 1 >= before.len(), || format!("{kind}: {kept} of {} still run", before.len()))?;
+    }
+    Ok(())
+}
+
+fn group_gets_nothing(catalog: &Rc<Catalog>) -> End {
+    let mut run = settled(catalog, 81, grouped("nodeGroups"))?;
+    let before = uids(&run);
+    run.shared.world.set_unavailable(vec![Unavailable::default()]);
+    run.commit(|commit| commit.with("api", 16));
+    run.pass(minutes(20));
+    run.commit(|commit| commit.with("api", 4));
+    run.pass(minutes(20));
+    run.well()?;
+    let calls = run.shared.asked.borrow();
+    let raised = calls.iter().filter(|call| matches!(call.what, What::Raise { .. })).count();
+    drop(calls);
+    is(raised > 1, || format!("it was raised {raised} times"))?;
+    let left = before.intersection(&uids(&run)).count();
+    is(left + 1 >= before.len(), || format!("{left} of {} pods still run", before.len()))?;
+    run.shared.world.set_unavailable(Vec::new());
+    run.comes_to_rest(minutes(90))
+}
+
+fn more(catalog: &Rc<Catalog>) -> End {
+    let mut run = settled(catalog, 82, Commit::default().with("api", 3))?;
+    let observed = run.observed();
+    let kinds = observed.nodes.values().filter_map(|node| {
+        let instance = observed.instances.get(node.instance.as_ref()?)?;
+        let (mut capacity, mut allocatable) = (node.capacity.clone(), node.allocatable.clone());
+        capacity.cpu.0 *= 2;
+        allocatable.cpu.0 *= 2;
+        Some(Reported { instance_type: instance.instance_type.clone(), capacity, allocatable })
+    });
+    run.shared.world.set_reported(kinds.collect());
+    // Before the first of them is seen nothing is known; what comes after counts with it.
+    run.commit(|commit| commit.with("api", 6));
+    run.comes_to_rest(minutes(60))?;
+    let before = run.machines().len();
+    run.commit(|commit| commit.with("api", 16));
+    run.comes_to_rest(minutes(60))?;
+    let came = run.machines().len().saturating_sub(before);
+    // Five pods of 700m have room where two had before.
+    is(came <= 4, || format!("{came} machines came for ten pods"))
+}
+
+fn lease_runs_out(catalog: &Rc<Catalog>) -> End {
+    for n in 0..6 {
+        let mut run = settled(catalog, 300 + n, Commit::default())?;
+        run.start(1);
+        let asked = run.shared.asked.borrow().len();
+        run.commit(|commit| commit.with("api", 12));
+        let launches = |run: &Run| {
+            let calls = run.shared.asked.borrow();
+            calls.iter().skip(asked).any(|call| matches!(call.what, What::Launch(..)))
+        };
+        run.until(minutes(2), launches);
+        run.pass(SignedDuration::from_millis(i64::try_from(n * 50).unwrap_or(0)));
+        // The answer comes to a process that does not run, and wakes up without the lease.
+        let leads = run.shared.lease.get().map_or(0, |(by, _)| by);
+        run.pause(leads, seconds(150));
+        run.pass(minutes(4));
+        run.well()?;
+        run.comes_to_rest(minutes(30)).map_err(|why| format!("{n}: {why}"))?;
+        let (all, went) = (run.checks.borrow().launches(), run.checks.borrow().removals());
+        let there = run.machines().len();
+        is(all - went == there, || format!("{n}: {all} launched, {went} removed, {there} known"))?;
+    }
+    Ok(())
+}
+
+fn tokens(catalog: &Rc<Catalog>) -> End {
+    let mut run = settled(catalog, 83, Commit::default().with("api", 8))?;
+    run.faults(Faults { lost: 400, ..Faults::default() });
+    for _ in 0..6 {
+        for machine in run.machines() {
+            run.shared.world.reclaim(&machine.id);
+        }
+        run.pass(minutes(3));
+        run.well()?;
+    }
+    run.faults(Faults::default());
+    run.comes_to_rest(minutes(40))?;
+    let calls = run.shared.asked.borrow();
+    let mut of: BTreeMap<&str, (String, BTreeSet<&str>)> = BTreeMap::new();
+    for call in calls.iter() {
+        let What::Launch(request, id) = &call.what else { continue };
+        let asks = format!("{request:?}");
+        let (first, machines) =
+            of.entry(request.token.as_str()).or_insert((asks.clone(), [].into()));
+        is(*first == asks, || format!("{first}\nand under the same token\n{asks}"))?;
+        machines.extend(id.as_ref().map(fleetwright::ids::InstanceId::as_str));
+    }
+    let many = of.iter().find(|(_, (_, machines))| machines.len() > 1);
+    is(many.is_none(), || format!("{many:?}"))?;
+    is(of.len() >= 6, || format!("only {} tokens", of.len()))
+}
+
+fn tagged_at_once(catalog: &Rc<Catalog>) -> End {
+    let mut run = Run::new(84, Commit::default().with("api", 8), catalog);
+    run.faults(Faults { lost: 300, stale: 500, ..Faults::default() });
+    for n in 0..240_u32 {
+        if n % 60 == 0 {
+            run.commit(|commit| commit.with("api", 4 + n / 10));
+        }
+        run.pass(seconds(1));
+        let observed = run.observed();
+        let all = [tag::CLUSTER, tag::POOL, tag::KEY, tag::CHANGE];
+        let bare =
+            observed.instances.values().find(|i| all.iter().any(|key| !i.tags.contains_key(*key)));
+        is(bare.is_none(), || format!("{bare:?}"))?;
+    }
+    run.faults(Faults::default());
+    run.comes_to_rest(minutes(40))
+}
+
+fn crash_loop(catalog: &Rc<Catalog>) -> End {
+    const LIVES: u64 = 60;
+    let mut run = settled(catalog, 85, Commit::default().with("api", 8))?;
+    let (reads, calls) = (run.shared.reads.get(), run.shared.asked.borrow().len());
+    for _ in 0..LIVES {
+        run.kill(0);
+        run.start(0);
+        run.pass(seconds(5));
+    }
+    run.well()?;
+    let reads = run.shared.reads.get() - reads;
+    // What is kept, EC2 and Kubernetes, and once more of what is under way.
+    is(reads <= LIVES * 8, || format!("{reads} reads of {LIVES} lives"))?;
+    let calls = run.shared.asked.borrow().len() - calls;
+    is(calls == 0, || format!("{calls} writes"))?;
+    run.comes_to_rest(minutes(20))
+}
+
+fn rival(catalog: &Rc<Catalog>) -> End {
+    let objects = "---\napiVersion: apps/v1\nkind: Deployment\nmetadata: { name: karpenter, namespace: web }\n\
+                   spec:\n  replicas: 1\n  selector: { matchLabels: { app: k } }\n  template:\n    metadata: \
+                   { labels: { app: k } }\n    spec:\n      containers:\n      - { name: main, image: x, \
+                   resources: { requests: { cpu: 100m, memory: 128Mi } } }\n";
+    let commit = Commit { objects: objects.to_owned(), ..Commit::default().with("api", 8) };
+    let mut run = settled(catalog, 86, commit)?;
+    run.pass(minutes(2));
+    let heard = |run: &Run| run.status().is_some_and(|status| status.rival.is_some());
+    is(heard(&run), || "nobody noticed who else makes nodes".to_owned())?;
+    let before = run.shared.asked.borrow().len();
+    let taken = run.machines().first().map(|machine| machine.id.clone()).ok_or("no machine")?;
+    run.warn(&taken);
+    let detail = r#"{"instance-id":"i-0f00000000000000f","instance-action":"terminate"}"#;
+    run.message("EC2 Spot Instance Interruption Warning", "aws.ec2", detail);
+    run.pass(minutes(2));
+    run.shared.world.reclaim(&taken);
+    run.pass(minutes(3));
+    run.well()?;
+    let calls = run.shared.asked.borrow().len() - before;
+    is(calls == 0, || format!("{calls} writes beside another autoscaler"))?;
+    let left = run.shared.queue.borrow().len();
+    is(left == 2, || format!("{left} of two messages are left to the other"))?;
+    run.commit(|commit| Commit { objects: String::new(), ..commit });
+    run.comes_to_rest(minutes(20))
+}
+
+fn stale_approval(catalog: &Rc<Catalog>) -> End {
+    let controller = "approval: digest, removals: { most: 100% }, massRemoval: 100%".to_owned();
+    let commit = Commit { controller, ..Commit::default() };
+    let mut run = Run::new(87, commit.with("api", 4), catalog);
+    run.pass(minutes(2));
+    let plan = |run: &Run| run.status().and_then(|status| status.plan).ok_or("there is no plan");
+    let digest = plan(&run)?.digest().clone();
+    run.commit(|commit| commit.with("api", 16));
+    run.pass(minutes(2));
+    run.ask(0, Request::Approve { digest: digest.clone(), by: "alice".to_owned() });
+    run.pass(minutes(5));
+    run.well()?;
+    is(run.machines().is_empty(), || "what was approved is not what is needed now".to_owned())?;
+    let now = plan(&run)?.digest().clone();
+    is(now != digest, || "the plan is the same".to_owned())?;
+    run.ask(0, Request::Approve { digest: now, by: "alice".to_owned() });
+    run.comes_to_rest(minutes(20))
+}
+
+fn ci_has_the_lease(catalog: &Rc<Catalog>) -> End {
+    let mut run = settled(catalog, 88, Commit::default().with("api", 10))?;
+    let machines = run.machines();
+    let [taken, retired, ..] = &machines[..] else { return Err("too few machines".to_owned()) };
+    let before = run.shared.asked.borrow().len();
+    run.lend(minutes(4));
+    run.pass(seconds(5));
+    run.warn(&taken.id);
+    // This one has hours, and whoever leads then will see to it.
+    let start = run.now().checked_add(SignedDuration::from_hours(6)).map_err(|e| e.to_string())?;
+    let detail = format!(
+        r#"{{"service":"EC2","eventTypeCategory":"scheduledChange","startTime":"{start:.0}","affectedEntities":[{{"entityValue":"{}"}}]}}"#,
+        retired.id
+    );
+    run.message("AWS Health Event", "aws.health", &detail);
+    let cordoned = |run: &Run| run.observed().node_of(&taken.id).is_some_and(|n| n.unschedulable);
+    is(run.until(seconds(5), cordoned), || "it is not cordoned within 5 seconds".to_owned())?;
+    run.pass(seconds(100));
+    run.well()?;
+    let all: Vec<String> = run
+        .shared
+        .asked
+        .borrow()
+        .iter()
+        .skip(before)
+        .map(|call| format!("{:?}", call.what))
+        .collect();
+    is(all.len() == 1, || format!("beside an apply: {all:?}"))?;
+    let left = run.shared.queue.borrow().len();
+    is(left == 2, || format!("{left} of two messages are left to who leads next"))?;
+    // Whoever leads then need not be the same.
+    run.kill(0);
+    run.start(1);
+    run.shared.world.reclaim(&taken.id);
+    run.comes_to_rest(minutes(40))?;
+    let gone = run.machines().iter().all(|machine| machine.id != retired.id);
+    is(gone, || "what is to be retired still runs".to_owned())
+}
+
+fn slow_plans(catalog: &Rc<Catalog>) -> End {
+    let commit = Commit { budget: Some("50%".to_owned()), ..Commit::default().with("api", 12) };
+    let mut run = settled(catalog, 89, commit)?;
+    run.faults(Faults { thinks: 20, ..Faults::default() });
+    run.commit(|commit| Commit { image: "al2023@v20261001".to_owned(), ..commit });
+    let drains = |run: &Run| run.observed().nodes.values().any(|node| node.unschedulable);
+    is(run.until(minutes(15), drains), || "nothing is drained".to_owned())?;
+    for n in 0..4_i64 {
+        run.pass(seconds(7 * n));
+        let serves = |run: &Run| {
+            let observed = run.observed();
+            let mut machines = run.machines().into_iter().map(|machine| machine.id);
+            machines.find(|id| {
+                observed.node_of(id).is_some_and(|node| node.ready && !node.unschedulable)
+            })
+        };
+        let Some(taken) = serves(&run) else { continue };
+        run.warn(&taken);
+        let cordoned = |run: &Run| run.observed().node_of(&taken).is_none_or(|n| n.unschedulable);
+        let soon = run.until(seconds(5), cordoned);
+        run.well()?;
+        is(soon, || format!("{n}: it was not cordoned within 5 seconds"))?;
+        run.pass(seconds(110));
+        run.shared.world.reclaim(&taken);
+    }
+    run.faults(Faults::default());
+    run.comes_to_rest(minutes(60))?;
+    is(pods_run(&run), || "pods wait".to_owned())
+}
