@@ -29,8 +29,7 @@ pub(super) struct AsApproved;
 
 impl Replan for AsApproved {
     fn replan<'r>(&'r self, plan: &'r Plan, _: &'r Observed) -> Replanned<'r> {
-        let (now, dropped, missing) = (plan.clone(), BTreeMap::new(), Vec::new());
-        Box::pin(std::future::ready(Pinned { now, dropped, missing, frozen: None }))
+        Box::pin(std::future::ready(Pinned::as_approved(plan.clone())))
     }
 }
 
