@@ -102,10 +102,12 @@ impl Survey<'_> {
         pool.zip(class).map(|(pool, class)| NodeSettings::of(pool, class)).unwrap_or_default()
     }
 
+    /// Returns as what an instance is sold: where the fleet's zones are others than its own, as its type is on demand
+    /// in those, since lists are made by region.
     fn offering(&self, instance: &Instance) -> Option<&Offering> {
         let offerings = &self.catalog.types.get(&instance.instance_type)?.offerings;
-        let same =
-            |o: &&Offering| o.zone == instance.zone && o.capacity_type == instance.capacity_type;
-        offerings.iter().find(same)
+        let alike = || offerings.iter().filter(|o| o.capacity_type == instance.capacity_type);
+        let listed = |o: &&Offering| o.capacity_type == CapacityType::OnDemand;
+        alike().find(|o| o.zone == instance.zone).or_else(|| alike().find(listed))
     }
 }

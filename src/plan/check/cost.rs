@@ -2,6 +2,7 @@
 
 use super::case::{Case, Row, number};
 use super::{Verdict, words};
+use crate::catalog::{CapacityType, Offering};
 use crate::plan::wire::{NodeState, ResourceKind};
 use crate::units::MicroUsd;
 
@@ -44,15 +45,23 @@ fn prices(case: &Case<'_>, row: &Row<'_>, verdict: &mut Verdict) {
     }
 }
 
-/// Returns the price of the offering that `state` is; where the catalogue's zones do not have it,
-/// the prices of the same type elsewhere in the region, since lists are made by region.
+/// Returns the price of what `state` is.
 fn known_prices(case: &Case<'_>, state: &NodeState) -> Vec<MicroUsd> {
-    if let Some(offering) = case.offering(state) {
-        return offering.price.into_iter().collect();
+    if state.capacity_type == Some(CapacityType::Reserved) {
+        return vec![MicroUsd::ZERO];
     }
-    let offerings = case.kind(state).map(|kind| kind.offerings.as_slice()).unwrap_or_default();
-    let same = offerings.iter().filter(|o| Some(o.capacity_type) == state.capacity_type);
-    same.filter_map(|offering| offering.price).collect()
+    sold_as(case, state).and_then(|offering| offering.price).into_iter().collect()
+}
+
+/// Returns the offering that `state` is; where the catalogue's zones do not have it, that of the same type on
+/// demand elsewhere in the region, since lists are made by region. A spot price is one zone's alone.
+fn sold_as(case: &Case<'_>, state: &NodeState) -> Option<Offering> {
+    case.offering(state).or_else(|| {
+        let (kind, bought) = (case.kind(state)?, state.capacity_type?);
+        let listed = |o: &&Offering| o.capacity_type == CapacityType::OnDemand;
+        let elsewhere = kind.offerings.iter().find(listed).filter(|o| o.capacity_type == bought)?;
+        case.sold(kind, &elsewhere.zone, bought, &state.labels)
+    })
 }
 
 fn sums(case: &Case<'_>, verdict: &mut Verdict) {
@@ -73,7 +82,7 @@ fn sums(case: &Case<'_>, verdict: &mut Verdict) {
     let unpriced = number(case.rows.iter().filter(unpriced));
     verdict.equal("cost/unpriced", "the nodes without a price", &cost.unpriced, &unpriced);
     let estimated = |state: Option<&NodeState>, price: Option<MicroUsd>| {
-        let offering = state.and_then(|state| case.offering(state));
+        let offering = state.and_then(|state| sold_as(case, state));
         price.is_some() && offering.is_some_and(|offering| offering.estimated)
     };
     let estimated = number(case.rows.iter().filter(|row| {

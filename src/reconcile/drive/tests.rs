@@ -1,0 +1,221 @@
+//! What is planned again before a plan is carried out, and what is not.
+
+use super::*;
+use crate::catalog::{CapacityType, Catalog};
+use crate::fleet::{Instance, InstanceState, Node, PodPhase, tag};
+use crate::ids::NodeName;
+use crate::plan::wire::WaveStep;
+use crate::pod::{Taint, TaintEffect};
+use crate::render::fixture;
+use crate::sim::fixture::poll_once;
+use crate::units::{MilliCpu, Resources};
+
+/// Counts how often it plans again.
+struct Counting(Cell<u32>);
+
+impl Planner for Counting {
+    async fn plan(&self, _: Arc<Observed>, _: Limits) -> Plan {
+        fixture::plan()
+    }
+
+    async fn pinned(&self, plan: Arc<Plan>, _: Arc<Observed>) -> Pinned {
+        self.0.set(self.0.get() + 1);
+        let missing = vec!["planned again".into()];
+        Pinned { missing, ..Pinned::as_approved(Plan::clone(&plan)) }
+    }
+
+    fn catalog(&self) -> &Catalog {
+        unreachable!("nothing is launched here")
+    }
+}
+
+fn world(seconds: i64, pods: &[&str]) -> Observed {
+    let at = Timestamp::from_second(1_000_000 + seconds).expect("a time");
+    let mut world = Observed::empty(ClusterIdentity::default(), at);
+    world.pods.extend(pods.iter().map(|name| Pod {
+        namespace: "web".into(),
+        name: (*name).into(),
+        uid: (*name).into(),
+        owner: None,
+        template: "t".to_owned(),
+        node: None,
+        phase: PodPhase::Pending,
+        created_at: at.min(Timestamp::UNIX_EPOCH),
+        terminating: false,
+        mirror: false,
+        started_at: None,
+        granted: [].into(),
+    }));
+    world
+}
+
+#[test]
+fn what_was_just_planned_over_the_same_world_is_not_planned_again() {
+    for (what, over, now, without, again) in [
+        ("the same world", Some(world(0, &["a"])), world(5, &["a"]), vec![], 0),
+        ("an older look", Some(world(0, &["a"])), world(-5, &["a"]), vec![], 0),
+        ("too long ago", Some(world(0, &["a"])), world(6, &["a"]), vec![], 1),
+        ("another pod", Some(world(0, &["a"])), world(1, &["a", "b"]), vec![], 1),
+        ("a pod that went", Some(world(0, &["a"])), world(1, &[]), vec![], 1),
+        (
+            "a machine that goes and is not there",
+            Some(world(0, &[])),
+            world(1, &[]),
+            vec!["i-1".into()],
+            0,
+        ),
+        ("a plan that was not the last", None, world(0, &["a"]), vec![], 1),
+    ] {
+        let planner = Counting(Cell::new(0));
+        let over = over.map(Arc::new);
+        let plan = Arc::new(fixture::plan());
+        let pinning = Pinning { planner: &planner, plan, without, over };
+        let pinned = poll_once(pinning.replan(&fixture::plan(), &now)).expect("at once");
+        assert_eq!(planner.0.get(), again, "{what}");
+        assert_eq!(pinned.missing.len(), usize::try_from(again).expect("few"), "{what}");
+        assert_eq!(pinned.now, fixture::plan(), "{what}");
+    }
+}
+
+/// Returns a world in which `a` waits and `b` runs, but for where one of them is.
+fn on(pod: &str, node: Option<&str>) -> Observed {
+    let mut world = world(0, &["a", "b"]);
+    let pod = world.pods.iter_mut().find(|of| of.uid.as_str() == pod).expect("it");
+    pod.node = node.map(NodeName::from);
+    world
+}
+
+fn over() -> Observed {
+    on("b", Some("n"))
+}
+
+/// Returns the same with the node, as `change` has it.
+fn with_node(change: impl FnOnce(&mut Node)) -> Observed {
+    let mut world = over();
+    let mut node = Node {
+        name: "n".into(),
+        uid: "n".into(),
+        instance: None,
+        labels: [].into(),
+        annotations: [].into(),
+        taints: Vec::new(),
+        capacity: Resources::default(),
+        allocatable: Resources::default(),
+        ready: true,
+        unschedulable: false,
+        created_at: Timestamp::UNIX_EPOCH,
+    };
+    change(&mut node);
+    world.nodes.insert(node.name.clone(), node);
+    world
+}
+
+/// Returns the same with a node of that age whose machine is ours.
+fn with_ours(ready: bool, minutes: i64) -> Observed {
+    let age = SignedDuration::from_mins(minutes);
+    let mut world = with_node(|node| {
+        (node.ready, node.instance) = (ready, Some("i-1".into()));
+        node.created_at = over().taken_at.checked_sub(age).expect("a time");
+    });
+    let tags = [(tag::CLUSTER, ""), (tag::POOL, "web"), (tag::KEY, "0")];
+    let tags = tags.map(|(key, value)| (key.to_owned(), value.to_owned())).into();
+    let instance = Instance { tags, ..instance(InstanceState::Running) };
+    world.instances.insert(instance.id.clone(), instance);
+    world
+}
+
+/// Returns how often a plan is made again that was made over another world.
+fn times(plan: &Plan, over: Observed, now: &Observed) -> u32 {
+    let (planner, over) = (Counting(Cell::new(0)), Some(Arc::new(over)));
+    let (plan, without) = (Arc::new(plan.clone()), Vec::new());
+    let pinning = Pinning { planner: &planner, plan, without, over };
+    poll_once(pinning.replan(&fixture::plan(), now)).expect("at once");
+    planner.0.get()
+}
+
+fn only_launches() -> Plan {
+    let mut launches = fixture::plan();
+    launches.capacity.waves.retain(|wave| wave.step == WaveStep::Launch);
+    launches
+}
+
+#[test]
+fn a_plan_that_only_launches_is_not_made_again_while_all_that_it_launches_is_needed() {
+    let (launches, retires) = (only_launches(), fixture::plan());
+    let more = || {
+        let mut world = over();
+        world.pods.extend(self::world(0, &["c"]).pods);
+        world
+    };
+    let node = || with_node(|_| {});
+    for (what, plan, over, now, again) in [
+        ("another pod waits", &launches, over(), more(), 0),
+        ("a node that is not known", &launches, over(), node(), 1),
+        ("who waited got a place", &launches, node(), on("a", Some("n")), 1),
+        ("who waited has a node", &launches, over(), on("a", Some("n")), 1),
+        ("a pod left its node", &launches, over(), world(0, &["a"]), 1),
+        ("who waited is gone", &launches, more(), over(), 1),
+        ("it removes something", &retires, over(), more(), 1),
+    ] {
+        assert_eq!(times(plan, over, &now), again, "{what}");
+    }
+}
+
+#[test]
+fn a_plan_is_made_again_where_a_node_takes_more_than_it_did() {
+    let plan = only_launches();
+    let is = || with_node(|_| {});
+    let taint = |node: &mut Node| {
+        let (key, effect) = ("storage".into(), TaintEffect::NoSchedule);
+        node.taints.push(Taint { key, value: "full".into(), effect });
+    };
+    let silent = || with_node(|node| node.ready = false);
+    for (what, over, now, again) in [
+        ("one that was counted on is Ready", with_ours(false, 2), with_ours(true, 2), 0),
+        ("one that was given up is Ready", with_ours(false, 20), with_ours(true, 20), 1),
+        ("one of others is Ready", silent(), is(), 1),
+        ("it fell silent", is(), silent(), 0),
+        ("it is cordoned no more", with_node(|node| node.unschedulable = true), is(), 1),
+        ("it is cordoned", is(), with_node(|node| node.unschedulable = true), 0),
+        ("a taint went", with_node(taint), is(), 1),
+        ("a taint came", is(), with_node(taint), 0),
+        ("it is another's of its name", is(), with_node(|node| node.uid = "m".into()), 1),
+        ("more", is(), with_node(|node| node.allocatable.cpu = MilliCpu(2_000)), 1),
+    ] {
+        assert_eq!(times(&plan, over, &now), again, "{what}");
+    }
+}
+
+fn instance(state: InstanceState) -> Instance {
+    Instance {
+        id: "i-1".into(),
+        instance_type: "m5.large".into(),
+        zone: "us-east-1a".into(),
+        capacity_type: CapacityType::Spot,
+        state,
+        launched_at: Timestamp::UNIX_EPOCH,
+        image: String::new(),
+        tags: [].into(),
+        reservation: None,
+        group: None,
+    }
+}
+
+#[test]
+fn a_plan_made_without_a_machine_that_goes_is_of_the_world_without_it() {
+    let with = |state: InstanceState| {
+        let mut world = world(0, &["a"]);
+        let instance = instance(state);
+        world.instances.insert(instance.id.clone(), instance);
+        world
+    };
+    let (planner, whole) = (Counting(Cell::new(0)), with(InstanceState::Running));
+    for (over, again) in [(with(InstanceState::Stopping), 0), (whole.clone(), 1)] {
+        planner.0.set(0);
+        let (plan, without) = (Arc::new(fixture::plan()), vec!["i-1".into()]);
+        let over = Some(Arc::new(over));
+        let pinning = Pinning { planner: &planner, plan, without, over };
+        poll_once(pinning.replan(&fixture::plan(), &whole)).expect("at once");
+        assert_eq!(planner.0.get(), again);
+    }
+}
