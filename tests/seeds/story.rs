@@ -95,18 +95,7 @@ fn happen(run: &mut Run) -> String {
             format!("{name} is to have {replicas} replicas")
         }
         3 => {
-            let faults = Faults {
-                reads: run.random.below(400),
-                partial: run.random.below(400),
-                stale: run.random.below(500),
-                writes: run.random.below(400),
-                lost: run.random.below(400),
-                unheard: run.random.below(300),
-                thinks: if run.random.chance(300) { run.random.below(15) } else { 0 },
-                git: run.random.chance(200),
-                kubernetes: run.random.chance(100),
-                nodeless: run.random.chance(50),
-            };
+            let faults = drawn(run);
             run.faults(faults);
             format!("{faults:?}")
         }
@@ -158,6 +147,22 @@ fn happen(run: &mut Run) -> String {
             run.pause(0, SignedDuration::from_secs(seconds));
             format!("replica 0 does not run for {seconds} s")
         }
+    }
+}
+
+/// Draws what goes wrong from now on.
+fn drawn(run: &mut Run) -> Faults {
+    Faults {
+        reads: run.random.below(400),
+        partial: run.random.below(400),
+        stale: run.random.below(500),
+        writes: run.random.below(400),
+        lost: run.random.below(400),
+        unheard: run.random.below(300),
+        thinks: if run.random.chance(300) { run.random.below(15) } else { 0 },
+        git: run.random.chance(200),
+        kubernetes: run.random.chance(100),
+        nodeless: run.random.chance(50),
     }
 }
 

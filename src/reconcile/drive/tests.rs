@@ -170,7 +170,7 @@ fn a_plan_is_made_again_where_a_node_takes_more_than_it_did() {
         node.taints.push(Taint { key, value: "full".into(), effect });
     };
     let silent = || with_node(|node| node.ready = false);
-    for (what, over, now, again) in [
+    for (what, over, now, again) in vec![
         ("one that was counted on is Ready", with_ours(false, 2), with_ours(true, 2), 0),
         ("one that was given up is Ready", with_ours(false, 20), with_ours(true, 20), 1),
         ("one of others is Ready", silent(), is(), 1),
