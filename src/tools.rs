@@ -25,7 +25,6 @@ use crate::ids::hex;
 use crate::manifest::{Order, Recipe, Release, Rendered, STAGED_PREFIX};
 use crate::port::{Repo, Tools};
 use crate::program;
-
 use confine::Cage;
 use find::Program;
 use stage::Stage;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::Inputs;
 use crate::catalog::{CapacityType, Quota, QuotaClass, Quotas};
 use crate::ids::InstanceTypeName;
-use crate::plan::wire::{Action, Diagnostic, NodeState, Plan, ResourceChange};
+use crate::plan::wire::{Action, Diagnostic, Plan, ResourceChange};
 
 /// Returns a warning for each quota of vCPUs that the plan would go beyond. What the account runs beside
 /// the cluster is not counted: such a warning is certain, and its absence promises nothing.
@@ -57,24 +57,18 @@ fn running(inputs: &Inputs) -> BTreeMap<Quota, i64> {
 fn asked(inputs: &Inputs, plan: &Plan) -> BTreeMap<Quota, i64> {
     let mut asked = BTreeMap::new();
     for row in &plan.resource_changes {
-        let Some(after) = &row.change.after else { continue };
+        let Some(after) = row.change.after.as_ref().filter(|_| launches(row)) else { continue };
         let Some((kind, how)) = after.instance_type.as_ref().zip(after.capacity_type) else {
             continue;
         };
-        let vcpus = vcpus(inputs, kind).saturating_mul(launched(row, after));
-        add(&mut asked, (how, kind), vcpus);
+        add(&mut asked, (how, kind), vcpus(inputs, kind));
     }
     asked
 }
 
-/// Returns how many machines a row launches.
-fn launched(row: &ResourceChange, after: &NodeState) -> i64 {
-    let desired = |state: &NodeState| state.group.as_ref().map(|group| i64::from(group.desired));
-    let Some(members) = desired(after) else {
-        return i64::from(row.change.actions.contains(&Action::Create));
-    };
-    let before = row.change.before.as_ref().and_then(desired).unwrap_or(0);
-    members.saturating_sub(before).max(0)
+/// Returns whether a row launches a machine. New members of groups have rows of their own.
+fn launches(row: &ResourceChange) -> bool {
+    row.change.actions.contains(&Action::Create)
 }
 
 /// Returns the vCPUs of a type; 0 where it is not known.
