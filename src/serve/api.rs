@@ -288,7 +288,7 @@ impl Api {
         object::same(target.resource, held, &asked)?;
         let after = match sub {
             None => object::updated(target.resource, held, asked)?,
-            Some("status") => object::with_status(held, &asked),
+            Some("status") => object::with_status(held, &asked)?,
             Some("scale") => object::with_scale(held, &asked)?,
             Some(_) => return Err(Refusal::no_verb(&request.method)),
         };
@@ -410,6 +410,9 @@ fn question(request: &Request) -> Result<Answer, Refusal> {
         return Err(Refusal::no_verb(&request.method));
     }
     let mut review = request.json()?;
+    if !review.is_object() {
+        return Err(Refusal::bad("the body is no object"));
+    }
     review["status"] = json!({ "allowed": true });
     Ok(Answer::json(201, &review))
 }

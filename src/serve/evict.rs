@@ -79,7 +79,11 @@ impl Api {
         let mut counted = (**held).clone();
         let allowed = counted["status"]["disruptionsAllowed"].as_i64().unwrap_or(0);
         counted["status"]["disruptionsAllowed"] = (allowed - 1).into();
-        counted["status"]["disruptedPods"][pod] = object::time(now).into();
+        let disrupted = &mut counted["status"]["disruptedPods"];
+        if !disrupted.is_object() {
+            *disrupted = json!({});
+        }
+        disrupted[pod] = object::time(now).into();
         // The count is the server's own: whose budget it is counts anew later.
         self.store.put(budget.clone(), counted, Author::World);
     }

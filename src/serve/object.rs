@@ -48,6 +48,7 @@ pub(super) fn new(
     mut object: Json,
     made: &Made<'_>,
 ) -> Result<Json, Refusal> {
+    shaped(&object)?;
     let Some(fields) = object.as_object_mut() else {
         return Err(Refusal::bad("the body is no object"));
     };
@@ -92,6 +93,17 @@ pub(super) fn new(
         fields.insert("status".to_owned(), json!({ "phase": "Active" }));
     }
     Ok(object)
+}
+
+/// Refuses an object whose parts are none: whoever writes into them relies on that.
+fn shaped(object: &Json) -> Result<(), Refusal> {
+    for part in ["spec", "status"] {
+        let held = &object[part];
+        if !held.is_null() && !held.is_object() {
+            return Err(Refusal::invalid(format!("{part}: Invalid value: it must be an object")));
+        }
+    }
+    Ok(())
 }
 
 fn new_pod(fields: &mut Map<String, Json>, made: &Made<'_>) {
@@ -142,6 +154,7 @@ pub(super) fn updated(resource: &Resource, held: &Json, mut asked: Json) -> Resu
     if !asked["metadata"].is_object() {
         return Err(Refusal::bad("the object has no metadata"));
     }
+    shaped(&asked)?;
     asked["kind"] = held["kind"].clone();
     asked["apiVersion"] = held["apiVersion"].clone();
     for key in SERVERS_OWN {
@@ -163,10 +176,11 @@ pub(super) fn updated(resource: &Resource, held: &Json, mut asked: Json) -> Resu
 }
 
 /// Returns an object with the state that a write of its state asks for.
-pub(super) fn with_status(held: &Json, asked: &Json) -> Json {
+pub(super) fn with_status(held: &Json, asked: &Json) -> Result<Json, Refusal> {
+    shaped(asked)?;
     let mut after = held.clone();
     after["status"] = asked["status"].clone();
-    after
+    Ok(after)
 }
 
 /// Returns an object with the number of replicas that a write of its scale asks for.

@@ -78,7 +78,7 @@ pub(super) fn merge_key(list: &str, items: &[Json]) -> Option<&'static str> {
 }
 
 /// Lists of plain values that merge as sets.
-const SETS: [&str; 1] = ["finalizers"];
+pub(super) const SETS: [&str; 1] = ["finalizers"];
 
 /// Applies a strategic merge patch: as a merge patch, but that lists of objects merge by a key.
 ///

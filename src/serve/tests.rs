@@ -271,3 +271,72 @@ fn moments_are_written_in_whole_seconds() {
     let at = "2026-11-21T12:00:00.75Z".parse().expect("a time");
     assert_eq!(object::time(at), "2026-11-21T12:00:00Z");
 }
+
+#[test]
+fn whatever_a_client_writes_is_answered_and_no_object_loses_its_shape() {
+    let mut api = api();
+    let deployments = "/apis/apps/v1/namespaces/web/deployments";
+    let budgets = "/apis/policy/v1/namespaces/web/poddisruptionbudgets";
+    ask(&mut api, "POST", PODS, &pod("a", Some("n1")));
+    runs(&mut api, "a");
+    let allows = json!({
+        "metadata": { "name": "a" }, "spec": { "selector": {} },
+        "status": { "disruptionsAllowed": 1, "disruptedPods": "x" }
+    });
+    ask(&mut api, "POST", budgets, &allows);
+    ask(&mut api, "PATCH", &format!("{budgets}/a/status"), &allows);
+    ask(&mut api, "POST", deployments, &json!({ "metadata": { "name": "a" }, "spec": {} }));
+    assert_eq!(ask(&mut api, "POST", &format!("{PODS}/a/eviction"), &json!({})).0, 201);
+    let odd = [
+        json!([]),
+        json!("x"),
+        json!(1),
+        json!({ "metadata": [] }),
+        json!({ "metadata": { "name": "a", "labels": 1, "ownerReferences": 1, "finalizers": 1 } }),
+        json!({ "metadata": { "name": "b" }, "spec": "x" }),
+        json!({ "metadata": { "name": "a" }, "spec": [], "status": 1 }),
+        json!({ "metadata": { "name": "c" }, "spec": { "replicas": "x", "containers": 1 } }),
+        json!({ "status": { "conditions": 1, "disruptedPods": 1 }, "target": [], "deleteOptions": 1 }),
+    ];
+    let media = [
+        "application/merge-patch+json",
+        "application/strategic-merge-patch+json",
+        "application/json-patch+json",
+        super::apply::MEDIA,
+    ];
+    let reviews = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
+    let paths: Vec<String> = [PODS, deployments, budgets, "/api/v1/nodes"]
+        .iter()
+        .flat_map(|all| {
+            ["", "/a", "/a/status", "/a/scale", "/a/eviction", "/a/binding"]
+                .map(|part| format!("{all}{part}"))
+        })
+        .chain([reviews.to_owned()])
+        .collect();
+    for path in &paths {
+        for body in &odd {
+            for (method, media) in
+                media.iter().flat_map(|m| ["POST", "PUT", "PATCH", "DELETE"].map(|v| (v, m)))
+            {
+                let query = format!(
+                    "{path}?fieldManager=me&dryRun={}",
+                    if method == "DELETE" { "All" } else { "" }
+                );
+                let mut asked = request(method, &query, body);
+                asked.media = (*media).to_owned();
+                let Answer::Whole(code, _) = api.answer(&asked) else { panic!("{path}") };
+                assert!((200..500).contains(&code), "{method} {path} {media} {body}: {code}");
+            }
+        }
+    }
+    for kind in ["Pod", "Deployment", "PodDisruptionBudget", "Node"] {
+        for (key, object) in api.store.list(kind, None) {
+            for part in ["metadata", "spec", "status"] {
+                assert!(
+                    object[part].is_object() || object[part].is_null(),
+                    "{key:?} {part} {object}"
+                );
+            }
+        }
+    }
+}
