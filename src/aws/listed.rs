@@ -1,6 +1,6 @@
 //! List prices: what a machine costs on demand, as the Price List service tells it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use aws_sdk_pricing::types::{Filter, FilterType};
 use serde_json::Value as Json;
@@ -12,9 +12,7 @@ use super::market::micro_usd;
 use crate::catalog::Listed;
 use crate::ids::InstanceTypeName;
 use crate::port::PortError;
-
-/// Most types whose prices are asked for one by one; the whole list of a region is a dozen pages.
-const ONE_BY_ONE_MAX: usize = 8;
+use crate::units::MicroUsd;
 
 /// What the service calls EC2.
 const SERVICE: &str = "AmazonEC2";
@@ -37,31 +35,31 @@ pub(super) fn served_by(region: &str) -> &'static str {
 }
 
 impl Aws {
-    /// Reads the list prices of `region`: of `names` alone where they are few.
+    /// Reads the list price of one type in `region`; `None` where it has none.
     ///
     /// # Errors
     /// When any page cannot be read.
-    pub async fn list_prices(
+    pub async fn list_price(
         &self,
         region: &str,
-        names: Option<&BTreeSet<InstanceTypeName>>,
-    ) -> Result<Listed, PortError> {
-        let some = names.filter(|names| names.len() <= ONE_BY_ONE_MAX);
-        let mut listed = Listed { whole: some.is_none(), ..Listed::default() };
-        match some {
-            Some(names) => {
-                for name in names {
-                    let kind = if is_bare(name.as_str()) { BARE } else { SHARED };
-                    self.prices_of(region, (kind, Some(name.as_str())), &mut listed.hourly).await?;
-                }
-            }
-            None => {
-                for kind in [SHARED, BARE] {
-                    self.prices_of(region, (kind, None), &mut listed.hourly).await?;
-                }
-            }
+        name: &InstanceTypeName,
+    ) -> Result<Option<MicroUsd>, PortError> {
+        let (kind, mut hourly) =
+            (if is_bare(name.as_str()) { BARE } else { SHARED }, BTreeMap::new());
+        self.prices_of(region, (kind, Some(name.as_str())), &mut hourly).await?;
+        Ok(hourly.remove(name))
+    }
+
+    /// Reads the list prices of `region`, a dozen pages.
+    ///
+    /// # Errors
+    /// When any page cannot be read.
+    pub async fn list_prices(&self, region: &str) -> Result<Listed, PortError> {
+        let mut listed = Listed { whole: true, ..Listed::default() };
+        for kind in [SHARED, BARE] {
+            self.prices_of(region, (kind, None), &mut listed.hourly).await?;
         }
-        if listed.whole && listed.hourly.is_empty() {
+        if listed.hourly.is_empty() {
             // A region without prices is a question that was not understood.
             let reason = format!("it lists no machine of {region}");
             return Err(super::cloud::refused("list prices", reason));
@@ -73,7 +71,7 @@ impl Aws {
         &self,
         region: &str,
         (kind, name): ([(&str, &str); 2], Option<&str>),
-        into: &mut BTreeMap<InstanceTypeName, crate::units::MicroUsd>,
+        into: &mut BTreeMap<InstanceTypeName, MicroUsd>,
     ) -> Result<(), PortError> {
         let always = [
             ("regionCode", region),
@@ -106,7 +104,7 @@ fn is_bare(name: &str) -> bool {
 }
 
 /// Reads type and hourly price of a product; what cannot be read is no price.
-fn price(product: &str) -> Option<(InstanceTypeName, crate::units::MicroUsd)> {
+fn price(product: &str) -> Option<(InstanceTypeName, MicroUsd)> {
     let product: Json = serde_json::from_str(product).ok()?;
     let name = product["product"]["attributes"]["instanceType"].as_str()?;
     let terms = product["terms"]["OnDemand"].as_object()?.values();
@@ -123,7 +121,6 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::units::MicroUsd;
 
     fn product(unit: &str, usd: &str) -> String {
         json!({

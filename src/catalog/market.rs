@@ -43,6 +43,9 @@ pub struct Market {
     /// What the account may run at once; `None`: not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quotas: Option<Quotas>,
+    /// What could not be read, why, and what stands in for it: a sentence each.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unread: Vec<String>,
 }
 
 /// Something of each type, in some zones.
@@ -58,9 +61,6 @@ pub struct Listed {
     /// When it was read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub read_at: Option<Timestamp>,
-    /// Why it could not be read, where it was asked for.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub unread: Option<String>,
 }
 
 impl Market {
@@ -132,13 +132,7 @@ impl Catalog {
             describes them, without branch interfaces",
         ));
         self.warnings.extend(strange(&unknown, "not described by EC2, and never launched"));
-        self.warnings.extend(
-            market
-                .listed
-                .unread
-                .as_ref()
-                .map(|why| format!("list prices of {} cannot be read now: {why}", self.region)),
-        );
+        self.warnings.extend(market.unread.iter().cloned());
         let gone: Vec<&str> = self
             .zones
             .iter()
@@ -286,6 +280,7 @@ mod tests {
             listed: Listed::default(),
             types: BTreeMap::new(),
             quotas: None,
+            unread: Vec::new(),
         }
     }
 
@@ -399,6 +394,14 @@ mod tests {
         let market = Market { types: [("z9.big".into(), big())].into(), ..market() };
         let text = serde_json::to_string(&market).expect("names are the keys");
         assert_eq!(serde_json::from_str::<Market>(&text).expect("reads"), market);
+    }
+
+    #[test]
+    fn what_could_not_be_read_is_a_warning_of_every_plan() {
+        let why = "spot prices cannot be read now";
+        let market = Market { unread: vec![why.to_owned()], ..market() };
+        let catalog = traded("us-east-1", &market, &[]);
+        assert!(catalog.warnings.iter().any(|w| w == why), "{:?}", catalog.warnings);
     }
 
     #[test]

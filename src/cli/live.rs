@@ -6,6 +6,7 @@ mod notes;
 mod record;
 
 pub(super) use kept::Answers;
+use market::market_for;
 pub(super) use market::{market, market_of};
 pub(super) use record::read_kept;
 
@@ -204,18 +205,19 @@ pub(super) fn carry_out(
     console: &mut Console,
 ) -> Result<Exit, CliError> {
     let repository = embedded::same_tree(plan)?;
-    let fleet = &repository.fleet;
-    let market = market(&repository, &plan.capacity.base.world.cluster.account);
-    let catalog = planning::catalog(&fleet.region, &fleet.zones, Some(&market))?;
     let interrupted = embedded::interrupt_flag()?;
     // What cannot be written later must be known before anything is done.
     asked.receipt.as_deref().map(files::writable).transpose()?;
     let mut teller = Teller::new(plan, asked.form, console);
-    let again = Again::of(&repository, &catalog);
     let receipt = block_on(async {
-        let Live { kubernetes, aws, identity } = Live::connect(&repository).await?;
+        let live = Live::connect(&repository).await?;
+        let fleet = &repository.fleet;
+        // Kept under the account that really answers, whichever the plan was made for.
+        let market = market_for(&live.aws, &repository, &live.identity.account).await;
+        let catalog = planning::catalog(&fleet.region, &fleet.zones, Some(&market))?;
+        let again = Again::of(&repository, &catalog);
         let settings = ApplySettings {
-            cluster: identity,
+            cluster: live.identity.clone(),
             approved: asked.approved_digest.clone(),
             replan: &again,
             catalog: Some(&catalog),
@@ -225,22 +227,34 @@ pub(super) fn carry_out(
             begun: BTreeMap::new(),
             turns: None,
         };
-        verify(plan, &settings, Wall.now()).map_err(embedded::refused)?;
-        let joining = aws.joining().await.map_err(no_account)?;
-        let machines = Machines::of(&repository.desired, joining.endpoint, &joining.kubernetes);
-        let aws = aws.launching(machines);
-        let lease = Lease::new(&kubernetes, LEASE_NAMESPACE, LEASE_NAME, holder(plan));
-        let held = acquire(&lease, asked.lock_timeout, teller.console).await?;
-        let ports = (&kubernetes, &aws);
-        Box::pin(under_lease(plan, ports, &settings, (&lease, held), &mut teller)).await
+        let done = under_lock(plan, (live, &repository), (&settings, asked), &mut teller).await;
+        done.inspect_err(|error| {
+            teller.clear();
+            if error.kind == Exit::Stale {
+                again.show_beside(plan, teller.console);
+            }
+        })
     });
-    let receipt = receipt.inspect_err(|error| {
-        teller.clear();
-        if error.kind == Exit::Stale {
-            again.show_beside(plan, teller.console);
-        }
-    })?;
+    let receipt = receipt.inspect_err(|_| teller.clear())?;
     embedded::conclude(&receipt, asked.receipt.as_deref(), &mut teller)
+}
+
+/// Checks that the plan may be applied here, takes the lock, and applies under it.
+async fn under_lock(
+    plan: &Plan,
+    (live, repository): (Live, &Repository),
+    (settings, asked): (&ApplySettings<'_>, &settings::ApplySettings),
+    teller: &mut Teller<'_>,
+) -> Result<Receipt, CliError> {
+    verify(plan, settings, Wall.now()).map_err(embedded::refused)?;
+    let Live { kubernetes, aws, .. } = live;
+    let joining = aws.joining().await.map_err(no_account)?;
+    let machines = Machines::of(&repository.desired, joining.endpoint, &joining.kubernetes);
+    let aws = aws.launching(machines);
+    let lease = Lease::new(&kubernetes, LEASE_NAMESPACE, LEASE_NAME, holder(plan));
+    let held = acquire(&lease, asked.lock_timeout, teller.console).await?;
+    let ports = (&kubernetes, &aws);
+    Box::pin(under_lease(plan, ports, settings, (&lease, held), teller)).await
 }
 
 /// Applies while the lease is renewed; what is written stops as soon as holding it is not certain.

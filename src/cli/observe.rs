@@ -26,7 +26,12 @@ pub(super) fn run(settings: &ObserveSettings, console: &mut Console) -> Result<E
     if world == WorldChoice::Live && is_kept {
         // Whoever plans over the file later sees what a plan would see now.
         match world::market(&world, &repository, &observed) {
-            Some(Ok(market)) => observed.market = Some(market),
+            Some(Ok(market)) => {
+                for unread in &market.unread {
+                    console.say(&format!("warning: {}", escape(unread)));
+                }
+                observed.market = Some(market);
+            }
             Some(Err(why)) => console.say(&format!(
                 "warning: what EC2 offers now is not known, and is not in the file: {}",
                 escape(&why)

@@ -179,6 +179,7 @@ fn newer(price: Option<MicroUsd>) -> Catalog {
         listed: Listed { hourly, ..Listed::default() },
         types: [(name, facts)].into(),
         quotas: None,
+        unread: Vec::new(),
     };
     let catalog = Catalog::load(&"us-east-1".into(), &market.zone_settings(&[]));
     catalog.expect("the region is embedded").traded(&market, &[])
@@ -195,6 +196,11 @@ fn a_node_of_a_type_newer_than_the_catalogue_is_planned_around_with_what_it_has(
     story.observed.nodes.clear();
     story.observed.pods.clear();
     assert_eq!(plan_of(&story, Scope::default()).summary.add, 0);
+    // So it does where its price was known as it was launched, and is not any more.
+    let priced = std::mem::replace(&mut story.catalog, newer(None));
+    let plan = plan_of(&story, Scope::default());
+    assert_eq!((plan.summary.add, plan.capacity.pods.unschedulable), (0, 0), "{plan:#?}");
+    story.catalog = priced;
     story.observed.nodes = nodes;
     story.observed.pods = pods;
     // From now on nobody tells what it costs: it stays and takes more, and none is launched beside it.

@@ -59,7 +59,8 @@ impl Survey<'_> {
     fn will_be(&self, instance: &Instance, pool: &PoolName) -> Option<(Labels, Vec<Taint>)> {
         let fixed = self.offers.fixed.values().flatten();
         let withheld = self.offers.withheld.iter().map(|(offer, _)| offer);
-        let mut offers = self.offers.list.iter().chain(fixed).chain(withheld);
+        let offers = self.offers.list.iter().chain(fixed).chain(withheld);
+        let mut offers = offers.chain(&self.offers.unpriced);
         let offer = offers.find(|offer| {
             let node = &offer.node;
             node.pool == *pool

@@ -122,6 +122,9 @@ pub struct Offers {
     pub fixed: BTreeMap<PoolName, Vec<Offer>>,
     /// Offers that are not made now, and why.
     pub withheld: Vec<(Offer, Withheld)>,
+    /// What is never launched, since its price is not known, and may yet have been, when it was: the
+    /// prices of these say nothing.
+    pub(super) unpriced: Vec<Offer>,
     /// Pools without offers, with the reason, and those that make not every offer.
     pub refusals: BTreeMap<PoolName, PoolRefusal>,
 }
@@ -143,6 +146,7 @@ pub struct Supply<'a> {
 pub(super) struct Stock {
     pub offers: Vec<Offer>,
     pub withheld: Vec<(Offer, Withheld)>,
+    pub unpriced: Vec<Offer>,
     /// Whether pods ask for more combinations of custom labels than offers are made for.
     pub is_cut: bool,
 }
@@ -180,7 +184,8 @@ impl Offers {
     /// Returns every offer, those included that are not made now.
     pub(super) fn all_mut(&mut self) -> impl Iterator<Item = &mut Offer> {
         let fixed = self.fixed.values_mut().flatten();
-        self.list.iter_mut().chain(fixed).chain(self.withheld.iter_mut().map(|(offer, _)| offer))
+        let withheld = self.withheld.iter_mut().map(|(offer, _)| offer);
+        self.list.iter_mut().chain(fixed).chain(withheld).chain(&mut self.unpriced)
     }
 
     fn add(&mut self, pool: &Pool, mut stock: Stock) {
@@ -193,6 +198,7 @@ impl Offers {
             self.refusals.insert(pool.name.clone(), refusal);
         }
         self.withheld.append(&mut stock.withheld);
+        self.unpriced.append(&mut stock.unpriced);
         if pool.replicas.is_some() {
             stock.offers.sort_by(|a, b| order(a).cmp(&order(b)));
             self.fixed.insert(pool.name.clone(), stock.offers);

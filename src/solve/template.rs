@@ -126,9 +126,9 @@ impl<'a> Template<'a> {
     /// it.
     fn certain(&self, stock: &mut Stock, daemons: &[Daemon]) {
         let Some((kind, open)) = self.group else { return };
-        let Stock { offers, withheld, .. } = stock;
+        let Stock { offers, withheld, unpriced, .. } = stock;
         let withheld = withheld.iter_mut().map(|(offer, _)| offer);
-        for offer in offers.iter_mut().chain(withheld) {
+        for offer in offers.iter_mut().chain(withheld).chain(unpriced) {
             offer.node.labels.retain(|label, _| {
                 let name = label.as_str();
                 let of_zone = name == key::ZONE || name == key::ZONE_ID;
@@ -153,8 +153,12 @@ impl<'a> Template<'a> {
         for kind in kinds {
             let amounts = self.supply.catalog.allocation(kind, &self.settings);
             for way in self.ways(kind) {
-                for offer in self.offers(kind, &way, &amounts, &splits) {
+                for (offer, is_priced) in self.offers(kind, &way, &amounts, &splits) {
                     let offer = with_room(offer, daemons);
+                    if !is_priced {
+                        stock.unpriced.push(offer);
+                        continue;
+                    }
                     match self.withheld(kind, &way) {
                         Some(why) => stock.withheld.push((offer, why)),
                         None => stock.offers.push(offer),
@@ -279,7 +283,7 @@ impl<'a> Template<'a> {
         way: &Way<'_>,
         amounts: &Allocation,
         splits: &[Labels],
-    ) -> Vec<Offer> {
+    ) -> Vec<(Offer, bool)> {
         let Offering { zone, zone_id, capacity_type, .. } = &way.offering;
         let mut labels = self.type_labels(kind);
         labels.extend([
@@ -299,17 +303,18 @@ impl<'a> Template<'a> {
             labels.extend(split.iter().map(|(k, v)| (k.clone(), v.clone())));
             self.offer(kind, way, amounts, (labels, split))
         };
-        splits.iter().filter_map(with).collect()
+        splits.iter().map(with).collect()
     }
 
-    /// Returns the offer of a node with these labels; `None` where its price is not known.
+    /// Returns the offer of a node with these labels, and whether its price is known; where it is not, it
+    /// says 0.
     fn offer(
         &self,
         kind: &InstanceType,
         way: &Way<'_>,
         amounts: &Allocation,
         (labels, split): (Labels, &Labels),
-    ) -> Option<Offer> {
+    ) -> (Offer, bool) {
         let Offering { zone, zone_id, capacity_type, price, estimated: _ } = &way.offering;
         let estimated = way.offering.is_estimate_for(&labels);
         let overlaid = self.overlays.overlaid(&labels, *price);
@@ -328,7 +333,7 @@ impl<'a> Template<'a> {
             startup_taints: self.pool.startup_taints.clone(),
             capacity: amounts.capacity,
             allocatable: amounts.allocatable,
-            price: overlaid.price?,
+            price: overlaid.price.unwrap_or(MicroUsd::ZERO),
             price_estimated: estimated && overlaid.price == *price,
             spec_digest: self.spec_digest.clone(),
             reservation: way.reservation.map(|reservation| reservation.id.clone()),
@@ -340,7 +345,7 @@ impl<'a> Template<'a> {
         let weight = self.pool.weight;
         let exotic = kind.bare_metal || kind.has_accelerator;
         let (daemons, room) = (Resources::default(), Resources::default());
-        Some(Offer { node, weight, daemons, room, exotic })
+        (Offer { node, weight, daemons, room, exotic }, overlaid.price.is_some())
     }
 }
 

@@ -1,8 +1,9 @@
 //! What EC2 was asked lately and changes seldom, kept between commands, or for as long as a loop lives.
 //!
 //! Nothing that decides safety is kept: instances, nodes and pods are read anew each time. What is kept
-//! is told apart by account, region and endpoint, counts for a while, and holds no secret. A cache that
-//! cannot be read or written costs time and nothing else.
+//! is told apart by account, region and endpoint, counts for a while, and holds no secret. An answer that
+//! counts no more stands in for one that cannot be had, and says that it does. A cache that cannot be
+//! read or written costs time and nothing else.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -18,7 +19,7 @@ use crate::cache::Cache;
 use crate::ids::hex;
 use crate::program;
 
-/// Most answers that a process keeps; a repository asks half a dozen questions.
+/// Most answers that a process keeps; a repository asks a dozen questions.
 const ANSWERS_MAX: usize = 64;
 
 /// How the variables begin that lead calls elsewhere.
@@ -39,15 +40,15 @@ enum Place<'m> {
     Nowhere,
 }
 
-/// Answers that are kept for as long as a process lives.
+/// Answers that are kept for as long as a process lives, each with the number of its writing.
 #[derive(Debug, Default)]
-pub(in crate::cli) struct Answers(Mutex<BTreeMap<String, Vec<u8>>>);
+pub(in crate::cli) struct Answers(Mutex<BTreeMap<String, (u64, Vec<u8>)>>);
 
 impl Place<'_> {
     fn get(&self, key: &str) -> Option<Vec<u8>> {
         match self {
             Self::Folder(cache) => cache.get(key),
-            Self::Memory(answers) => answers.lock().get(key).cloned(),
+            Self::Memory(answers) => answers.lock().get(key).map(|(_, bytes)| bytes.clone()),
             Self::Nowhere => None,
         }
     }
@@ -58,22 +59,27 @@ impl Place<'_> {
                 cache.put(&key, &bytes);
                 cache.prune();
             }
-            Self::Memory(answers) => {
-                let mut answers = answers.lock();
-                // Questions name types: those of pools that are gone are asked no more.
-                if answers.len() >= ANSWERS_MAX {
-                    answers.clear();
-                }
-                answers.insert(key, bytes);
-            }
+            Self::Memory(answers) => answers.put(key, bytes),
             Self::Nowhere => {}
         }
     }
 }
 
 impl Answers {
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Vec<u8>>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, (u64, Vec<u8>)>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn put(&self, key: String, bytes: Vec<u8>) {
+        let mut answers = self.lock();
+        // Questions name types: those of pools that are gone are asked no more.
+        if answers.len() >= ANSWERS_MAX {
+            let oldest = answers.iter().min_by_key(|(_, (number, _))| *number);
+            let oldest = oldest.map(|(key, _)| key.clone());
+            oldest.map(|key| answers.remove(&key));
+        }
+        let number = answers.values().map(|(number, _)| *number).max().map_or(0, |last| last + 1);
+        answers.insert(key, (number, bytes));
     }
 }
 
@@ -82,6 +88,30 @@ impl Answers {
 struct Answer<T> {
     read_at: Timestamp,
     answer: T,
+}
+
+impl<T> Answer<T> {
+    fn given<E>(self, lapsed: Option<E>) -> Given<T, E> {
+        let Self { read_at, answer } = self;
+        Given { read_at, answer, lapsed }
+    }
+}
+
+/// How long an answer counts, and how long it stands in where no newer one can be had.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Terms {
+    pub(super) counts_for: Duration,
+    pub(super) stands_in_for: Duration,
+}
+
+/// An answer to be used.
+#[derive(Debug)]
+pub(super) struct Given<T, E> {
+    /// When it was given.
+    pub(super) read_at: Timestamp,
+    pub(super) answer: T,
+    /// Why there is none that still counts, where this one stands in.
+    pub(super) lapsed: Option<E>,
 }
 
 impl<'m> Shelf<'m> {
@@ -105,28 +135,37 @@ impl<'m> Shelf<'m> {
         Self { place, scope, now }
     }
 
-    /// Returns the answer to `question` that was given less than `most` ago, else asks, and keeps what
-    /// was answered; with it, when it was given. An answer from the future counts as none.
+    /// Returns the answer to `question` that still counts, else asks, and keeps what was answered. Where
+    /// that fails, what was answered before stands in. An answer from the future counts as none.
+    ///
+    /// # Errors
+    /// When asking fails, and nothing stands in.
     pub(super) async fn or<T: Serialize + DeserializeOwned, E>(
         &self,
-        (question, most): (Json, Duration),
+        (question, terms): (Json, Terms),
         ask: impl Future<Output = Result<T, E>>,
-    ) -> Result<(Timestamp, T), E> {
+    ) -> Result<Given<T, E>, E> {
         let key = hex(&Sha256::digest(json!([self.scope, question]).to_string()));
-        let kept = self.place.get(&key);
-        let kept = kept.and_then(|bytes| serde_json::from_slice::<Answer<T>>(&bytes).ok());
-        let counts = |kept: &Answer<T>| {
-            let age = self.now.duration_since(kept.read_at);
-            !age.is_negative() && age.unsigned_abs() < most
+        let lapsed = match self.kept(&key) {
+            Some((age, kept)) if age < terms.counts_for => return Ok(kept.given(None)),
+            kept => kept.filter(|(age, _)| *age < terms.stands_in_for),
         };
-        if let Some(kept) = kept.filter(counts) {
-            return Ok((kept.read_at, kept.answer));
-        }
-        let answer = Answer { read_at: self.now, answer: ask.await? };
+        let answer = match (ask.await, lapsed) {
+            (Ok(answer), _) => Answer { read_at: self.now, answer },
+            (Err(error), Some((_, lapsed))) => return Ok(lapsed.given(Some(error))),
+            (Err(error), None) => return Err(error),
+        };
         if let Ok(bytes) = serde_json::to_vec(&answer) {
             self.place.put(key, bytes);
         }
-        Ok((answer.read_at, answer.answer))
+        Ok(answer.given(None))
+    }
+
+    /// Returns what is kept under `key`, with its age.
+    fn kept<T: DeserializeOwned>(&self, key: &str) -> Option<(Duration, Answer<T>)> {
+        let kept: Answer<T> = serde_json::from_slice(&self.place.get(key)?).ok()?;
+        let age = self.now.duration_since(kept.read_at);
+        (!age.is_negative()).then_some((age.unsigned_abs(), kept))
     }
 }
 
@@ -139,7 +178,8 @@ mod tests {
 
     use super::*;
 
-    const HOUR: Duration = Duration::from_hours(1);
+    const TERMS: Terms =
+        Terms { counts_for: Duration::from_hours(1), stands_in_for: Duration::from_hours(2) };
 
     /// Asks for a number that rises with every question; returns what was shown.
     struct Asked<'d> {
@@ -150,6 +190,11 @@ mod tests {
 
     impl Asked<'_> {
         fn ask(&self, account: &str, now: Timestamp) -> u32 {
+            self.answer(account, now, true).expect("answered").answer
+        }
+
+        /// Asks; whoever is asked answers, if it `works`.
+        fn answer(&self, account: &str, now: Timestamp, works: bool) -> Result<Given<u32, ()>, ()> {
             let place = match &self.answers {
                 Some(answers) => Place::Memory(answers),
                 None => Place::Folder(Cache::in_directory(self.folder.to_path_buf())),
@@ -157,12 +202,11 @@ mod tests {
             let answers = Shelf::within(place, &[account], now);
             let ask = async {
                 self.count.set(self.count.get() + 1);
-                Ok::<u32, ()>(self.count.get())
+                if works { Ok(self.count.get()) } else { Err(()) }
             };
             let mut runtime = tokio::runtime::Builder::new_current_thread();
             let runtime = runtime.enable_all().build().expect("a runtime");
-            let answered = runtime.block_on(answers.or((json!("types"), HOUR), ask));
-            answered.expect("answered").1
+            runtime.block_on(answers.or((json!("types"), TERMS), ask))
         }
     }
 
@@ -193,5 +237,33 @@ mod tests {
         let at = |minutes: i64| Timestamp::UNIX_EPOCH + SignedDuration::from_mins(minutes);
         let seen = [0, 59, 60, 61].map(|minutes| asked.ask("a", at(minutes)));
         assert_eq!(seen, [1, 1, 2, 2]);
+    }
+    #[test]
+    fn what_counts_no_more_stands_in_where_nobody_answers_and_not_for_ever() {
+        let answers = Some(Answers::default());
+        let asked = Asked { folder: Path::new("/none"), answers, count: Cell::new(0) };
+        let at = |minutes: i64| Timestamp::UNIX_EPOCH + SignedDuration::from_mins(minutes);
+        let given = |minutes: i64, works: bool| {
+            let given = asked.answer("a", at(minutes), works).ok();
+            given.map(|given| (given.answer, given.read_at, given.lapsed.is_some()))
+        };
+        assert_eq!(given(0, false), None, "nothing is kept");
+        assert_eq!(given(0, true), Some((2, at(0), false)));
+        assert_eq!(given(59, false), Some((2, at(0), false)), "it still counts");
+        assert_eq!(given(60, false), Some((2, at(0), true)), "it stands in");
+        assert_eq!(given(119, false), Some((2, at(0), true)), "and is no younger for that");
+        assert_eq!(given(120, false), None, "it is too old");
+        assert_eq!(given(121, true), Some((6, at(121), false)));
+    }
+
+    #[test]
+    fn the_oldest_answer_goes_where_there_are_too_many() {
+        let answers = Answers::default();
+        for n in 0..=ANSWERS_MAX {
+            // The order of keys is not that of time.
+            answers.put(format!("{}", 1_000 - n), Vec::new());
+        }
+        let held = answers.lock();
+        assert_eq!((held.len(), held.contains_key("1000")), (ANSWERS_MAX, false));
     }
 }

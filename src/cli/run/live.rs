@@ -203,7 +203,6 @@ impl Beside {
             foresight,
             last: RefCell::default(),
             joining: RefCell::default(),
-            market: RefCell::default(),
             answers: Arc::default(),
             dice: Cell::new(u32::try_from(start.at.subsec_nanosecond()).unwrap_or(0)),
         };

@@ -2,13 +2,16 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use aws_sdk_ec2::types::Filter;
 use fleetwright::aws::Aws;
 use fleetwright::catalog::CapacityType;
+use fleetwright::ids::hex;
 use fleetwright::port::{Cloud, LaunchOutcome, LaunchRequest};
-use serde_json::Value as Json;
+use jiff::{SignedDuration, Timestamp};
+use serde_json::{Value as Json, json};
+use sha2::{Digest as _, Sha256};
 
 use super::account::{machines, prepare, read_pools, request};
 use super::added::{NewType, Reserved};
@@ -16,7 +19,7 @@ use super::cluster::runtime;
 use super::journey::make_cluster;
 use super::measured;
 use super::moto::Moto;
-use super::proxy::Proxy;
+use super::proxy::{Fault, Proxy};
 use super::scene::Scene;
 
 /// A type of the year after next.
@@ -63,7 +66,7 @@ impl Scene {
 /// Returns type, capacity type and price of each launch of a plan.
 fn launches(plan: &Json) -> Vec<(String, String)> {
     let rows = plan["resource_changes"].as_array().expect("rows").iter();
-    let created = rows.filter(|row| row["change"]["actions"] == serde_json::json!(["create"]));
+    let created = rows.filter(|row| row["change"]["actions"] == json!(["create"]));
     let text = |value: &Json| value.as_str().unwrap_or_default().to_owned();
     created
         .map(|row| {
@@ -182,6 +185,110 @@ fn a_second_plan_asks_again_only_for_what_decides_safety() {
     let (third, anew) = scene.planned("own", &[]);
     assert_eq!(anew, asked, "all of it");
     assert_eq!(first["capacity"]["digest"], third["capacity"]["digest"]);
+    scene.sandbox.end();
+}
+
+/// Makes every answer that is kept in `folder` so many days older.
+fn age(folder: &Path, days: i64) {
+    for entry in fs::read_dir(folder.join("fleetwright/market")).expect("it is kept") {
+        let path = entry.expect("an entry").path();
+        let text = fs::read_to_string(&path).expect("text");
+        let (_, kept) = text.split_once('\n').expect("a digest, and what it is of");
+        let mut kept: Json = serde_json::from_str(kept).expect("JSON");
+        let read_at: Timestamp =
+            kept["read_at"].as_str().and_then(|at| at.parse().ok()).expect("a time");
+        kept["read_at"] = (read_at - SignedDuration::from_hours(24 * days)).to_string().into();
+        let kept = kept.to_string();
+        let digest: String = hex(&Sha256::digest(&kept));
+        fs::write(path, format!("{digest}\n{kept}")).expect("written");
+    }
+}
+
+/// Has AWS refuse these calls.
+fn refuse(scene: &Scene, names: &'static [&'static str]) {
+    scene.aws.judge(move |call| {
+        let refused = json!({ "__type": "AccessDeniedException", "message": "not for you" });
+        let xml = "<Response><Errors><Error><Code>UnauthorizedOperation</Code><Message>not for \
+                   you</Message></Error></Errors></Response>";
+        if !names.contains(&&*call.name()) {
+            Fault::None
+        } else if call.target.is_empty() {
+            Fault::Answer(403, xml.to_owned())
+        } else {
+            Fault::Answer(400, refused.to_string())
+        }
+    });
+}
+
+#[test]
+fn what_cannot_be_read_now_is_what_it_was_and_says_so() {
+    let scene = scene();
+    scene.aws.add(|added| drop(added.listed.insert(NEW.to_owned(), "0.0200000000".to_owned())));
+    let (before, _) = scene.planned("own", &[]);
+    let on_demand = (NEW.to_owned(), "on-demand".to_owned());
+    assert_eq!(launches(&before), [on_demand.clone(), on_demand], "{}", diagnostics(&before));
+    age(&scene.cache("own"), 20);
+    refuse(&scene, &["DescribeInstanceTypes", "DescribeInstanceTypeOfferings", "GetProducts"]);
+    let (after, calls) = scene.planned("own", &[]);
+    assert!(calls.contains_key("GetProducts"), "it is asked: {calls:?}");
+    let said = diagnostics(&after);
+    assert_eq!(launches(&after), launches(&before), "{said}");
+    assert_eq!(
+        after["capacity"]["cost"]["hourly_after"],
+        before["capacity"]["cost"]["hourly_after"]
+    );
+    for part in [
+        "list prices failed",
+        "list offerings failed",
+        "describe instance types failed",
+        "not for you",
+        "20 days ago, stands in",
+    ] {
+        assert!(said.contains(part), "{part}: {said}");
+    }
+    // What is older than that is as good as unknown; what can be read is used all the same.
+    age(&scene.cache("own"), 80);
+    refuse(&scene, &["DescribeInstanceTypes", "GetProducts"]);
+    let (late, _) = scene.planned("own", &[]);
+    let said = diagnostics(&late);
+    assert!(said.contains(&format!("{NEW} have no known price")), "{said}");
+    assert!(said.contains("describe instance types failed"), "{said}");
+    assert!(
+        late["capacity"]["cost"]["prices"].to_string().contains("spot prices of EC2"),
+        "{}",
+        late["capacity"]["cost"]
+    );
+    scene.sandbox.end();
+}
+
+#[test]
+fn types_that_may_not_be_described_cost_nothing_but_themselves() {
+    let scene = scene();
+    refuse(&scene, &["DescribeInstanceTypes", "DescribeSpotPriceHistory"]);
+    let (plan, calls) = scene.planned("refused", &[]);
+    let said = diagnostics(&plan);
+    assert_eq!(launches(&plan).len(), 2, "{said}");
+    assert!(launches(&plan).iter().all(|(kind, _)| kind == "m5.large"), "{said}");
+    assert!(calls.contains_key("ListServiceQuotas"), "the rest is asked all the same: {calls:?}");
+    assert!(said.contains("types that this version does not know stay unknown"), "{said}");
+    assert!(said.contains("prices on demand stand in"), "{said}");
+    assert!(!said.contains("what EC2 offers now is not known"), "{said}");
+    scene.sandbox.end();
+}
+
+#[test]
+fn an_apply_asks_who_it_is_before_it_asks_what_ec2_offers() {
+    let scene = scene();
+    let saved = scene.remote.path().join("plan.json").display().to_string();
+    assert!(scene.command(&["plan", "--out", &saved]).status().expect("the program").success());
+    let before = scene.aws.ledger().len();
+    let mut apply = scene.command(&["apply", &saved, "--auto-approve"]);
+    let applied = apply.env("XDG_CACHE_HOME", scene.cache("anew")).output().expect("the program");
+    assert_eq!(applied.status.code(), Some(0), "{}", String::from_utf8_lossy(&applied.stderr));
+    let ledger = scene.aws.ledger();
+    let at = |name: &str| ledger.iter().skip(before).position(|row| row.call.name() == name);
+    let (who, what) = (at("GetCallerIdentity"), at("DescribeAvailabilityZones"));
+    assert!(who.is_some() && who < what, "{who:?} {what:?}");
     scene.sandbox.end();
 }
 

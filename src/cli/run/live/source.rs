@@ -9,7 +9,7 @@ use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::Instant;
 
 use crate::aws::{Aws, Joining, Machines};
-use crate::catalog::{Catalog, Market};
+use crate::catalog::Catalog;
 use crate::cli::error::CliError;
 use crate::cli::live::{Answers, market_of, reserves};
 use crate::cli::planning;
@@ -31,9 +31,6 @@ const COUNTS_FOR: Duration = Duration::from_mins(5);
 /// How long it counts that EC2 could not be asked.
 const UNKNOWN_COUNTS_FOR: Duration = Duration::from_secs(30);
 
-/// How long what EC2 offered still counts where it cannot be asked.
-const STANDS_IN_FOR: Duration = Duration::from_hours(1);
-
 /// The most by which a read is put off, so that clusters do not all ask at once.
 const JITTER_MAX: Duration = Duration::from_secs(5);
 const JITTER_SHARE: u32 = 10;
@@ -51,8 +48,7 @@ pub(super) struct Followed {
     pub(super) foresight: Arc<Foresight>,
     pub(super) last: RefCell<Option<Last>>,
     pub(super) joining: RefCell<Option<(Instant, Joining)>>,
-    pub(super) market: RefCell<Option<(Instant, Market)>>,
-    /// What EC2 answered lately that changes seldom.
+    /// What EC2 answered lately that changes seldom, and stands in where it cannot be asked.
     pub(super) answers: Arc<Answers>,
     /// Where in the spread of reads this process stands, and counts on.
     pub(super) dice: Cell<u32>,
@@ -151,29 +147,26 @@ impl Followed {
     /// Reads what the tree asks for, and what EC2 offers for that.
     async fn plans(&self, tree: TreeRead) -> Result<Plans, CliError> {
         let (settings, aws) = (self.settings.clone(), Arc::clone(&self.aws));
-        let known = self.market.borrow().clone();
         let answers = Arc::clone(&self.answers);
         let runtime = tokio::runtime::Handle::current();
-        let (plans, market) = blocking(move || {
-            let mut now = None;
+        blocking(move || {
             let market = |repository: &Repository| {
                 let asked = runtime.block_on(market_of(&aws, repository, &answers));
-                if let Err(why) = &asked {
-                    // What is embedded stands in, and every plan that it decides says so.
-                    tracing::warn!(why, "what EC2 offers now is not known");
+                // What is embedded, or what was read before, stands in, and every plan that it decides
+                // says so.
+                match &asked {
+                    Ok(market) => {
+                        for why in &market.unread {
+                            tracing::warn!(why, "not all that EC2 offers now is known");
+                        }
+                    }
+                    Err(why) => tracing::warn!(why, "what EC2 offers now is not known"),
                 }
-                now = asked.as_ref().ok().map(|market| (Instant::now(), market.clone()));
-                let stands_in = known.filter(|(at, _)| at.elapsed() < STANDS_IN_FOR);
-                Some(asked.or_else(|why| stands_in.map(|(_, market)| market).ok_or(why)))
+                Some(asked)
             };
-            let plans = Plans::of(&settings, &WorldChoice::Live, &tree, market)?;
-            Ok::<_, CliError>((plans, now))
+            Plans::of(&settings, &WorldChoice::Live, &tree, market)
         })
-        .await?;
-        if market.is_some() {
-            self.market.replace(market);
-        }
-        Ok(plans)
+        .await
     }
 
     /// Refuses a commit that names another cluster: its nodes would be strangers here.
