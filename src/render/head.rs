@@ -54,7 +54,7 @@ fn origin(plan: &Plan) -> Vec<Span> {
         Span::new(&format!("Cluster {}{region}", cluster.name), Tone::Strong),
         plain(base),
         plain(format!("plan {}", prefix(plan.capacity.digest.as_str(), DIGEST_SHOWN))),
-        plain(format!("world {name}, observed {taken_at} ({} before)", span(age))),
+        plain(format!("world {name}, observed {taken_at:.0} ({} before)", span(age))),
         plain(format!("expires {} (in {})", plan.capacity.expires_at, span(left))),
     ]
 }

@@ -55,7 +55,7 @@ pub(super) struct Watch {
     /// Whether the end of the objects to begin with is to be told.
     pub(super) marks_initial: bool,
     pub(super) bookmarks: bool,
-    pub(super) table: bool,
+    pub(super) table: Option<table::Included>,
     /// How long it lasts, in seconds, where the client says so.
     pub(super) seconds: Option<u64>,
 }
@@ -93,7 +93,7 @@ impl Api {
         }
         let target = Target::parse(&request.path)?;
         if target.resource.is_question() {
-            return question(request);
+            return question(target.resource, request);
         }
         match (request.method.as_str(), target.name) {
             ("GET", None) => self.list(&target, request),
@@ -132,10 +132,13 @@ impl Api {
         let answer = match target.subresource {
             Some("scale") => object::scale(object),
             Some("eviction" | "binding") => return Err(Refusal::no_verb("GET")),
-            Some(_) | None if request.wants_table() => {
-                table::table(target.resource, &[Arc::clone(object)], &json!({}), request.at)
-            }
-            Some(_) | None => return Ok(Answer::json(200, object)),
+            Some(_) | None => match request.table() {
+                Some(included) => {
+                    let one = [Arc::clone(object)];
+                    table::table(target.resource, (&one, included), &json!({}), request.at)
+                }
+                None => return Ok(Answer::json(200, object)),
+            },
         };
         Ok(Answer::json(200, &answer))
     }
@@ -164,11 +167,9 @@ impl Api {
             meta["remainingItemCount"] = rest.len().into();
             meta["continue"] = self.suspend(version, rest).into();
         }
-        if request.wants_table() {
-            return Ok(Answer::json(
-                200,
-                &table::table(target.resource, &items, &meta, request.at),
-            ));
+        if let Some(included) = request.table() {
+            let table = table::table(target.resource, (&items, included), &meta, request.at);
+            return Ok(Answer::json(200, &table));
         }
         Ok(Answer::Whole(200, list_of(target.resource, &meta, &items)))
     }
@@ -218,7 +219,7 @@ impl Api {
             initial,
             marks_initial,
             bookmarks: request.flag("allowWatchBookmarks"),
-            table: request.wants_table(),
+            table: request.table(),
             seconds: request.parameter("timeoutSeconds").parse().ok(),
         })))
     }
@@ -405,14 +406,17 @@ fn discovery(path: &str) -> Option<Answer> {
 }
 
 /// Answers a question about permissions: whoever reaches this server may do anything.
-fn question(request: &Request) -> Result<Answer, Refusal> {
+fn question(resource: &Resource, request: &Request) -> Result<Answer, Refusal> {
     if request.method != "POST" {
         return Err(Refusal::no_verb(&request.method));
     }
-    let mut review = request.json()?;
+    // The answer is the same whatever is asked, so that it need not be understood.
+    let mut review = if request.is_protobuf() { json!({}) } else { request.json()? };
     if !review.is_object() {
         return Err(Refusal::bad("the body is no object"));
     }
+    review["kind"] = resource.kind.into();
+    review["apiVersion"] = resource.api_version().into();
     review["status"] = json!({ "allowed": true });
     Ok(Answer::json(201, &review))
 }

@@ -143,8 +143,11 @@ fn unsay(object: &mut Json, (before, now): (&Json, Option<&Json>), others: &[&Js
                 None if is_mine && part == said => drop(held.remove(name)),
                 None => {}
             },
-            _ if is_mine && part == said => drop(held.remove(name)),
-            _ => {}
+            Json::Null | Json::Bool(_) | Json::Number(_) | Json::String(_) => {
+                if is_mine && part == said {
+                    held.remove(name);
+                }
+            }
         }
     }
 }

@@ -166,9 +166,9 @@ impl Watch {
     }
 
     fn shown(&self, object: &Arc<Json>) -> Json {
-        if self.table {
+        if let Some(included) = self.table {
             let one = [Arc::clone(object)];
-            return table::table(self.resource, &one, &json!({}), Timestamp::now());
+            return table::table(self.resource, (&one, included), &json!({}), Timestamp::now());
         }
         (**object).clone()
     }

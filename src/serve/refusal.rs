@@ -63,7 +63,14 @@ impl Refusal {
 
     /// Returns that the body is of no form that is read here.
     pub(super) fn media(kind: &str) -> Self {
-        Self::of(415, "UnsupportedMediaType", format!("bodies of type {kind} are not read here"))
+        let instead = if kind.contains("protobuf") {
+            // Whoever types `kubectl create` has no say in what it sends.
+            ": add `--dry-run=client -o yaml | kubectl apply -f -`, which sends JSON"
+        } else {
+            ""
+        };
+        let message = format!("bodies of type {kind} are not read here{instead}");
+        Self::of(415, "UnsupportedMediaType", message)
     }
 
     /// Returns that the object breaks a rule.

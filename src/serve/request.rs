@@ -7,6 +7,7 @@ use serde_json::Value as Json;
 
 use super::refusal::Refusal;
 use super::resource::Resource;
+use super::table::Included;
 
 /// A request, whatever carried it.
 #[derive(Debug, Clone, Default)]
@@ -40,9 +41,14 @@ impl Request {
         !self.parameter("dryRun").is_empty()
     }
 
-    /// Returns whether rows for people are wanted.
-    pub(super) fn wants_table(&self) -> bool {
-        self.accept.contains("as=Table") && self.accept.contains("v=v1;")
+    /// Returns what rows for people are to hold, where those are wanted.
+    pub(super) fn table(&self) -> Option<Included> {
+        let wanted = self.accept.contains("as=Table") && self.accept.contains("v=v1;");
+        wanted.then(|| Included::read(self.parameter("includeObject")))
+    }
+
+    pub(super) fn is_protobuf(&self) -> bool {
+        self.media.contains("protobuf")
     }
 
     /// Reads the body.
@@ -50,7 +56,7 @@ impl Request {
     /// # Errors
     /// When it is no JSON; bodies of other types are refused by their name.
     pub(super) fn json(&self) -> Result<Json, Refusal> {
-        if self.media.contains("protobuf") || self.media.contains("cbor") {
+        if self.is_protobuf() || self.media.contains("cbor") {
             return Err(Refusal::media(&self.media));
         }
         // What is applied goes by that name, and JSON is YAML.

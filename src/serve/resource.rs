@@ -15,6 +15,20 @@ pub(super) struct Resource {
     subresources: &'static [&'static str],
 }
 
+/// Kinds that `kubectl get all` means.
+const ALL: [&str; 10] = [
+    "CronJob",
+    "DaemonSet",
+    "Deployment",
+    "HorizontalPodAutoscaler",
+    "Job",
+    "Pod",
+    "ReplicaSet",
+    "ReplicationController",
+    "Service",
+    "StatefulSet",
+];
+
 /// Every sort, the groups together.
 pub(super) const RESOURCES: &[Resource] = &[
     core("ConfigMap", "configmaps", &["cm"], true, &[]),
@@ -25,7 +39,9 @@ pub(super) const RESOURCES: &[Resource] = &[
     core("PersistentVolume", "persistentvolumes", &["pv"], false, &["status"]),
     core("Pod", "pods", &["po"], true, &["binding", "eviction", "status"]),
     core("ReplicationController", "replicationcontrollers", &["rc"], true, &["scale", "status"]),
+    core("Secret", "secrets", &[], true, &[]),
     core("Service", "services", &["svc"], true, &["status"]),
+    core("ServiceAccount", "serviceaccounts", &["sa"], true, &[]),
     apps("DaemonSet", "daemonsets", &["ds"], &["status"]),
     apps("Deployment", "deployments", &["deploy"], &["scale", "status"]),
     apps("ReplicaSet", "replicasets", &["rs"], &["scale", "status"]),
@@ -47,6 +63,11 @@ pub(super) const RESOURCES: &[Resource] = &[
     // What the loop keeps: `deploy/kubernetes/crds.yaml` defines them elsewhere.
     ours("CapacityPlan", "capacityplans", &["cplan"]),
     ours("CapacityPool", "capacitypools", &["cpool"]),
+    Resource {
+        namespaced: true,
+        subresources: &["status"],
+        ..named("networking.k8s.io", "Ingress", "ingresses", &["ing"])
+    },
     Resource {
         namespaced: true,
         subresources: &["status"],
@@ -139,10 +160,11 @@ impl Resource {
             let all = ["create", "delete", "deletecollection", "get", "list", "patch", "update"];
             json!([&all[..], &["watch"]].concat())
         };
+        let categories = if ALL.contains(&self.kind) { &["all"][..] } else { &[] };
         let mut rows = vec![json!({
             "name": self.plural, "singularName": self.kind.to_ascii_lowercase(),
             "namespaced": self.namespaced, "kind": self.kind, "verbs": verbs,
-            "shortNames": self.short
+            "shortNames": self.short, "categories": categories
         })];
         for name in self.subresources {
             let (group, version, kind, verbs) = match *name {
@@ -212,6 +234,8 @@ mod tests {
             assert!(listed.contains(&format!("\"{plural}\"")), "{plural}");
         }
         assert_eq!(sorts("apps", "v2"), None);
+        let all = |kind: &str| RESOURCES.iter().any(|resource| resource.kind == kind);
+        assert!(ALL.into_iter().all(all), "what `all` means is served");
         let groups = groups().to_string();
         assert_eq!(groups.matches("\"name\":\"apps\"").count(), 1, "each group once");
     }

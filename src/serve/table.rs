@@ -7,6 +7,36 @@ use serde_json::{Value as Json, json};
 
 use super::resource::Resource;
 
+/// What rows hold of their objects, beside the cells.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Included {
+    Metadata,
+    Object,
+    Nothing,
+}
+
+impl Included {
+    /// Reads what a client asks for; metadata unless it says something else.
+    pub(super) fn read(asked: &str) -> Self {
+        match asked {
+            "Object" => Self::Object,
+            "None" => Self::Nothing,
+            _ => Self::Metadata,
+        }
+    }
+
+    fn of(self, object: &Json) -> Json {
+        match self {
+            Self::Metadata => json!({
+                "kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1",
+                "metadata": object["metadata"]
+            }),
+            Self::Object => object.clone(),
+            Self::Nothing => Json::Null,
+        }
+    }
+}
+
 /// What `kubectl get` shows of a kind: titles, those that are shown only where there is room behind a `+`.
 const COLUMNS: [(&str, &str); 16] = [
     ("CapacityPlan", "Name|Current|Ready|Why|Plan|+Commit|+Health|+Says|Age"),
@@ -31,7 +61,12 @@ const COLUMNS: [(&str, &str); 16] = [
 const OTHERS: &str = "Name|Age";
 
 /// Returns a list as a table.
-pub(super) fn table(resource: &Resource, items: &[Arc<Json>], meta: &Json, now: Timestamp) -> Json {
+pub(super) fn table(
+    resource: &Resource,
+    (items, included): (&[Arc<Json>], Included),
+    meta: &Json,
+    now: Timestamp,
+) -> Json {
     let found = COLUMNS.iter().find(|(kind, _)| *kind == resource.kind);
     let columns = found.map_or(OTHERS, |(_, columns)| columns).split('|').map(|title| {
         let (name, wide) = title.strip_prefix('+').map_or((title, false), |name| (name, true));
@@ -42,17 +77,18 @@ pub(super) fn table(resource: &Resource, items: &[Arc<Json>], meta: &Json, now: 
         })
     });
     let columns: Vec<Json> = columns.collect();
-    let rows: Vec<Json> = items.iter().map(|item| row(resource.kind, item, now)).collect();
+    let row = |item: &Arc<Json>| json!({ "cells": cells(resource.kind, item, now), "object": included.of(item) });
+    let rows: Vec<Json> = items.iter().map(row).collect();
     json!({
         "kind": "Table", "apiVersion": "meta.k8s.io/v1", "metadata": meta,
         "columnDefinitions": columns, "rows": rows
     })
 }
 
-fn row(kind: &str, object: &Json, now: Timestamp) -> Json {
+fn cells(kind: &str, object: &Json, now: Timestamp) -> Vec<String> {
     let meta = &object["metadata"];
     let (name, age) = (text(&meta["name"]), since(&meta["creationTimestamp"], now));
-    let cells = match kind {
+    match kind {
         "Event" => event(object, now),
         "Node" | "Pod" => machinery(kind, object, (name, age)),
         "CapacityPlan" | "CapacityPool" => of_the_loop(kind, object, (name, age)),
@@ -60,11 +96,7 @@ fn row(kind: &str, object: &Json, now: Timestamp) -> Json {
             around(kind, object, (name, age))
         }
         _ => workload(kind, object, (name, age)),
-    };
-    json!({
-        "cells": cells,
-        "object": { "kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": meta }
-    })
+    }
 }
 
 fn count(value: &Json) -> String {
@@ -319,7 +351,8 @@ mod tests {
     fn every_row_has_a_cell_for_each_column() {
         let now = Timestamp::UNIX_EPOCH;
         for resource in super::super::resource::RESOURCES {
-            let table = table(resource, &[Arc::new(json!({ "metadata": {} }))], &json!({}), now);
+            let one = [Arc::new(json!({ "metadata": {} }))];
+            let table = table(resource, (&one, Included::Metadata), &json!({}), now);
             let columns = table["columnDefinitions"].as_array().map(Vec::len);
             assert_eq!(table["rows"][0]["cells"].as_array().map(Vec::len), columns, "{resource:?}");
         }

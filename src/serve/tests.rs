@@ -340,3 +340,42 @@ fn whatever_a_client_writes_is_answered_and_no_object_loses_its_shape() {
         }
     }
 }
+
+#[test]
+fn rows_for_people_hold_what_was_asked_for_beside_their_cells() {
+    let mut api = api();
+    ask(&mut api, "POST", PODS, &pod("a", Some("n1")));
+    let mut object = |included: &str| {
+        let path = format!("{PODS}?includeObject={included}");
+        let mut asked = request("GET", &path, &Json::Null);
+        asked.accept = "application/json;as=Table;v=v1;g=meta.k8s.io".to_owned();
+        let Answer::Whole(200, bytes) = api.answer(&asked) else { panic!("{included}") };
+        let table: Json = serde_json::from_slice(&bytes).expect("JSON");
+        assert_eq!(table["rows"][0]["cells"][0], "a");
+        table["rows"][0]["object"].clone()
+    };
+    // `kubectl get --sort-by` looks at the whole of it.
+    assert_eq!(object("Object")["spec"]["nodeName"], "n1");
+    assert_eq!(object("None"), Json::Null);
+    let partial = object("");
+    assert_eq!((&partial["metadata"]["name"], &partial["spec"]), (&json!("a"), &Json::Null));
+}
+
+#[test]
+fn what_kubectl_sends_in_protobuf_is_answered_where_it_matters_not_and_else_refused_with_a_way_out()
+{
+    let mut api = api();
+    let mut sent = |path: &str| {
+        let mut asked = request("POST", path, &Json::Null);
+        asked.media = "application/vnd.kubernetes.protobuf".to_owned();
+        asked.body = b"k8s\0".to_vec();
+        let Answer::Whole(code, bytes) = api.answer(&asked) else { panic!("{path}") };
+        (code, serde_json::from_slice::<Json>(&bytes).expect("JSON"))
+    };
+    let (code, review) = sent("/apis/authorization.k8s.io/v1/selfsubjectaccessreviews");
+    assert_eq!((code, &review["status"]["allowed"]), (201, &json!(true)));
+    assert_eq!(review["kind"], "SelfSubjectAccessReview");
+    let (code, refused) = sent(PODS);
+    let message = refused["message"].as_str().unwrap_or_default();
+    assert!(code == 415 && message.contains("kubectl apply -f -"), "{message}");
+}

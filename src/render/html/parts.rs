@@ -379,7 +379,7 @@ pub(in crate::render) fn footer(plan: &Plan) -> String {
     let commit = base.commit.as_deref().unwrap_or("no commit");
     format!(
         "</main>\n<footer><p>Plan <code>{}</code> of <code>{}</code>{}, made for {} over world <code>{}</code>, \
-         observed {}. It may be applied until {}.</p>\n<p>Rehearsed in {} orders. {} of {}, {}.</p></footer>\n",
+         observed {:.0}. It may be applied until {}.</p>\n<p>Rehearsed in {} orders. {} of {}, {}.</p></footer>\n",
         text(capacity.digest.as_str(), 80),
         text(commit, 60),
         if base.dirty { " with local changes" } else { "" },

@@ -373,7 +373,7 @@ pub(super) fn footer(plan: &Plan) -> String {
     };
     let digest: String = capacity.digest.as_str().chars().take(DIGEST_SHOWN).collect();
     format!(
-        "<sub>Plan {} of {commit} · world {} observed {} · may be applied until {} · every row is in \
+        "<sub>Plan {} of {commit} · world {} observed {:.0} · may be applied until {} · every row is in \
          the plan's file: `fleetwright show`</sub>\n",
         code(&digest, 30),
         code(&base.world.name, NAME_WIDTH),
