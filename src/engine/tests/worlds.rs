@@ -229,6 +229,21 @@ fn an_instance_that_never_joined_holds_nothing() {
 }
 
 #[test]
+fn a_node_whose_machine_nobody_lists_is_left_alone_and_keeps_its_pods() {
+    let mut story = running(&["m5.large"], 1, template(1000, 100));
+    // EC2 is asked for our own: Karpenter's, and those of groups that no file names, are known by their
+    // nodes alone.
+    story.observed.instances.clear();
+    let plan = whole(&story);
+    assert!(!plan.errored && plan.applyable, "{:?}", plan.capacity.diagnostics);
+    assert_eq!((changes(&plan), plan.capacity.pods.placed), ((0, 0), 1));
+    let rows = plan.resource_changes.iter();
+    let found: Vec<_> = rows.map(|row| (row.address.as_str(), &row.change.before)).collect();
+    let [("kubernetes_node.n1", Some(before))] = &found[..] else { panic!("{found:?}") };
+    assert_eq!(before.instance_id, Some("i-0001".into()));
+}
+
+#[test]
 fn a_startup_taint_that_is_still_there_does_not_turn_pods_away() {
     let taint = Taint {
         key: "node.cilium.io/agent-not-ready".into(),

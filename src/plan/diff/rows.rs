@@ -348,7 +348,10 @@ impl<'a> Naming<'a> {
             reservation: instance.and_then(|i| i.reservation.clone()),
             open_labels: Vec::new(),
             spec_digest: instance.and_then(|i| i.tags.get(tag::SPEC).cloned()),
-            instance_id: instance.map(|i| i.id.clone()),
+            // What is not ours may not be listed: of its machine the node alone tells.
+            instance_id: instance
+                .map(|i| i.id.clone())
+                .or_else(|| node.and_then(|node| node.instance.clone())),
             node: node.map(|node| node.name.clone()),
             node_uid: node.map(|node| node.uid.clone()),
             launched_at: instance.map(|i| i.launched_at),
