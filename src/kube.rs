@@ -40,7 +40,7 @@ pub use watch::{News, Watched};
 
 use ::kube::Error;
 
-use crate::port::{Fate, PortError};
+use crate::port::{Fate, PortError, with_causes};
 
 /// Returns the error of a verb in the words of the port.
 ///
@@ -49,8 +49,10 @@ fn port_error(verb: &str, error: &Error) -> PortError {
     let (reason, transient) = if let Error::Api(status) = error {
         let code = status.code;
         (format!("{} ({code})", status.message), code == 429 || code >= 500)
+    } else if matches!(error, Error::HyperError(_) | Error::Service(_)) {
+        (format!("the API server cannot be reached: {}", with_causes(error)), true)
     } else {
-        (error.to_string(), matches!(error, Error::HyperError(_) | Error::Service(_)))
+        (error.to_string(), false)
     };
     PortError { verb: verb.to_owned(), reason, fate: Fate::of(transient) }
 }

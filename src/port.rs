@@ -44,6 +44,21 @@ impl PortError {
     }
 }
 
+/// Returns an error with everything below it that it does not say itself, on one line.
+#[cfg_attr(not(feature = "cluster"), expect(dead_code, reason = "only the adapters ask"))]
+pub(crate) fn with_causes(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut below = error.source();
+    while let Some(cause) = below {
+        let said = cause.to_string();
+        if !text.contains(&said) {
+            text = format!("{text}: {said}");
+        }
+        below = cause.source();
+    }
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
 /// What became of a call that failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fate {

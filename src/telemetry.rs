@@ -42,9 +42,10 @@ pub enum Loudness {
 impl Loudness {
     fn directives(self) -> &'static str {
         match self {
-            Self::Quiet => "error",
-            Self::Normal => "warn",
-            Self::Verbose => "warn,fleetwright=info",
+            Self::Quiet => "error,kube_client=off",
+            // What the client of Kubernetes finds is told once, as our error.
+            Self::Normal => "warn,kube_client=off",
+            Self::Verbose => "warn,kube_client=off,fleetwright=info",
             Self::Debug => "info,fleetwright=debug",
         }
     }
@@ -155,7 +156,7 @@ mod tests {
             Ok("fleetwright::solve=trace".into())
         );
         for unset in [Err(VarError::NotPresent), Ok(String::new())] {
-            assert_eq!(shown(unset), Ok("fleetwright=info,warn".into()));
+            assert_eq!(shown(unset), Ok("kube_client=off,fleetwright=info,warn".into()));
         }
     }
 

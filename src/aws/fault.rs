@@ -2,7 +2,10 @@
 
 use aws_sdk_ec2::error::{ProvideErrorMetadata, SdkError};
 
-use crate::port::{Fate, PortError};
+use crate::port::{Fate, PortError, with_causes};
+
+/// What the SDK says where nothing tells who asks.
+const NO_CREDENTIALS: &str = "no credentials found in chain";
 
 /// Codes by which AWS asks for patience.
 const THROTTLED: [&str; 5] = [
@@ -69,24 +72,44 @@ where
             (why.to_owned(), Fate::Refused)
         }
         SdkError::DispatchFailure(_) => {
-            (format!("AWS cannot be reached: {}", sources(error)), Fate::Unknown)
+            let why = with_causes(error);
+            let why = match why.split_once(NO_CREDENTIALS) {
+                Some((_, tried)) => format!("no credentials were found{tried}"),
+                None => format!("AWS cannot be reached: {}", without_request(&why)),
+            };
+            (why, Fate::Unknown)
         }
         SdkError::ResponseError(_) => ("AWS gave half an answer".to_owned(), Fate::Unknown),
         other @ (SdkError::ConstructionFailure(_) | _) => {
-            (format!("the request could not be made: {}", sources(other)), Fate::Refused)
+            let why = with_causes(other);
+            (format!("the request could not be made: {}", without_request(&why)), Fate::Refused)
         }
     };
     PortError { verb: verb.to_owned(), reason, fate }
 }
 
-/// Returns an error with everything below it.
-fn sources(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut below = error.source();
-    while let Some(error) = below {
-        text = format!("{text}: {error}");
-        below = error.source();
+/// Returns a text of the SDK without the whole request that it may quote.
+fn without_request(text: &str) -> String {
+    const QUOTED: (&str, &str) = (" to request `", "`: ");
+    let cut = text.split_once(QUOTED.0).and_then(|(before, rest)| {
+        let (_, after) = rest.rsplit_once(QUOTED.1)?;
+        Some(format!("{before}: {after}"))
+    });
+    cut.unwrap_or_else(|| text.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_is_not_quoted() {
+        let text = "dispatch failure: other: failed to apply endpoint `x` to request `Request { body: \
+                    \"Action=`a`\" }`: endpoint must contain scheme";
+        assert_eq!(
+            without_request(text),
+            "dispatch failure: other: failed to apply endpoint `x`: endpoint must contain scheme"
+        );
+        assert_eq!(without_request("timed out"), "timed out");
     }
-    // The chain of credentials writes a line for each provider; an error here is one line.
-    text.split_whitespace().collect::<Vec<_>>().join(" ")
 }

@@ -41,6 +41,8 @@ pub struct Preflight {
     pub requirements: Vec<Requirement>,
     /// Roles of nodes, which the cluster must let in.
     pub node_roles: Vec<NodeRole>,
+    /// Where EKS has the API server; `None` where it does not say.
+    pub endpoint: Option<String>,
 }
 
 /// A role that nodes have.
@@ -91,6 +93,7 @@ impl Aws {
         }
         found.add("may make launch templates", self.may_make_templates().await, POLICY);
         let joining = self.joining().await;
+        found.endpoint = joining.as_ref().ok().map(|joining| joining.endpoint.url.clone());
         let version = joining.as_ref().map(|joining| format!("version {}", joining.kubernetes));
         let version = version.map_err(ToString::to_string);
         found.add("EKS cluster", version, "check spec.cluster.name and spec.cluster.region");

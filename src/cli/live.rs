@@ -4,6 +4,7 @@ mod kept;
 mod market;
 mod notes;
 mod record;
+mod whose;
 
 pub(super) use kept::Answers;
 use market::market_for;
@@ -149,7 +150,7 @@ pub(super) fn preflight(repository: &Repository) -> Result<Vec<Requirement>, Cli
         let aws = Aws::connect(&fleet.cluster, fleet.region.as_str()).await;
         let queue = fleet.controller.queue.as_deref();
         let found = aws.preflight(&repository.desired, queue).await;
-        let Preflight { mut requirements, node_roles } = found;
+        let Preflight { mut requirements, node_roles, endpoint } = found;
         let kubernetes = match Kubernetes::connect().await {
             Ok(kubernetes) => kubernetes,
             Err(error) => {
@@ -158,6 +159,8 @@ pub(super) fn preflight(repository: &Repository) -> Result<Vec<Requirement>, Cli
                 return Ok(requirements);
             }
         };
+        let leads = endpoint.map(|url| whose::requirement(fleet, kubernetes.server(), &url));
+        requirements.extend(leads);
         requirements.extend(kubernetes.preflight(|| Wall.now()).await);
         requirements.push(alone(&kubernetes).await);
         for NodeRole { arn, has_entry } in node_roles {
@@ -249,6 +252,8 @@ async fn under_lock(
     verify(plan, settings, Wall.now()).map_err(embedded::refused)?;
     let Live { kubernetes, aws, .. } = live;
     let joining = aws.joining().await.map_err(no_account)?;
+    // What is launched joins that cluster, wherever the kubeconfig leads.
+    whose::same_cluster(&repository.fleet, kubernetes.server(), &joining.endpoint.url)?;
     let machines = Machines::of(&repository.desired, joining.endpoint, &joining.kubernetes);
     let aws = aws.launching(machines);
     let lease = Lease::new(&kubernetes, LEASE_NAMESPACE, LEASE_NAME, holder(plan));
@@ -421,6 +426,9 @@ pub(super) fn block_on<T>(work: impl Future<Output = Result<T, CliError>>) -> Re
 pub(super) fn no_cluster(error: ConnectError) -> CliError {
     let hint = match error {
         ConnectError::NoConfig(_) => "run `aws eks update-kubeconfig --name CLUSTER`",
+        ConnectError::NoContext(_) => {
+            "run `kubectl config get-contexts`, or `aws eks update-kubeconfig --name CLUSTER`"
+        }
         ConnectError::Client(_) | ConnectError::Refused(_) => {
             "try `kubectl get nodes` with the same kubeconfig and context"
         }
