@@ -132,6 +132,9 @@ impl Passes<'_> {
         }
         outcome.settled = self.kept_back(model, outcome.settled);
         let stage = self.stage(self.demand, self.standing, model);
+        let before = outcome.settled.layout.price;
+        outcome.settled = stage.grown(outcome.settled);
+        outcome.baseline += outcome.settled.layout.price - before;
         outcome.settled = stage.over_zones(outcome.settled);
         let kept = |name: &NodeName| {
             let mut nodes = self.standing.iter().zip(&outcome.settled.layout.kept);

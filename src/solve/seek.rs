@@ -50,29 +50,44 @@ type Rank = (Vec<u32>, usize, usize, i64, Fleet);
 impl Stage<'_> {
     /// Returns `settled`, or a fleet on which fewer pods are left over.
     pub(super) fn sought(&self, settled: Settled) -> Settled {
-        // In later passes the new nodes stand: what was not found for them is not found again. Those
-        // of pools with a fixed number stand from the first on, and stay.
-        let is_first =
-            self.ground.standing.iter().all(|node| !node.is_new || node.fate != Fate::Free);
-        let waiting = self.waiting(&settled);
-        if !is_first || waiting.is_empty() || self.is_too_large(&settled) {
-            return settled;
-        }
-        let kinds = self.kinds(&waiting);
+        let Some(mut search) = self.search(&settled) else { return settled };
         let start = (settled.layout.kept.clone(), sorted(settled.offers.clone()));
-        let mut search = Search {
-            stage: self,
-            kinds,
-            seen: BTreeSet::from([start.clone()]),
-            open: BTreeMap::new(),
-            bases: BTreeMap::new(),
-            work: self.work(),
-            left: pods_left(&settled),
-        };
+        search.seen.insert(start.clone());
         let rank = search.rank(&settled, (0, start));
         search.open.insert(rank, settled);
         let best = search.run();
         self.without_idle(search.climbed(best))
+    }
+
+    /// Returns `settled`, or a fleet with more nodes on which fewer pods are left over: a node that
+    /// went since may have taken the place within the limits that another can have.
+    pub(super) fn grown(&self, settled: Settled) -> Settled {
+        match self.search(&settled) {
+            Some(mut search) => self.without_idle(search.climbed(settled)),
+            None => settled,
+        }
+    }
+
+    /// Returns a search for fleets that leave fewer pods over, with nothing in it yet; `None` where
+    /// there is nothing to look for.
+    fn search(&self, settled: &Settled) -> Option<Search<'_>> {
+        // In later passes the new nodes stand: what was not found for them is not found again. Those
+        // of pools with a fixed number stand from the first on, and stay.
+        let is_first =
+            self.ground.standing.iter().all(|node| !node.is_new || node.fate != Fate::Free);
+        let waiting = self.waiting(settled);
+        if !is_first || waiting.is_empty() || self.is_too_large(settled) {
+            return None;
+        }
+        Some(Search {
+            stage: self,
+            kinds: self.kinds(&waiting),
+            seen: BTreeSet::new(),
+            open: BTreeMap::new(),
+            bases: BTreeMap::new(),
+            work: self.work(),
+            left: pods_left(settled),
+        })
     }
 
     /// Lets pods in again that were left over for the sake of others which are left over as well.
