@@ -589,15 +589,14 @@ pub(super) fn needs_as_before(before: &Observed, now: &Observed) -> bool {
 fn takes_more(before: &Observed, was: &Node, is: &Node) -> bool {
     let instance = was.instance.as_ref().and_then(|id| before.instances.get(id));
     let ours = instance.is_some_and(|instance| instance.is_ours(&before.cluster.name));
-    // One of ours that still boots is counted on before it is Ready.
+    // One of ours that still boots is counted on as what it will be: Ready, without its startup taints, and with the
+    // labels and amounts that its daemons tell of.
     let boots = ours && before.taken_at <= later(was.created_at, READY_WITHIN);
-    let counted = was.ready || boots;
-    was.uid != is.uid
-        || (is.ready && !counted)
-        || (was.unschedulable && !is.unschedulable)
+    let grew = (is.ready && !was.ready)
         || was.taints.iter().any(|taint| !is.taints.contains(taint))
         || was.labels != is.labels
-        || was.allocatable != is.allocatable
+        || was.allocatable != is.allocatable;
+    was.uid != is.uid || (was.unschedulable && !is.unschedulable) || (grew && !boots)
 }
 
 /// Returns the limits under which a plan leaves out what is held back; `None` where they are as tight

@@ -112,9 +112,14 @@ fn with_node(change: impl FnOnce(&mut Node)) -> Observed {
 
 /// Returns the same with a node of that age whose machine is ours.
 fn with_ours(ready: bool, minutes: i64) -> Observed {
+    ours_as(minutes, |node| node.ready = ready)
+}
+
+fn ours_as(minutes: i64, change: impl FnOnce(&mut Node)) -> Observed {
     let age = SignedDuration::from_mins(minutes);
     let mut world = with_node(|node| {
-        (node.ready, node.instance) = (ready, Some("i-1".into()));
+        change(node);
+        node.instance = Some("i-1".into());
         node.created_at = over().taken_at.checked_sub(age).expect("a time");
     });
     let tags = [(tag::CLUSTER, ""), (tag::POOL, "web"), (tag::KEY, "0")];
@@ -172,6 +177,8 @@ fn a_plan_is_made_again_where_a_node_takes_more_than_it_did() {
     let silent = || with_node(|node| node.ready = false);
     for (what, over, now, again) in vec![
         ("one that was counted on is Ready", with_ours(false, 2), with_ours(true, 2), 0),
+        ("its startup taint went", ours_as(2, taint), with_ours(true, 2), 0),
+        ("a taint of one that is old went", ours_as(20, taint), with_ours(true, 20), 1),
         ("one that was given up is Ready", with_ours(false, 20), with_ours(true, 20), 1),
         ("one of others is Ready", silent(), is(), 1),
         ("it fell silent", is(), silent(), 0),
