@@ -604,3 +604,6 @@ impl Away {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,237 @@
+//! What is done of messages while an apply has the lease, or another autoscaler runs.
+
+use std::sync::Arc;
+
+use super::*;
+use crate::catalog::CapacityType;
+use crate::fleet::{ClusterIdentity, InstanceState, LiveWorkload, PodPhase, tag};
+use crate::ids::{WorkloadId, WorkloadKind};
+use crate::manifest::{ControllerSettings, GuardSettings, Mode};
+use crate::reconcile::{Head, Start, step};
+use crate::units::Resources;
+
+fn at(seconds: i64) -> Timestamp {
+    Timestamp::from_second(1_000_000 + seconds).expect("a time")
+}
+
+fn instance(id: &str, ours: bool) -> Instance {
+    let tags: &[(&str, &str)] =
+        if ours { &[(tag::CLUSTER, "c"), (tag::POOL, "web"), (tag::KEY, "0")] } else { &[] };
+    Instance {
+        id: id.into(),
+        instance_type: "m5.large".into(),
+        zone: "us-east-1a".into(),
+        capacity_type: CapacityType::Spot,
+        state: InstanceState::Running,
+        launched_at: at(-9_000),
+        image: String::new(),
+        tags: tags.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect(),
+        reservation: None,
+        group: None,
+    }
+}
+
+/// Returns a world with two machines of ours and one of others, each with a node.
+fn world(seconds: i64) -> Observed {
+    let cluster = ClusterIdentity { name: "c".into(), ..ClusterIdentity::default() };
+    let mut world = Observed::empty(cluster, at(seconds));
+    for (id, ours) in [("i-1", true), ("i-2", true), ("i-9", false)] {
+        let instance = instance(id, ours);
+        let node = Node {
+            name: format!("node-of-{id}").as_str().into(),
+            uid: format!("uid-of-{id}").as_str().into(),
+            instance: Some(instance.id.clone()),
+            labels: [].into(),
+            annotations: [].into(),
+            taints: Vec::new(),
+            capacity: Resources::default(),
+            allocatable: Resources::default(),
+            ready: true,
+            unschedulable: false,
+            created_at: at(-8_000),
+        };
+        world.nodes.insert(node.name.clone(), node);
+        world.instances.insert(instance.id.clone(), instance);
+    }
+    world
+}
+
+/// Returns the same with a pod of Karpenter.
+fn with_karpenter(mut world: Observed) -> Observed {
+    let (namespace, name) = ("kube-system".into(), "karpenter".into());
+    let owner = WorkloadId { namespace, kind: WorkloadKind::Deployment, name };
+    world.workloads.push(LiveWorkload {
+        id: owner.clone(),
+        replicas: 1,
+        first_ordinal: 0,
+        delivered: false,
+        template: None,
+    });
+    world.pods.push(Pod {
+        namespace: "kube-system".into(),
+        name: "karpenter-1".into(),
+        uid: "u".into(),
+        owner: Some(owner),
+        template: "t".to_owned(),
+        node: None,
+        phase: PodPhase::Running,
+        created_at: at(0),
+        terminating: false,
+        mirror: false,
+        started_at: None,
+        granted: [].into(),
+    });
+    world
+}
+
+/// A loop, and what it wants to have done of machines and messages.
+struct Story(Option<State>);
+
+impl Story {
+    /// Returns one that knows its commit and what was kept.
+    fn begin() -> Self {
+        let cluster = ClusterIdentity { name: "c".into(), ..ClusterIdentity::default() };
+        let (identity, mode) = ("a".to_owned(), Some(Mode::Full));
+        let start = Start { at: at(0), identity, cluster, mode, once: false };
+        let mut story = Self(Some(State::new(start)));
+        story.lives();
+        story.next(0, Event::World(Arc::new(world(0))));
+        story
+    }
+
+    /// Has it recall what was kept, and read the branch.
+    fn lives(&mut self) {
+        self.next(0, Event::Recalled(Ok(Box::default())));
+        let head = Head {
+            commit: "1".to_owned(),
+            controller: ControllerSettings::default(),
+            guard: GuardSettings::default(),
+            rests: BTreeMap::new(),
+            problems: 0,
+            is_empty: false,
+        };
+        self.next(0, Event::Head(Ok(Arc::new(head))));
+    }
+
+    fn state(&self) -> &State {
+        self.0.as_ref().expect("between steps")
+    }
+
+    fn next(&mut self, seconds: i64, event: Event) -> Vec<String> {
+        let (state, effects) = step(self.0.take().expect("between steps"), event, at(seconds));
+        self.0 = Some(state);
+        let told = |effect: &Effect| match effect {
+            Effect::Shield { node, uid } => Some(format!("shields {node} {uid}")),
+            Effect::Cordon { node, unschedulable, .. } => {
+                Some(format!("cordons {node} {unschedulable}"))
+            }
+            Effect::Acknowledge { receipt } => Some(format!("takes off {receipt}")),
+            Effect::Evict { instance, .. } => Some(format!("drains {instance}")),
+            Effect::End { instance } => Some(format!("ends {instance}")),
+            _ => None,
+        };
+        effects.iter().filter_map(told).collect()
+    }
+
+    /// Has it be told that machines are taken back, by a message of its own each time.
+    fn told(&mut self, seconds: i64, kind: Kind, ids: &[&str], within: Option<i64>) -> Vec<String> {
+        let instances = ids.iter().copied().map(InstanceId::from).collect();
+        let deadline = within.map(|within| at(seconds + within));
+        let message = Message { receipt: "r".to_owned(), kind, instances, deadline };
+        self.next(seconds, Event::Signal(Signal::Message(message)))
+    }
+}
+
+fn lost(to_apply: bool) -> Event {
+    Event::Signal(Signal::Lost { holder: Some("ci".to_owned()), to_apply })
+}
+
+#[test]
+fn while_an_apply_has_the_lease_nodes_of_ours_that_have_no_time_left_are_cordoned_and_nothing_else()
+{
+    let mut story = Story::begin();
+    assert_eq!(story.next(1, lost(true)), [""; 0]);
+    assert!(story.state().takes_messages());
+    let shields = ["shields node-of-i-1 uid-of-i-1"];
+    for (what, kind, ids, within, expected) in [
+        (
+            "ours, one of others, and a stranger",
+            Kind::SpotInterruption,
+            &["i-1", "i-9", "i-7"][..],
+            Some(120),
+            &shields[..],
+        ),
+        ("it comes again", Kind::SpotInterruption, &["i-1"], Some(90), &shields),
+        ("hours are left", Kind::Health, &["i-1"], Some(20_000), &[]),
+        ("nobody says when", Kind::Health, &["i-2"], None, &[]),
+        ("minutes are left", Kind::Reservation, &["i-1"], Some(200), &shields),
+        ("it stays where it is", Kind::Rebalance, &["i-2"], None, &[]),
+        ("a hint", Kind::StateChange, &["i-2"], Some(0), &[]),
+    ] {
+        assert_eq!(story.told(2, kind, ids, within), expected, "{what}");
+    }
+    // One that is cordoned need not be again, whoever did it.
+    let mut seen = world(3);
+    seen.nodes.values_mut().for_each(|node| node.unschedulable = true);
+    story.next(3, Event::World(Arc::new(seen)));
+    assert_eq!(story.told(4, Kind::SpotInterruption, &["i-1"], Some(60)), [""; 0]);
+    assert!(story.state().going().is_empty(), "it is for who leads next");
+}
+
+#[test]
+fn who_leads_next_takes_over_what_was_shielded_and_takes_its_message_off() {
+    let mut story = Story::begin();
+    story.next(1, lost(true));
+    story.told(2, Kind::SpotInterruption, &["i-1"], Some(120));
+    story.next(3, Event::Shielded { node: "node-of-i-1".into(), end: Ok(()) });
+    let mut seen = world(4);
+    let node = seen.nodes.get_mut(&NodeName::from("node-of-i-1")).expect("it");
+    node.unschedulable = true;
+    let seen = Arc::new(seen);
+    story.next(5, Event::World(Arc::clone(&seen)));
+    story.next(6, Event::Signal(Signal::Gained));
+    story.lives();
+    story.next(7, Event::World(Arc::clone(&seen)));
+    // The queue shows it again. It is cordoned already; it is kept before the message is taken off.
+    assert_eq!(story.told(8, Kind::SpotInterruption, &["i-1"], Some(60)), [""; 0]);
+    assert_eq!(story.state().going(), ["i-1".into()].into());
+    let mut all = Vec::new();
+    for n in 9..14 {
+        all.extend(story.next(n, Event::World(Arc::clone(&seen))));
+        all.extend(story.next(n, Event::Saved(Ok(()))));
+    }
+    assert!(all.contains(&"takes off r".to_owned()), "{all:?}");
+    assert!(!all.iter().any(|deed| deed.starts_with("cordons")), "{all:?}");
+}
+
+#[test]
+fn whoever_has_no_lease_and_no_apply_to_wait_for_leaves_messages_alone() {
+    let mut story = Story::begin();
+    story.next(1, lost(false));
+    assert!(!story.state().takes_messages());
+    assert_eq!(story.told(2, Kind::SpotInterruption, &["i-1"], Some(120)), [""; 0]);
+}
+
+#[test]
+fn while_another_autoscaler_runs_no_message_is_received_or_taken_off() {
+    let mut story = Story::begin();
+    story.next(1, Event::Signal(Signal::Gained));
+    story.lives();
+    story.next(2, Event::World(Arc::new(world(2))));
+    assert!(story.state().takes_messages());
+    let rival = Arc::new(with_karpenter(world(100)));
+    story.next(100, Event::World(Arc::clone(&rival)));
+    assert!(story.state().rival().is_some() && !story.state().takes_messages());
+    // What was on its way here by then is left alone as well: of strangers, of nobody, of ours.
+    for ids in [&["i-7"][..], &["i-9"], &[], &["i-1"]] {
+        assert_eq!(story.told(101, Kind::SpotInterruption, ids, Some(120)), [""; 0], "{ids:?}");
+    }
+    for n in 102..106 {
+        assert_eq!(story.next(n, Event::World(Arc::clone(&rival))), [""; 0]);
+    }
+    // What was shown to the other one meanwhile is theirs; what comes once they have gone is ours.
+    story.next(200, Event::World(Arc::new(world(200))));
+    assert!(story.state().takes_messages());
+    let done = story.told(201, Kind::SpotInterruption, &["i-1"], Some(120));
+    assert_eq!(done, ["cordons node-of-i-1 true"]);
+}
