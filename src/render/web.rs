@@ -176,12 +176,12 @@ pub fn forecast(forecast: &Forecast) -> String {
         more => format!("<p class=\"dim\">and {more} phases more</p>\n"),
     };
     format!(
-        "<h2 id=\"forecast\">Forecast</h2>\n{}<details><summary>{} phases until {}, {} in all</summary>\
+        "<h2 id=\"forecast\">Forecast</h2>\n{}<details><summary>{} until {}, {} in all</summary>\
          <div class=\"scroll\" tabindex=\"0\"><table><thead><tr><th>from</th><th class=\"n\">pods</th>\
          <th class=\"n\">nodes</th><th class=\"n\">price</th><th>because</th></tr></thead><tbody>\n{rows}\
          </tbody></table></div>\n{more}</details>\n",
         steps("price per hour as the clock will have it", &points, end),
-        forecast.phases.len(),
+        amount::count(u32::try_from(forecast.phases.len()).unwrap_or(u32::MAX), "phase"),
         forecast.to,
         amount::dollars(forecast.total, 2),
     )

@@ -9,6 +9,7 @@ use crate::fleet::Completeness;
 use crate::ids::Address;
 use crate::reconcile::{HeldBy, PlanNow, SourceState, Status, Suspension};
 use crate::render::web::{hourly, monthly, monthly_delta, span, text};
+use crate::units::MicroUsd;
 
 const NAME: usize = 120;
 const LINE: usize = 600;
@@ -173,8 +174,11 @@ pub(super) fn tiles(status: &Status) -> String {
         ));
         tiles.push((
             "planned",
-            format!("{}, {}", hourly(cost.hourly_after), monthly_delta(cost.hourly_delta)),
+            format!("{}, {}", hourly(cost.hourly_after), monthly(cost.hourly_after)),
         ));
+        if cost.hourly_delta != MicroUsd::ZERO {
+            tiles.push(("difference", monthly_delta(cost.hourly_delta)));
+        }
         let nodes = plan.summary.nodes;
         if status.world.is_none() {
             tiles.push(("nodes", format!("{} → {}", nodes.before, nodes.after)));

@@ -335,10 +335,10 @@ pub(in crate::render) fn demand(plan: &Plan) -> String {
     }
     let body: String = rows.iter().take(2_000).map(line).collect();
     format!(
-        "<h2>Workloads</h2>\n<details><summary>{} workloads</summary><div class=\"scroll\" tabindex=\"0\"><table>\
+        "<h2>Workloads</h2>\n<details><summary>{}</summary><div class=\"scroll\" tabindex=\"0\"><table>\
          <thead><tr><th>workload</th><th class=\"n\">live</th><th class=\"n\">planned</th><th>each asks for</th>\
          <th>decided by</th><th>place</th></tr></thead><tbody>\n{body}</tbody></table></div></details>\n",
-        rows.len()
+        count(u32::try_from(rows.len()).unwrap_or(u32::MAX), "workload")
     )
 }
 
