@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::process::Command;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -414,6 +415,67 @@ fn a_loop_that_finds_no_repository_waits_for_it_says_so_and_does_nothing_meanwhi
         fs::rename(scene.bare(), scene.remote.path().join("gone")).expect("renamed");
         let replica = scene.start("b");
         replica.says("the loop cannot begin").await;
+        replica.end();
+    });
+    scene.sandbox.end();
+}
+
+/// Passes on to `to` what is sent to a port, from now on, until the process ends.
+fn pass_on(port: u16, to: &str) {
+    let listener = TcpListener::bind(("127.0.0.1", port)).expect("it is free");
+    let to = to.to_owned();
+    std::thread::spawn(move || {
+        for stream in listener.incoming().map_while(Result::ok) {
+            let Ok(there) = TcpStream::connect(&to) else { continue };
+            let ends = |stream: &TcpStream| stream.try_clone().expect("a stream");
+            for (mut from, mut into) in [(ends(&stream), ends(&there)), (there, stream)] {
+                std::thread::spawn(move || {
+                    // Whichever end goes first, the other one goes with it.
+                    let _ = std::io::copy(&mut from, &mut into);
+                    let _ = into.shutdown(Shutdown::Both);
+                });
+            }
+        }
+    });
+}
+
+#[test]
+fn a_loop_that_finds_no_api_server_waits_for_it_says_so_and_then_plans() {
+    const AT: &str = "The page is at http://";
+    let mut scene = Scene::set("controller", None);
+    // A port at which nobody listens yet.
+    let free = TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr());
+    let port = free.expect("a port").port();
+    let served = scene.sandbox.url().trim_start_matches("http://").to_owned();
+    let text = fs::read_to_string(&scene.sandbox.kubeconfig).expect("read");
+    let text = text.replace(&served, &format!("127.0.0.1:{port}"));
+    scene.sandbox.kubeconfig = scene.remote.path().join("kubeconfig");
+    fs::write(&scene.sandbox.kubeconfig, text).expect("written");
+    runtime().block_on(async {
+        scene.commit(2);
+        let replica = scene.start("a");
+        replica.says("the loop cannot begin, and is tried again").await;
+        let said = replica.said();
+        let page = said.split(AT).nth(1).and_then(|rest| rest.split('/').next());
+        let page = page.expect("an address");
+        for _ in 0..3 {
+            let (code, text) = super::journey::asks_page(page, "/readyz").await;
+            assert_eq!(code, "503", "{text}");
+            let (code, _) = super::journey::asks_page(page, "/healthz").await;
+            assert_eq!(code, "200", "a restart does not help");
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+        assert_eq!(scene.effects(), [""; 0], "nothing is launched over a cluster that nobody sees");
+        pass_on(port, &served);
+        scene.until(2, &replica).await;
+        // By now it listens at another port of its own choice.
+        let said = replica.said();
+        let page = said.rsplit(AT).next().and_then(|rest| rest.split('/').next());
+        let page = page.expect("an address");
+        let (code, text) = super::journey::asks_page(page, "/readyz").await;
+        assert_eq!(code, "200", "{text}");
+        let instances = scene.instances().await;
+        assert!(instances.values().all(|ids| ids.len() == 1), "{instances:?}");
         replica.end();
     });
     scene.sandbox.end();
