@@ -449,8 +449,9 @@ fn a_loop_that_finds_no_api_server_waits_for_it_says_so_and_then_plans() {
     let served = scene.sandbox.url().trim_start_matches("http://").to_owned();
     let text = fs::read_to_string(&scene.sandbox.kubeconfig).expect("read");
     let text = text.replace(&served, &format!("127.0.0.1:{port}"));
-    scene.sandbox.kubeconfig = scene.remote.path().join("kubeconfig");
-    fs::write(&scene.sandbox.kubeconfig, text).expect("written");
+    let elsewhere = scene.remote.path().join("kubeconfig");
+    fs::write(&elsewhere, text).expect("written");
+    let own = std::mem::replace(&mut scene.sandbox.kubeconfig, elsewhere);
     runtime().block_on(async {
         scene.commit(2);
         let replica = scene.start("a");
@@ -478,5 +479,6 @@ fn a_loop_that_finds_no_api_server_waits_for_it_says_so_and_then_plans() {
         assert!(instances.values().all(|ids| ids.len() == 1), "{instances:?}");
         replica.end();
     });
+    scene.sandbox.kubeconfig = own;
     scene.sandbox.end();
 }
