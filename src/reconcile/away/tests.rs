@@ -128,7 +128,18 @@ impl Story {
             Effect::Acknowledge { receipt } => Some(format!("takes off {receipt}")),
             Effect::Evict { instance, .. } => Some(format!("drains {instance}")),
             Effect::End { instance } => Some(format!("ends {instance}")),
-            _ => None,
+            Effect::Recall
+            | Effect::Save(_)
+            | Effect::ReadHead
+            | Effect::ReadCommit { .. }
+            | Effect::Observe
+            | Effect::Plan { .. }
+            | Effect::Apply { .. }
+            | Effect::Turn { .. }
+            | Effect::Interrupt
+            | Effect::Nominate { .. }
+            | Effect::Wake(_)
+            | Effect::Exit => None,
         };
         effects.iter().filter_map(told).collect()
     }
