@@ -151,6 +151,9 @@ pub(super) fn preflight(repository: &Repository) -> Result<Vec<Requirement>, Cli
         let queue = fleet.controller.queue.as_deref();
         let found = aws.preflight(&repository.desired, queue).await;
         let Preflight { mut requirements, node_roles, endpoint } = found;
+        if endpoint.is_some() {
+            requirements.push(offers(&aws, repository).await);
+        }
         let kubernetes = match Kubernetes::connect().await {
             Ok(kubernetes) => kubernetes,
             Err(error) => {
@@ -179,6 +182,20 @@ pub(super) fn preflight(repository: &Repository) -> Result<Vec<Requirement>, Cli
         }
         Ok(requirements)
     })
+}
+
+/// Returns whether all that EC2 offers can be read: plans go on without, by what is embedded.
+async fn offers(aws: &Aws, repository: &Repository) -> Requirement {
+    // What was read before is no answer here.
+    let found = match market_of(aws, repository, &Answers::default()).await {
+        Ok(market) if market.unread.is_empty() => {
+            Ok(format!("{} types in {} zones", market.offered.len(), market.zones.len()))
+        }
+        Ok(market) => Err(market.unread.join("; ")),
+        Err(why) => Err(why),
+    };
+    let remedy = "attach deploy/aws/plan.json to whoever plans, and let it reach those services";
+    Requirement::of("read what EC2 offers", found, remedy)
 }
 
 /// Returns whether nobody else makes and removes nodes.

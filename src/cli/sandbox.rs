@@ -17,7 +17,7 @@ use super::{Console, Exit, embedded, files, planning};
 use crate::catalog::Catalog;
 use crate::engine::{self, Inputs, Scope};
 use crate::fleet::Observed;
-use crate::manifest::Desired;
+use crate::manifest::{Desired, Problem, Severity};
 use crate::plan::{Plan, breakdown};
 use crate::render::escape;
 use crate::serve::{ApiServer, kubeconfig};
@@ -58,11 +58,28 @@ pub(super) fn run(settings: &SandboxSettings, console: &mut Console) -> Result<E
         let mut showing = Showing::of(settings, &world, &repository, catalog)?;
         let told = welcome(settings.source.path.as_path(), &config, &url, &showing.preview.url());
         console.print(&told)?;
+        warn(&repository, console);
         showing.forecast();
         let stay =
             Stay { settings, world: &world, follow: &server.follower(), showing: &mut showing };
         server.during(stay.until(&interrupted, tree.base.tree.clone(), console)).await
     })
+}
+
+/// Says what of the files could not be read, and is thus not served.
+fn warn(repository: &Repository, console: &mut Console) {
+    let problems = repository.desired.problems.iter();
+    let mut errors = problems.filter(|problem| problem.severity == Severity::Error);
+    let Some(first) = errors.next() else { return };
+    let more = match errors.count() {
+        0 => String::new(),
+        more => format!(", and {more} more"),
+    };
+    let Problem { origin, message, .. } = first;
+    console.say(&format!(
+        "warning: {origin}: {}{more}; `fleetwright validate` lists what cannot be read",
+        escape(message)
+    ));
 }
 
 /// Makes the world that is served: a copy of the one that the tree keeps, or an empty one, with the
@@ -197,6 +214,7 @@ impl Stay<'_> {
             self.world.deliver(&delivery).map_err(CliError::new)?;
             let wanted = desired.workloads.len();
             console.say(&format!("The files changed: {wanted} workloads delivered."));
+            warn(&repository, console);
             (self.follow)(Rc::new(desired));
             self.showing.turn(Some(repository));
         }

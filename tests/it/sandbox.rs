@@ -127,6 +127,13 @@ fn kubectl_sees_drains_and_scales_what_the_embedded_world_plays() {
     assert_eq!(nodes.matches(" Ready ").count(), 3, "{nodes}");
     let all = sandbox.ran(&["get", "pods", "-A", "--chunk-size=5", "--no-headers"]);
     assert!(all.lines().count() > 10, "paged: {all}");
+    let sorted = ["get", "pods", "-n", "kube-system", "--no-headers", "-o", "wide"];
+    let sorted = sandbox.ran(&[&sorted[..], &["--sort-by=.spec.nodeName"]].concat());
+    let on: Vec<&str> = sorted.lines().filter_map(|line| line.split_whitespace().last()).collect();
+    assert!(on.len() == 3 && on.is_sorted(), "{sorted}");
+    let everything = sandbox.ran(&["get", "all", "-n", "shop"]);
+    assert!(everything.contains("pod/web-") && everything.contains("deployment.apps/web"));
+    assert_eq!(sandbox.ran(&["auth", "can-i", "create", "pods"]), "yes\n");
 
     // A watch tells what a drain does.
     let mut watch = sandbox.kubectl(&["get", "pods", "-n", "shop", "--watch", "--no-headers"]);
@@ -228,6 +235,25 @@ fn kubectl_applies_without_flags_and_sees_autoscalers_schedules_and_our_own_kind
     let again = sandbox.ran(&["apply", "--server-side", "--dry-run=server", "-f", path]);
     assert!(again.contains("serverside-applied (server dry run)"), "{again}");
     sandbox.end();
+}
+
+#[test]
+fn what_cannot_be_read_is_said_as_the_sandbox_begins() {
+    let tree = quickstart();
+    std::fs::write(tree.path().join("broken.yaml"), "kind: Pod\nspec: [").expect("written");
+    let mut sandbox = Command::new(env!("CARGO_BIN_EXE_fleetwright"))
+        .arg("sandbox")
+        .arg(tree.path())
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the program");
+    let mut said = BufReader::new(sandbox.stderr.take().expect("piped")).lines();
+    let first = said.next().expect("a line").expect("text");
+    sandbox.kill().expect("it runs");
+    sandbox.wait().expect("it ends");
+    assert!(first.starts_with("warning: broken.yaml:") && first.contains("validate"), "{first}");
 }
 
 #[test]

@@ -144,6 +144,13 @@ fn a_plan_beyond_a_quota_of_the_account_warns_and_preflight_names_what_is_used_u
     let shown = String::from_utf8_lossy(&shown.stdout).into_owned();
     assert!(shown.contains("quota of spot Standard"), "{shown}");
     assert!(shown.contains("0 of 3 vCPUs run"), "{shown}");
+    assert!(shown.contains("ok       read what EC2 offers"), "{shown}");
+    refuse(&scene, &["DescribeSpotPriceHistory"]);
+    let refused = scene.command(&["preflight"]).output().expect("the program");
+    let shown = String::from_utf8_lossy(&refused.stdout).into_owned();
+    assert!(shown.contains("MISSING  read what EC2 offers"), "{shown}");
+    assert!(shown.contains("list spot prices failed: not for you"), "{shown}");
+    assert_eq!(refused.status.code(), Some(5));
     scene.sandbox.end();
 }
 
