@@ -19,6 +19,7 @@ mod guard;
 mod launch;
 mod many;
 mod receipt;
+mod reopen;
 mod retire;
 mod stand_in;
 mod work;
@@ -76,6 +77,8 @@ pub struct ApplySettings<'a> {
     pub begun: BTreeMap<Address, Before>,
     /// Keeps which offering of a launch is asked for next; without it nothing is kept.
     pub turns: Option<&'a dyn Turns>,
+    /// Whether nothing else is carried out: a node that stands cordoned for a drain is of one that is over then.
+    pub alone: bool,
 }
 
 /// How a launch was asked for before.
@@ -191,6 +194,9 @@ pub async fn apply<C: Cloud, K: Cluster, T: Clock>(
     // Planning again takes long, and holding the lock may have become uncertain meanwhile.
     run.ports.clock.breathe().await;
     run.say(None, Step::Checked { dropped: run.dropped.len() });
+    if let Some(seen) = &run.seen {
+        run.reopen(&waves, seen).await;
+    }
     for wave in &waves {
         let changes = wave.addresses().filter(|address| !run.dropped.contains_key(*address));
         run.say(None, Step::Wave { step: wave.step(), changes: changes.count() });

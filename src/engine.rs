@@ -11,6 +11,7 @@
 //! may be applied by whom.
 
 mod forecast;
+mod left;
 mod modes;
 mod pinned;
 mod quota;
@@ -410,6 +411,7 @@ fn finish(inputs: &Inputs, demand: &Demand, mut plan: Plan) -> Plan {
     plan.capacity.modes = modes;
     plan.capacity.diagnostics.extend(found);
     plan.capacity.diagnostics.extend(quota::beyond(inputs, &plan));
+    plan.capacity.diagnostics.extend(left::cordoned(inputs, &plan));
     plan.capacity.diagnostics.sort();
     seal(&mut plan);
     let facts = Facts {

@@ -15,7 +15,7 @@ use thiserror::Error;
 
 use crate::catalog::CapacityType;
 use crate::fargate::Profile;
-use crate::fleet::{Group, Instance, LiveWorkload, Node, Pod, Reservation, Scaling};
+use crate::fleet::{CordonedFor, Group, Instance, LiveWorkload, Node, Pod, Reservation, Scaling};
 use crate::ids::{
     GroupName, InstanceId, InstanceTypeName, Labels, NodeName, ReservationId, Uid, ZoneName,
 };
@@ -204,14 +204,14 @@ pub struct ClusterObjects {
 pub trait Cluster {
     /// Reads nodes, pods, workloads, storage and the state of autoscalers.
     fn objects(&self) -> impl Future<Output = Result<ClusterObjects, PortError>>;
-    /// Marks a node unschedulable or schedulable; fails if the node's UID is another.
+    /// Cordons a node for what `mark` says, or uncordons it; fails if the node's UID is another.
     ///
     /// The same write sets, or removes, [`crate::fleet::CORDONED_ANNOTATION`].
     fn cordon(
         &self,
         node: &NodeName,
         uid: &Uid,
-        unschedulable: bool,
+        mark: Option<CordonedFor>,
     ) -> impl Future<Output = Result<(), PortError>>;
     /// Evicts a pod through the Eviction API; a pod that is gone counts as evicted.
     fn evict(&self, pod: &Pod) -> impl Future<Output = Result<EvictOutcome, PortError>>;

@@ -16,9 +16,12 @@ mod drive;
 mod event;
 mod face;
 mod failing;
+#[cfg(test)]
+mod fixture;
 mod health;
 mod kept;
 mod lane;
+mod left;
 mod mail;
 mod message;
 mod past;
@@ -48,8 +51,8 @@ pub use ports::{Desk, Planner, Signals, Source};
 pub use request::Request;
 pub use state::{Start, State, step};
 pub use status::{
-    ApprovedBy, AwayPhase, Breaker, Deed, Failure, Going, Held, HeldBy, KeptNow, Past, PlanNow,
-    RepositoryNow, SourceState, Status, Suspension, WorldNow,
+    ApprovedBy, AwayPhase, Breaker, Deed, Failure, Going, Held, HeldBy, KeptNow, Lifted, Past,
+    PlanNow, RepositoryNow, SourceState, Status, Suspension, WorldNow,
 };
 
 use std::sync::Arc;

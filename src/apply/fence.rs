@@ -4,7 +4,7 @@
 //! lock is still certain; one that is not made is an error of that verb, which the change reports, and
 //! the same plan run again finishes it.
 
-use crate::fleet::Pod;
+use crate::fleet::{CordonedFor, Pod};
 use crate::ids::{GroupName, InstanceId, NodeName, Uid};
 use crate::port::{
     Cloud, Cluster, ClusterObjects, EvictOutcome, Fate, Holdings, LaunchOutcome, LaunchRequest,
@@ -74,10 +74,10 @@ impl<P: Cluster> Cluster for Fenced<'_, P> {
         &self,
         node: &NodeName,
         uid: &Uid,
-        unschedulable: bool,
+        mark: Option<CordonedFor>,
     ) -> Result<(), PortError> {
         self.check("cordon node")?;
-        self.port.cordon(node, uid, unschedulable).await
+        self.port.cordon(node, uid, mark).await
     }
 
     async fn evict(&self, pod: &Pod) -> Result<EvictOutcome, PortError> {

@@ -10,7 +10,7 @@ use super::{
 };
 use crate::catalog::{CapacityType, PriceSource};
 use crate::demand::DemandMode;
-use crate::fleet::{Instance, KEY_LABEL, Observed, Pod, tag};
+use crate::fleet::{CordonedFor, Instance, KEY_LABEL, Observed, Pod, tag};
 use crate::ids::{Address, GroupName, InstanceId, NodeName, Uid, WorkloadKind};
 use crate::observe::observe;
 use crate::plan::wire::{
@@ -268,6 +268,7 @@ pub(super) fn settings() -> ApplySettings<'static> {
         waits: Waits::UntilReady,
         begun: BTreeMap::new(),
         turns: None,
+        alone: true,
     }
 }
 
@@ -410,8 +411,13 @@ impl Cluster for Faulty<'_> {
         Ok(objects)
     }
 
-    async fn cordon(&self, node: &NodeName, uid: &Uid, set: bool) -> Result<(), PortError> {
-        self.write(self.world.cordon(node, uid, set)).await
+    async fn cordon(
+        &self,
+        node: &NodeName,
+        uid: &Uid,
+        mark: Option<CordonedFor>,
+    ) -> Result<(), PortError> {
+        self.write(self.world.cordon(node, uid, mark)).await
     }
 
     async fn evict(&self, pod: &Pod) -> Result<EvictOutcome, PortError> {

@@ -12,8 +12,7 @@ use super::work::RetireWork;
 use super::{Run, later};
 use crate::demand::{Pin, is_pinned_at};
 use crate::fleet::{
-    CORDONED_ANNOTATION, Instance, InstanceState, Node, Observed, Pod,
-    SCALE_DOWN_DISABLED_ANNOTATION,
+    CordonedFor, Instance, InstanceState, Node, Observed, Pod, SCALE_DOWN_DISABLED_ANNOTATION,
 };
 use crate::plan::wire::WaveStep;
 use crate::pod::VolumeSource;
@@ -226,7 +225,8 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
         };
         // Who else cordoned it had a reason: their mark is not ours to remove.
         if !node.unschedulable {
-            if let Err(error) = self.ports.cluster.cordon(&node.name, &node.uid, true).await {
+            let mark = Some(CordonedFor::Drain);
+            if let Err(error) = self.ports.cluster.cordon(&node.name, &node.uid, mark).await {
                 return self.failed_call(item, &error);
             }
             self.say(Some(work.address), Step::Cordoned { node: node.name.clone() });
@@ -338,7 +338,7 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
         }
     }
 
-    /// Uncordons the node, if an apply had cordoned it.
+    /// Uncordons the node, if an apply had cordoned it; one whose machine goes by itself is left to the loop.
     async fn take_back(&mut self, item: &Retiring<'_, '_>, outcome: Outcome) -> Outcome {
         let mut problem = "the node could not be read".to_owned();
         for attempt in 0..self.settings.bounds.tries {
@@ -353,10 +353,10 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
                 }
                 continue;
             };
-            if !node.unschedulable || !node.annotations.contains_key(CORDONED_ANNOTATION) {
+            if !node.unschedulable || node.cordoned_for() != Some(CordonedFor::Drain) {
                 return outcome;
             }
-            match self.ports.cluster.cordon(&node.name, &node.uid, false).await {
+            match self.ports.cluster.cordon(&node.name, &node.uid, None).await {
                 Ok(()) => {
                     let step = Step::Uncordoned { node: node.name.clone() };
                     self.say(Some(item.work.address), step);

@@ -14,7 +14,7 @@ use super::fixture::{
 use super::*;
 use crate::catalog::{CapacityType, InstanceType, Measured, PriceSource, Zone};
 use crate::demand::DemandMode;
-use crate::fleet::{Instance, PodPhase, tag};
+use crate::fleet::{Instance, Node, PodPhase, tag};
 use crate::ids::{InstanceTypeName, WorkloadKind};
 use crate::plan::wire::{
     Action, AlternativesRow, Amount, Base, BaseWorld, Check, Condition, ExplainRow, NodeState,
@@ -672,6 +672,55 @@ fn a_node_that_another_one_cordoned_stays_cordoned_when_its_drain_is_given_up() 
     let receipt = applied(&plan, &world);
     assert!(matches!(outcome(&receipt, "0", WaveStep::Retire), Outcome::GivenUp { .. }));
     assert!(world.observed().nodes[&name].unschedulable, "their mark is not ours to remove");
+}
+
+#[test]
+fn what_a_run_that_died_left_cordoned_takes_pods_again_in_the_next_one_unless_it_goes() {
+    // One whose machine ends already takes no more pods, whoever does what.
+    let cordoned = |world: &World| {
+        let Observed { nodes, instances, .. } = world.observed();
+        let runs = |node: &Node| {
+            let instance = node.instance.as_ref().and_then(|id| instances.get(id));
+            instance.is_some_and(Instance::is_active)
+        };
+        let all = nodes.into_values().filter(|node| node.unschedulable && runs(node));
+        all.map(|node| node.name).collect::<Vec<_>>()
+    };
+    let (mut at, mut found) = (0, 0);
+    loop {
+        let world = fleet();
+        let plan = plan(&world);
+        if !run_into(&plan, &world, at, Fault::DieAfter) {
+            break;
+        }
+        at += 1;
+        let left = cordoned(&world);
+        let mut other = plan.clone();
+        for row in &mut other.resource_changes[..2] {
+            row.change.actions = vec![Action::NoOp];
+        }
+        other.capacity.waves.retain(|wave| wave.step == WaveStep::Launch);
+        other.capacity.waves[0].addresses.retain(|one| *one != address("1"));
+        // One of those that do not go: whoever cordoned it, we did not.
+        let mut nodes = world.observed().nodes.into_values();
+        let theirs = nodes.find(|node| !node.unschedulable);
+        let theirs = Node { unschedulable: true, ..theirs.expect("another") };
+        world.change_node(&theirs);
+        for alone in [false, true] {
+            let settings = ApplySettings { alone, ..settings() };
+            let (receipt, events) = apply_over(&other, &world, &settings);
+            assert_eq!(receipt.map(|receipt| receipt.verdict), Ok(Verdict::Applied));
+            let opened = events.iter().filter_map(|event| {
+                let Step::Uncordoned { node } = &event.step else { return None };
+                Some(node.clone())
+            });
+            let expected = if alone { left.clone() } else { Vec::new() };
+            assert_eq!(opened.collect::<Vec<_>>(), expected, "{at}");
+        }
+        assert_eq!(cordoned(&world), [theirs.name], "{at}");
+        found += left.len();
+    }
+    assert!(found > 2, "{found} were left");
 }
 
 #[test]

@@ -85,6 +85,7 @@ pub(super) fn carry_out(
         waits: Waits::UntilReady,
         begun: BTreeMap::new(),
         turns: None,
+        alone: true,
     };
     if !World::is_kept_in(directory) {
         // What is refused leaves no world behind.

@@ -246,6 +246,7 @@ pub(super) fn carry_out(
             waits: Waits::UntilReady,
             begun: BTreeMap::new(),
             turns: None,
+            alone: true,
         };
         let done = under_lock(plan, (live, &repository), (&settings, asked), &mut teller).await;
         done.inspect_err(|error| {

@@ -122,53 +122,25 @@ fn is_ending(instance: &Instance) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::catalog::CapacityType;
-    use crate::fleet::{ClusterIdentity, Membership, Node};
-    use crate::units::Resources;
-
-    fn at() -> Timestamp {
-        Timestamp::UNIX_EPOCH
-    }
+    use crate::fleet::{ClusterIdentity, Membership, Node, fixture};
 
     fn instance(id: &str, state: InstanceState, group: Option<&str>) -> Instance {
-        Instance {
-            id: id.into(),
-            instance_type: "m5.large".into(),
-            zone: "us-east-1a".into(),
-            capacity_type: CapacityType::OnDemand,
-            state,
-            launched_at: at(),
-            image: String::new(),
-            tags: [].into(),
-            reservation: None,
-            group: group.map(|name| Membership {
-                name: name.into(),
-                lifecycle: "InService".to_owned(),
-                protected: false,
-            }),
-        }
+        let group = group.map(|name| Membership {
+            name: name.into(),
+            lifecycle: "InService".to_owned(),
+            protected: false,
+        });
+        Instance { state, group, ..fixture::instance(id) }
     }
 
     fn node(name: &str, instance: Option<&str>) -> Node {
-        Node {
-            name: name.into(),
-            uid: name.into(),
-            instance: instance.map(Into::into),
-            labels: [].into(),
-            annotations: [].into(),
-            taints: Vec::new(),
-            capacity: Resources::default(),
-            allocatable: Resources::default(),
-            ready: true,
-            unschedulable: false,
-            created_at: at(),
-        }
+        Node { instance: instance.map(Into::into), ..fixture::node(name) }
     }
 
     #[test]
     fn every_machine_of_which_two_sources_say_different_things_is_named_once() {
         use InstanceState::{Pending, Running, Terminated};
-        let mut observed = Observed::empty(ClusterIdentity::default(), at());
+        let mut observed = Observed::empty(ClusterIdentity::default(), Timestamp::UNIX_EPOCH);
         for one in [
             instance("i-1", Running, None),
             instance("i-2", Running, None),

@@ -25,7 +25,7 @@ use super::list::Sort;
 use super::objects::{PODS, SORTS, Shelf, assemble, may_be_absent, place};
 use super::piece::{Piece, Seen};
 use super::port_error;
-use crate::fleet::{CORDONED_ANNOTATION, Node, Pod, PodPhase};
+use crate::fleet::{CordonedFor, Node, Pod, PodPhase};
 use crate::ids::{NodeName, Uid, WorkloadId, WorkloadKind};
 use crate::pod::PodTemplate;
 use crate::port::{Cluster, ClusterObjects, EvictOutcome, PortError};
@@ -140,8 +140,7 @@ impl Watched {
 
     /// Asks for the pods of nodes that are cordoned for us, and puts them in place of what is shown.
     async fn strictly(&self, mut objects: ClusterObjects) -> Result<ClusterObjects, Error> {
-        let cordoned =
-            |node: &&Node| node.unschedulable && node.annotations.contains_key(CORDONED_ANNOTATION);
+        let cordoned = |node: &&Node| node.unschedulable && node.cordoned_for().is_some();
         let nodes: Vec<NodeName> =
             objects.nodes.iter().filter(cordoned).map(|node| node.name.clone()).collect();
         if nodes.is_empty() {
@@ -194,10 +193,10 @@ impl Cluster for Watched {
         &self,
         node: &NodeName,
         uid: &Uid,
-        unschedulable: bool,
+        mark: Option<CordonedFor>,
     ) -> Result<(), PortError> {
-        self.kubernetes.cordon(node, uid, unschedulable).await?;
-        self.note(node, uid, Written::Cordoned(unschedulable));
+        self.kubernetes.cordon(node, uid, mark).await?;
+        self.note(node, uid, Written::Cordoned(mark.is_some()));
         Ok(())
     }
 

@@ -8,7 +8,7 @@ use serde_json::{Value as Json, json};
 
 use super::client::Kubernetes;
 use super::port_error;
-use crate::fleet::{CORDONED_ANNOTATION, Pod};
+use crate::fleet::{CORDONED_ANNOTATION, CordonedFor, Pod};
 use crate::ids::{NodeName, Uid};
 use crate::port::{Cluster, ClusterObjects, EvictOutcome, PortError};
 
@@ -27,13 +27,13 @@ impl Cluster for Kubernetes {
         &self,
         node: &NodeName,
         uid: &Uid,
-        unschedulable: bool,
+        mark: Option<CordonedFor>,
     ) -> Result<(), PortError> {
-        let mark = if unschedulable { json!("true") } else { Json::Null };
+        let text = mark.map(CordonedFor::as_str);
         // The UID in the patch is a precondition: the API server refuses it for another node.
         let patch = json!({
-            "metadata": { "uid": uid.as_str(), "annotations": { CORDONED_ANNOTATION: mark } },
-            "spec": { "unschedulable": unschedulable },
+            "metadata": { "uid": uid.as_str(), "annotations": { CORDONED_ANNOTATION: text } },
+            "spec": { "unschedulable": mark.is_some() },
         });
         let params = PatchParams { field_manager: Some(MANAGER.to_owned()), ..Default::default() };
         let nodes: Api<ApiNode> = Api::all(self.writer.clone());

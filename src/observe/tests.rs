@@ -1,7 +1,7 @@
 //! Unknown is not empty.
 
 use super::*;
-use crate::fleet::{tag, write_world};
+use crate::fleet::{CordonedFor, tag, write_world};
 use crate::ids::{GroupName, InstanceId, NodeName, Uid, WorkloadKind};
 use crate::port::{EvictOutcome, Fate, LaunchOutcome, LaunchRequest};
 use crate::sim::fixture::{cluster, launch, request, run, world};
@@ -60,8 +60,13 @@ impl Cluster for Faulty {
         Ok(objects)
     }
 
-    async fn cordon(&self, node: &NodeName, uid: &Uid, set: bool) -> Result<(), PortError> {
-        self.world.cordon(node, uid, set).await
+    async fn cordon(
+        &self,
+        node: &NodeName,
+        uid: &Uid,
+        mark: Option<CordonedFor>,
+    ) -> Result<(), PortError> {
+        self.world.cordon(node, uid, mark).await
     }
 
     async fn evict(&self, pod: &crate::fleet::Pod) -> Result<EvictOutcome, PortError> {

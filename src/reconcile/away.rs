@@ -16,7 +16,7 @@ use super::message::{Kind, Message};
 use super::state::{BUSY_REFRESH, State, backoff};
 use super::status::{AwayPhase, Going};
 use super::view;
-use crate::fleet::{CORDONED_ANNOTATION, Instance, Node, Observed, Pod};
+use crate::fleet::{Instance, Node, Observed, Pod};
 use crate::ids::{InstanceId, NodeName};
 use crate::port::{EvictOutcome, PortError};
 
@@ -381,6 +381,7 @@ impl State {
     }
 
     pub(super) fn was_cordoned(&mut self, instance: &InstanceId, end: &Result<(), PortError>) {
+        self.was_reopened(instance, end);
         if end.is_err() {
             self.count("errors.kubernetes", 1);
             return;
@@ -530,7 +531,7 @@ impl Away {
     ) -> Came {
         let Moment { now, replaced, looked, joined } = moment;
         if self.gives_up {
-            let ours = |node: &&Node| node.annotations.contains_key(CORDONED_ANNOTATION);
+            let ours = |node: &&Node| node.cordoned_for().is_some();
             let Some(node) = node.filter(|node| node.unschedulable).filter(ours) else {
                 return if looked { Came::Over } else { Came::On };
             };

@@ -26,7 +26,7 @@ use super::state::{Start, State, step};
 use super::trace;
 use super::work::{needs_as_before, retired, shows_the_same};
 use crate::apply::{self, ApplySettings, Bounds, Fenced, Replan, Replanned, Turns, Waits, apply};
-use crate::fleet::{ClusterIdentity, Observed, Pod};
+use crate::fleet::{ClusterIdentity, CordonedFor, Observed, Pod};
 use crate::ids::{Address, InstanceId};
 use crate::observe::observe;
 use crate::plan::{Pinned, Plan};
@@ -322,12 +322,13 @@ where
             }
             Effect::Cordon { instance, node, uid, unschedulable } => Box::pin(async move {
                 let may_write = || signals.may_write();
-                let end = Fenced::new(cluster, &may_write).cordon(&node, &uid, unschedulable).await;
+                let mark = unschedulable.then_some(CordonedFor::Leaving);
+                let end = Fenced::new(cluster, &may_write).cordon(&node, &uid, mark).await;
                 Event::Cordoned { instance, end }
             }),
             // The one write without the lease: it is safe for any number to make, and takes nothing away.
             Effect::Shield { node, uid } => Box::pin(async move {
-                let end = cluster.cordon(&node, &uid, true).await;
+                let end = cluster.cordon(&node, &uid, Some(CordonedFor::Leaving)).await;
                 Event::Shielded { node, end }
             }),
             Effect::Evict { instance, pods } => Box::pin(evict(outside, instance, pods)),
@@ -446,6 +447,7 @@ where
                 waits: if waits { Waits::UntilReady } else { Waits::UntilLaunched },
                 begun,
                 turns: Some(&turns),
+                alone: false,
             };
             let mut report = |event: &apply::Event| {
                 let event = Event::Progress { ticket, event: event.clone() };

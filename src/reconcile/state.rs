@@ -12,6 +12,7 @@ use super::face;
 use super::failing::Failing;
 use super::health::Unwell;
 use super::kept::{Approved, Kept, later};
+use super::left::Left;
 use super::mail::Mail;
 use super::quiet::Quiet;
 use super::request::Request;
@@ -176,6 +177,8 @@ pub struct State {
     /// Machines that go which the record has.
     pub(super) recorded: BTreeSet<InstanceId>,
     pub(super) mail: Mail,
+    /// Nodes that were left cordoned.
+    pub(super) left: Left,
     /// Where the last plan needs nothing more: which state of the machines that go it was made for.
     pub(super) settled: Option<u64>,
     /// Where it needs no launch, either, the same.
@@ -304,6 +307,7 @@ impl State {
             leaving_kept: None,
             recorded: BTreeSet::new(),
             mail: Mail::default(),
+            left: Left::default(),
             settled: None,
             covered: None,
             kept: None,

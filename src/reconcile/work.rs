@@ -126,7 +126,8 @@ impl State {
         if self.planning.is_some() || self.kept.is_none() || launching || !fresh {
             return;
         }
-        if self.lanes.len() >= LANES || self.unseen.missing(&seen).is_some() {
+        let waits = self.left.is_opening() || self.unseen.missing(&seen).is_some();
+        if self.lanes.len() >= LANES || waits {
             return;
         }
         let same = self.planned.as_ref().is_some_and(|(world, commit)| {
@@ -210,6 +211,9 @@ impl State {
             })
             .collect();
         self.look_again_at(&held);
+        if self.reopens(&planning, &plan, effects) {
+            return;
+        }
         if verdicts.is_empty() {
             self.count("reconciles.nothing", 1);
             self.settles(&planning, &plan);

@@ -10,7 +10,7 @@ use super::controllers::key_of;
 use super::journal::{self, Entry};
 use super::ledger::Call;
 use super::state::State;
-use crate::fleet::{CORDONED_ANNOTATION, Instance, Pod, tag};
+use crate::fleet::{CORDONED_ANNOTATION, CordonedFor, Instance, Pod, tag};
 use crate::ids::{GroupName, InstanceId, NodeName, Uid};
 use crate::port::{
     Clock, Cloud, Cluster, ClusterObjects, EvictOutcome, Fate, Holdings, LaunchOutcome,
@@ -129,15 +129,12 @@ impl Cluster for World {
         &self,
         node: &NodeName,
         uid: &Uid,
-        unschedulable: bool,
+        mark: Option<CordonedFor>,
     ) -> Result<(), PortError> {
         const VERB: &str = "cordon node";
         self.check_saved(VERB)?;
-        self.record(|at| Call::Cordon { at, node: node.clone(), unschedulable });
-        self.state
-            .borrow_mut()
-            .cordon(node, uid, unschedulable)
-            .map_err(|reason| refused(VERB, reason))
+        self.record(|at| Call::Cordon { at, node: node.clone(), unschedulable: mark.is_some() });
+        self.state.borrow_mut().cordon(node, uid, mark).map_err(|reason| refused(VERB, reason))
     }
 
     async fn evict(&self, pod: &Pod) -> Result<EvictOutcome, PortError> {
@@ -174,15 +171,20 @@ impl Clock for World {
 }
 
 impl State {
-    fn cordon(&mut self, name: &NodeName, uid: &Uid, unschedulable: bool) -> Result<(), String> {
+    fn cordon(
+        &mut self,
+        name: &NodeName,
+        uid: &Uid,
+        mark: Option<CordonedFor>,
+    ) -> Result<(), String> {
         let node = self
             .nodes
             .get_mut(name)
             .filter(|node| node.uid == *uid)
             .ok_or_else(|| format!("there is no node `{name}` with the UID {uid}"))?;
-        node.unschedulable = unschedulable;
-        if unschedulable {
-            node.annotations.insert(CORDONED_ANNOTATION.to_owned(), "true".to_owned());
+        node.unschedulable = mark.is_some();
+        if let Some(mark) = mark {
+            node.annotations.insert(CORDONED_ANNOTATION.to_owned(), mark.as_str().to_owned());
         } else {
             node.annotations.remove(CORDONED_ANNOTATION);
             self.wake_scheduler();

@@ -6,7 +6,7 @@ use super::fixture::{
     self, cluster, genesis, id, launch, pods, request, run, shapes, start, template, world,
 };
 use super::*;
-use crate::fleet::{InstanceState, Node, PodPhase, read_world, write_world};
+use crate::fleet::{CordonedFor, InstanceState, Node, PodPhase, read_world, write_world};
 use crate::ids::{NodeName, WorkloadKind};
 use crate::observe::observe;
 use crate::pod::{
@@ -52,7 +52,7 @@ fn a_pod_that_spreads_is_tried_again_when_a_node_goes() {
     let world = fleet(2);
     let [full, other] = <[Node; 2]>::try_from(nodes(&world)).expect("two nodes");
     // Its taint keeps pods away, and it counts as a domain without any all the same.
-    run(world.cordon(&other.name, &other.uid, true)).expect("known");
+    run(world.cordon(&other.name, &other.uid, Some(CordonedFor::Drain))).expect("known");
     let mut template = template("db", 100);
     template.spec.topology_spread = vec![TopologySpread {
         max_skew: 1,
@@ -362,7 +362,7 @@ fn daemons_run_on_every_node_that_admits_them() {
     assert_eq!(world.observed().workloads[0].replicas, 1);
     // A cordoned node keeps its daemons, and gets new ones.
     let node = &world.observed().nodes[&host];
-    run(world.cordon(&node.name, &node.uid, true)).expect("known");
+    run(world.cordon(&node.name, &node.uid, Some(CordonedFor::Drain))).expect("known");
     delivery = delivery.with(WorkloadKind::DaemonSet, "second", 0, 100);
     deliver(&world, &delivery);
     settle(&world);
@@ -446,11 +446,11 @@ fn pods_of_a_node_that_is_gone_come_back_elsewhere() {
 fn cordoning_another_uid_fails_and_marks_its_own_work() {
     let world = fleet(1);
     let node = nodes(&world).remove(0);
-    assert!(run(world.cordon(&node.name, &"other".into(), true)).is_err());
-    run(world.cordon(&node.name, &node.uid, true)).expect("known");
+    assert!(run(world.cordon(&node.name, &"other".into(), Some(CordonedFor::Drain))).is_err());
+    run(world.cordon(&node.name, &node.uid, Some(CordonedFor::Drain))).expect("known");
     let cordoned = nodes(&world).remove(0);
     assert!(cordoned.unschedulable && cordoned.annotations.len() == 1);
-    run(world.cordon(&node.name, &node.uid, false)).expect("known");
+    run(world.cordon(&node.name, &node.uid, None)).expect("known");
     assert_eq!(nodes(&world).remove(0), node);
 }
 

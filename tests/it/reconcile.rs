@@ -69,6 +69,7 @@ const WENT_WRONG: &[&str] = &[
     "karpenter-9175",
     "karpenter-8923",
     "cluster-autoscaler-252",
+    "core-903",
     "kubernetes-67651",
     "kubernetes-59848",
     "argo-cd-15058",

@@ -178,9 +178,24 @@ impl Checks {
                 self.plans_over(step.replica, world, step.now);
             }
             self.neutral.asks(step.replica, effect);
+            self.uncordons(effect, step);
             if let Effect::Apply { plan, .. } = effect {
                 self.carries_out(plan, step);
             }
+        }
+    }
+
+    /// I9: what is being drained is not uncordoned by whoever looks after machines that go, or were left.
+    fn uncordons(&mut self, effect: &Effect, step: &Step<'_>) {
+        let Effect::Cordon { instance, node, unschedulable: false, .. } = effect else { return };
+        let goes = step.status.going.iter().any(|going| going.instance == *instance);
+        if !goes && !step.status.applying.is_empty() {
+            self.fail(step.now, &format!("I9: {node} is uncordoned beside an apply"));
+        }
+        let plan = step.status.plan.iter().flat_map(|plan| rows(&plan.plan, WaveStep::Retire));
+        let mut planned = plan.filter_map(|row| row.change.before.as_ref()?.instance_id.as_ref());
+        if !goes && planned.any(|id| id == instance) {
+            self.fail(step.now, &format!("I9: {node} is uncordoned, and the plan has it go"));
         }
     }
 
@@ -510,7 +525,7 @@ impl Checks {
     fn cordons_end(&mut self, observed: &Observed, now: Timestamp) {
         let mut standing = BTreeMap::new();
         for node in observed.nodes.values() {
-            let ours = node.annotations.contains_key(fleetwright::fleet::CORDONED_ANNOTATION);
+            let ours = node.cordoned_for().is_some();
             if ours && node.unschedulable && node.ready {
                 let name = node.name.to_string();
                 let since = self.cordoned.get(&name).copied().unwrap_or(now);

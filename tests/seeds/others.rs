@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use fleetwright::catalog::Catalog;
-use fleetwright::fleet::tag;
+use fleetwright::fleet::{Node, tag};
 use fleetwright::ids::Uid;
 use fleetwright::reconcile::Request;
 use fleetwright::sim::{Reported, Unavailable};
@@ -31,6 +31,15 @@ pub(crate) const ALL: &[(&str, Story)] = &[
         ci_has_the_lease,
     ),
     ("a plan that takes long holds up no interruption", slow_plans),
+    (
+        "core-903: a fleet that is too large shrinks in a few plans, however long each takes",
+        shrinks_at_once,
+    ),
+    (
+        "a death between a cordon and its evictions leaves no node cordoned that is needed",
+        dies_after_cordon,
+    ),
+    ("what a person cordoned stays cordoned", person_cordons),
 ];
 
 fn seconds(n: i64) -> SignedDuration {
@@ -329,4 +338,70 @@ fn slow_plans(catalog: &Rc<Catalog>) -> End {
     run.faults(Faults::default());
     run.comes_to_rest(minutes(60))?;
     is(pods_run(&run), || "pods wait".to_owned())
+}
+
+fn shrinks_at_once(catalog: &Rc<Catalog>) -> End {
+    let mut run = settled(catalog, 96, Commit::default().with("api", 60))?;
+    let before = run.machines().len();
+    let made = |run: &Run| run.status().map_or(0, |status| status.counters["plans.made"]);
+    // As long as Karpenter gives itself for a choice among many nodes.
+    run.faults(Faults { thinks: 60, ..Faults::default() });
+    let plans = made(&run);
+    run.commit(|commit| commit.with("api", 16));
+    // Nothing is left that another plan would save.
+    run.comes_to_rest(minutes(40))?;
+    let (after, plans) = (run.machines().len(), made(&run) - plans);
+    is(after * 2 <= before, || format!("{before} machines became {after}"))?;
+    is(plans <= 25, || format!("{plans} plans were made"))
+}
+
+/// Returns the nodes that are cordoned.
+fn cordoned(run: &Run) -> Vec<Node> {
+    run.observed().nodes.values().filter(|node| node.unschedulable).cloned().collect()
+}
+
+/// Lets time pass until a node has just been cordoned, and nothing else was done of it.
+fn until_cordoned(run: &mut Run) -> End {
+    for _ in 0..30_000 {
+        let last = run.shared.asked.borrow().last().map(|call| call.what.clone());
+        if matches!(last, Some(What::Cordon { on: true, .. })) {
+            return Ok(());
+        }
+        run.pass(SignedDuration::from_millis(20));
+    }
+    Err("nothing was cordoned".to_owned())
+}
+
+fn dies_after_cordon(catalog: &Rc<Catalog>) -> End {
+    for (n, wait) in [(0, 0), (1, 30), (2, 300)] {
+        let mut run = settled(catalog, 92 + n, Commit::default())?;
+        let before: BTreeSet<_> = run.machines().into_iter().map(|machine| machine.id).collect();
+        run.commit(|commit| Commit { image: "al2023@v20261001".to_owned(), ..commit });
+        until_cordoned(&mut run)?;
+        run.kill(0);
+        run.pass(seconds(wait));
+        run.commit(|commit| Commit { image: "al2023@v20260901".to_owned(), ..commit });
+        run.start(0);
+        run.comes_to_rest(minutes(30)).map_err(|why| format!("after {wait} s: {why}"))?;
+        let after: BTreeSet<_> = run.machines().into_iter().map(|machine| machine.id).collect();
+        is(before == after, || format!("{before:?} became {after:?}"))?;
+        let status = run.status().ok_or("nobody lives")?;
+        let lifted = status.counters.get("cordons.lifted").copied();
+        is(lifted >= Some(1), || "no cordon was lifted".to_owned())?;
+    }
+    Ok(())
+}
+
+fn person_cordons(catalog: &Rc<Catalog>) -> End {
+    let mut run = settled(catalog, 95, Commit::default().with("api", 8))?;
+    let node = run.observed().nodes.values().next().cloned().ok_or("no node")?;
+    run.shared.world.change_node(&Node { unschedulable: true, ..node.clone() });
+    run.kill(0);
+    run.start(0);
+    run.pass(minutes(20));
+    run.commit(|commit| commit.with("api", 12));
+    run.pass(minutes(20));
+    run.well()?;
+    let found: Vec<_> = cordoned(&run).into_iter().map(|node| node.name).collect();
+    is(found.contains(&node.name), || format!("{found:?} are cordoned"))
 }

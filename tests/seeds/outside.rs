@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
 
-use fleetwright::fleet::{Instance, Node, Observed, Pod, tag};
+use fleetwright::fleet::{CordonedFor, Instance, Node, Observed, Pod, tag};
 use fleetwright::ids::{ChangeId, GroupName, InstanceId, NodeName, Uid};
 use fleetwright::port::{
     Cloud, Cluster, ClusterObjects, EvictOutcome, Fate, Holdings, LaunchOutcome, LaunchRequest,
@@ -284,12 +284,14 @@ impl Shared {
         }
     }
 
-    /// Returns whether the machine of a node is ours, or of a group that is.
-    fn has_node(&self, node: &NodeName) -> bool {
+    /// Returns whether a node may be cordoned, or uncordoned: its machine is ours, or of a group that is, and whoever
+    /// cordoned it was one of us.
+    fn may_cordon(&self, node: &NodeName, on: bool) -> bool {
         let observed = self.world.observed();
-        let instance = observed.nodes.get(node).and_then(|node| node.instance.as_ref());
-        let instance = instance.and_then(|id| observed.instances.get(id));
-        instance.is_some_and(|i| i.is_ours(&observed.cluster.name) || i.group.is_some())
+        let Some(node) = observed.nodes.get(node) else { return false };
+        let instance = node.instance.as_ref().and_then(|id| observed.instances.get(id));
+        let ours = instance.is_some_and(|i| i.is_ours(&observed.cluster.name) || i.group.is_some());
+        ours && (on || !node.unschedulable || node.cordoned_for().is_some())
     }
 
     /// Returns machines of ours that a message has go, and that are neither cordoned nor in what is kept.
@@ -484,16 +486,16 @@ impl Cluster for Replica {
         &self,
         node: &NodeName,
         uid: &Uid,
-        unschedulable: bool,
+        mark: Option<CordonedFor>,
     ) -> Result<(), PortError> {
         let by = self.writes("cordon node").await?;
         if self.shared.faults.get().kubernetes {
             return Err(broken("cordon node"));
         }
-        let ours = self.shared.has_node(node);
-        let what = What::Cordon { node: node.clone(), on: unschedulable, ours };
+        let ours = self.shared.may_cordon(node, mark.is_some());
+        let what = What::Cordon { node: node.clone(), on: mark.is_some(), ours };
         self.shared.note(&by, what);
-        self.shared.world.cordon(node, uid, unschedulable).await?;
+        self.shared.world.cordon(node, uid, mark).await?;
         self.replies("cordon node").await
     }
 

@@ -61,7 +61,11 @@ impl<'p> Notes<'p> {
             Step::Ready { node } => (node, "Ready", "the node is ready".to_owned()),
             Step::Cordoned { node } => (node, "Cordoned", "no pod may come any more".to_owned()),
             Step::Uncordoned { node } => {
-                (node, "Uncordoned", "it could not be drained, and pods may come again".to_owned())
+                let why = match event.address {
+                    Some(_) => "it could not be drained, and pods may come again",
+                    None => "pods may come again: a drain that ended early had left it cordoned",
+                };
+                (node, "Uncordoned", why.to_owned())
             }
             Step::Evicted { node, pods } => (node, "Evicting", format!("{pods} pods are to leave")),
             Step::Checked { .. }
@@ -80,12 +84,13 @@ impl<'p> Notes<'p> {
             | Step::Terminating { .. }
             | Step::Finished { .. } => return None,
         };
-        let address = event.address.as_ref()?;
+        let address = event.address.as_ref().map(|address| format!("{address} of "));
+        let address = address.unwrap_or_default();
         let plan = self.plan.capacity.plan_id.as_str();
         Some(Note {
             about: About::Node(node.clone()),
             reason,
-            message: format!("{what}: {address} of plan {plan}"),
+            message: format!("{what}: {address}plan {plan}"),
             is_warning: reason == "Uncordoned",
             at: event.at,
         })

@@ -9,7 +9,7 @@ use serde_json::{Map, Value as Json};
 use crate::apply::{ChangeOutcome, Outcome, Receipt};
 use crate::cli::Console;
 use crate::plan::wire::{Summary, WaveStep};
-use crate::reconcile::{Past, PlanNow, Status};
+use crate::reconcile::{Lifted, Past, PlanNow, Status};
 use crate::render::escape;
 use crate::telemetry::{LogFormat, line};
 
@@ -23,6 +23,8 @@ pub(super) struct Teller<'c> {
     about: String,
     /// How many plans were told to have ended.
     ended: usize,
+    /// How many nodes were told to take pods again.
+    lifted: usize,
 }
 
 /// Something to tell.
@@ -53,7 +55,7 @@ impl News {
 
 impl<'c> Teller<'c> {
     pub(super) fn new(console: &'c mut Console, format: LogFormat) -> Self {
-        Self { console, format, told: BTreeMap::new(), about: String::new(), ended: 0 }
+        Self { console, format, told: BTreeMap::new(), about: String::new(), ended: 0, lifted: 0 }
     }
 
     /// Tells what is new in `status`.
@@ -72,6 +74,7 @@ impl<'c> Teller<'c> {
             }
         }
         self.incidents(now, status);
+        self.lifts(now, status);
         self.ends(now, status);
     }
 
@@ -135,6 +138,19 @@ impl<'c> Teller<'c> {
             let says = format!("breaker {} latched: {}", breaker.name, breaker.why);
             self.tell(now, &breaker.name, Some(News::of("breaker", says).bad()));
         }
+    }
+
+    /// Tells which nodes take pods again since the last look.
+    fn lifts(&mut self, now: Timestamp, status: &Status) {
+        let all = status.counters.get("cordons.lifted").copied().unwrap_or(0);
+        let all = usize::try_from(all).unwrap_or(usize::MAX);
+        let new = all.saturating_sub(self.lifted);
+        for Lifted { node, instance, at: _ } in status.lifted.iter().take(new).rev() {
+            let why = "a drain that ended early had left it cordoned, and the plan keeps it";
+            let news = News::of("uncordoned", format!("{node} takes pods again: {why}"));
+            self.say(now, &news.with("node", node).with("instance", instance));
+        }
+        self.lifted = all;
     }
 
     /// Tells how plans ended since the last look.

@@ -156,7 +156,7 @@ fn a_drain_that_an_earlier_run_began_makes_nothing_missing() {
     let [name] = going.as_slice() else { panic!("one node goes: {going:?}") };
     let node = story.observed.nodes.get_mut(name).expect("it runs");
     node.unschedulable = true;
-    node.annotations.insert(crate::fleet::CORDONED_ANNOTATION.into(), "true".into());
+    node.annotations.insert(crate::fleet::CORDONED_ANNOTATION.into(), "drain".into());
     for evicted in [false, true] {
         if evicted {
             story.observed.pods.retain(|pod| pod.node.as_ref() != Some(name));

@@ -15,7 +15,7 @@ const SPLIT: [(&str, &str, &str); 6] = [
 ];
 
 /// Counters as they are: name, family, and the part of a whole that one of them is.
-const WHOLE: [(&str, &str, u64); 13] = [
+const WHOLE: [(&str, &str, u64); 14] = [
     ("plans.made", "fleetwright_plans_total", 1),
     ("plans.changed", "fleetwright_plans_changed_total", 1),
     ("plan_millis", "fleetwright_planning_seconds_total", 1_000),
@@ -24,6 +24,7 @@ const WHOLE: [(&str, &str, u64); 13] = [
     ("messages.acknowledged", "fleetwright_interruption_messages_acknowledged_total", 1),
     ("messages.deferred", "fleetwright_interruption_messages_deferred_total", 1),
     ("drains.given_up", "fleetwright_drains_given_up_total", 1),
+    ("cordons.lifted", "fleetwright_cordons_lifted_total", 1),
     ("steps", "fleetwright_steps_total", 1),
     ("step_micros", "fleetwright_stepping_seconds_total", 1_000_000),
     ("pending.reactions", "fleetwright_reactions_total", 1),

@@ -179,6 +179,11 @@ pub const FAMILIES: &[Family] = &[
         &[],
         "Drains that did not end in time; the node takes pods again.",
     ),
+    counter(
+        "fleetwright_cordons_lifted_total",
+        &[],
+        "Nodes that were left cordoned by whoever died in a drain, and take pods again.",
+    ),
     counter("fleetwright_nominations_total", &["result"], "Pods that were steered to their nodes."),
     counter("fleetwright_reactions_total", &[], "Bursts of pending pods that led to a launch."),
     counter(

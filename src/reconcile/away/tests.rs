@@ -3,58 +3,9 @@
 use std::sync::Arc;
 
 use super::*;
-use crate::catalog::CapacityType;
-use crate::fleet::{ClusterIdentity, InstanceState, LiveWorkload, PodPhase, tag};
+use crate::fleet::{LiveWorkload, PodPhase, fixture};
 use crate::ids::{WorkloadId, WorkloadKind};
-use crate::manifest::{ControllerSettings, GuardSettings, Mode};
-use crate::reconcile::{Head, Start, step};
-use crate::units::Resources;
-
-fn at(seconds: i64) -> Timestamp {
-    Timestamp::from_second(1_000_000 + seconds).expect("a time")
-}
-
-fn instance(id: &str, ours: bool) -> Instance {
-    let tags: &[(&str, &str)] =
-        if ours { &[(tag::CLUSTER, "c"), (tag::POOL, "web"), (tag::KEY, "0")] } else { &[] };
-    Instance {
-        id: id.into(),
-        instance_type: "m5.large".into(),
-        zone: "us-east-1a".into(),
-        capacity_type: CapacityType::Spot,
-        state: InstanceState::Running,
-        launched_at: at(-9_000),
-        image: String::new(),
-        tags: tags.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect(),
-        reservation: None,
-        group: None,
-    }
-}
-
-/// Returns a world with two machines of ours and one of others, each with a node.
-fn world(seconds: i64) -> Observed {
-    let cluster = ClusterIdentity { name: "c".into(), ..ClusterIdentity::default() };
-    let mut world = Observed::empty(cluster, at(seconds));
-    for (id, ours) in [("i-1", true), ("i-2", true), ("i-9", false)] {
-        let instance = instance(id, ours);
-        let node = Node {
-            name: format!("node-of-{id}").as_str().into(),
-            uid: format!("uid-of-{id}").as_str().into(),
-            instance: Some(instance.id.clone()),
-            labels: [].into(),
-            annotations: [].into(),
-            taints: Vec::new(),
-            capacity: Resources::default(),
-            allocatable: Resources::default(),
-            ready: true,
-            unschedulable: false,
-            created_at: at(-8_000),
-        };
-        world.nodes.insert(node.name.clone(), node);
-        world.instances.insert(instance.id.clone(), instance);
-    }
-    world
-}
+use crate::reconcile::fixture::{Story, world};
 
 /// Returns the same with a pod of Karpenter.
 fn with_karpenter(mut world: Observed) -> Observed {
@@ -69,88 +20,11 @@ fn with_karpenter(mut world: Observed) -> Observed {
     });
     world.pods.push(Pod {
         namespace: "kube-system".into(),
-        name: "karpenter-1".into(),
-        uid: "u".into(),
         owner: Some(owner),
-        template: "t".to_owned(),
-        node: None,
         phase: PodPhase::Running,
-        created_at: at(0),
-        terminating: false,
-        mirror: false,
-        started_at: None,
-        granted: [].into(),
+        ..fixture::pod("karpenter-1")
     });
     world
-}
-
-/// A loop, and what it wants to have done of machines and messages.
-struct Story(Option<State>);
-
-impl Story {
-    /// Returns one that knows its commit and what was kept.
-    fn begin() -> Self {
-        let cluster = ClusterIdentity { name: "c".into(), ..ClusterIdentity::default() };
-        let (identity, mode) = ("a".to_owned(), Some(Mode::Full));
-        let start = Start { at: at(0), identity, cluster, mode, once: false };
-        let mut story = Self(Some(State::new(start)));
-        story.lives();
-        story.next(0, Event::World(Arc::new(world(0))));
-        story
-    }
-
-    /// Has it recall what was kept, and read the branch.
-    fn lives(&mut self) {
-        self.next(0, Event::Recalled(Ok(Box::default())));
-        let head = Head {
-            commit: "1".to_owned(),
-            controller: ControllerSettings::default(),
-            guard: GuardSettings::default(),
-            rests: BTreeMap::new(),
-            problems: 0,
-            is_empty: false,
-        };
-        self.next(0, Event::Head(Ok(Arc::new(head))));
-    }
-
-    fn state(&self) -> &State {
-        self.0.as_ref().expect("between steps")
-    }
-
-    fn next(&mut self, seconds: i64, event: Event) -> Vec<String> {
-        let (state, effects) = step(self.0.take().expect("between steps"), event, at(seconds));
-        self.0 = Some(state);
-        let told = |effect: &Effect| match effect {
-            Effect::Shield { node, uid } => Some(format!("shields {node} {uid}")),
-            Effect::Cordon { node, unschedulable, .. } => {
-                Some(format!("cordons {node} {unschedulable}"))
-            }
-            Effect::Acknowledge { receipt } => Some(format!("takes off {receipt}")),
-            Effect::Evict { instance, .. } => Some(format!("drains {instance}")),
-            Effect::End { instance } => Some(format!("ends {instance}")),
-            Effect::Recall
-            | Effect::Save(_)
-            | Effect::ReadHead
-            | Effect::ReadCommit { .. }
-            | Effect::Observe
-            | Effect::Plan { .. }
-            | Effect::Apply { .. }
-            | Effect::Turn { .. }
-            | Effect::Interrupt
-            | Effect::Nominate { .. }
-            | Effect::Wake(_)
-            | Effect::Exit => None,
-        };
-        effects.iter().filter_map(told).collect()
-    }
-
-    /// Has it be told that machines are taken back, by a message of its own each time.
-    fn told(&mut self, seconds: i64, kind: Kind, ids: &[&str], within: Option<i64>) -> Vec<String> {
-        let instances = ids.iter().copied().map(InstanceId::from).collect();
-        let deadline = within.map(|within| at(seconds + within));
-        let message = Message { receipt: "r".to_owned(), kind, instances, deadline };
-        self.next(seconds, Event::Signal(Signal::Message(message)))
-    }
 }
 
 fn lost(to_apply: bool) -> Event {

@@ -1,14 +1,14 @@
 //! What is planned again before a plan is carried out, and what is not.
 
 use super::*;
-use crate::catalog::{CapacityType, Catalog};
-use crate::fleet::{Instance, InstanceState, Node, PodPhase, tag};
+use crate::catalog::Catalog;
+use crate::fleet::{Instance, InstanceState, Node, fixture as fleet};
 use crate::ids::NodeName;
 use crate::plan::wire::WaveStep;
 use crate::pod::{Taint, TaintEffect};
 use crate::render::fixture;
 use crate::sim::fixture::poll_once;
-use crate::units::{MilliCpu, Resources};
+use crate::units::MilliCpu;
 
 /// Counts how often it plans again.
 struct Counting(Cell<u32>);
@@ -32,20 +32,7 @@ impl Planner for Counting {
 fn world(seconds: i64, pods: &[&str]) -> Observed {
     let at = Timestamp::from_second(1_000_000 + seconds).expect("a time");
     let mut world = Observed::empty(ClusterIdentity::default(), at);
-    world.pods.extend(pods.iter().map(|name| Pod {
-        namespace: "web".into(),
-        name: (*name).into(),
-        uid: (*name).into(),
-        owner: None,
-        template: "t".to_owned(),
-        node: None,
-        phase: PodPhase::Pending,
-        created_at: at.min(Timestamp::UNIX_EPOCH),
-        terminating: false,
-        mirror: false,
-        started_at: None,
-        granted: [].into(),
-    }));
+    world.pods.extend(pods.iter().map(|name| fleet::pod(name)));
     world
 }
 
@@ -92,19 +79,7 @@ fn over() -> Observed {
 /// Returns the same with the node, as `change` has it.
 fn with_node(change: impl FnOnce(&mut Node)) -> Observed {
     let mut world = over();
-    let mut node = Node {
-        name: "n".into(),
-        uid: "n".into(),
-        instance: None,
-        labels: [].into(),
-        annotations: [].into(),
-        taints: Vec::new(),
-        capacity: Resources::default(),
-        allocatable: Resources::default(),
-        ready: true,
-        unschedulable: false,
-        created_at: Timestamp::UNIX_EPOCH,
-    };
+    let mut node = fleet::node("n");
     change(&mut node);
     world.nodes.insert(node.name.clone(), node);
     world
@@ -122,9 +97,7 @@ fn ours_as(minutes: i64, change: impl FnOnce(&mut Node)) -> Observed {
         node.instance = Some("i-1".into());
         node.created_at = over().taken_at.checked_sub(age).expect("a time");
     });
-    let tags = [(tag::CLUSTER, ""), (tag::POOL, "web"), (tag::KEY, "0")];
-    let tags = tags.map(|(key, value)| (key.to_owned(), value.to_owned())).into();
-    let instance = Instance { tags, ..instance(InstanceState::Running) };
+    let instance = fleet::ours("i-1", "");
     world.instances.insert(instance.id.clone(), instance);
     world
 }
@@ -193,26 +166,11 @@ fn a_plan_is_made_again_where_a_node_takes_more_than_it_did() {
     }
 }
 
-fn instance(state: InstanceState) -> Instance {
-    Instance {
-        id: "i-1".into(),
-        instance_type: "m5.large".into(),
-        zone: "us-east-1a".into(),
-        capacity_type: CapacityType::Spot,
-        state,
-        launched_at: Timestamp::UNIX_EPOCH,
-        image: String::new(),
-        tags: [].into(),
-        reservation: None,
-        group: None,
-    }
-}
-
 #[test]
 fn a_plan_made_without_a_machine_that_goes_is_of_the_world_without_it() {
     let with = |state: InstanceState| {
         let mut world = world(0, &["a"]);
-        let instance = instance(state);
+        let instance = Instance { state, ..fleet::instance("i-1") };
         world.instances.insert(instance.id.clone(), instance);
         world
     };

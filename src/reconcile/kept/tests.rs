@@ -2,6 +2,7 @@
 
 use super::super::asked::ROWS_MAX;
 use super::*;
+use crate::fleet::fixture;
 
 fn at(seconds: i64) -> Timestamp {
     Timestamp::from_second(1_000_000 + seconds).expect("a time")
@@ -203,20 +204,8 @@ fn what_does_not_fit_is_left_out_in_a_stated_order_and_counted() {
 fn running(count: i64) -> Observed {
     let mut observed = Observed::empty(crate::fleet::ClusterIdentity::default(), at(0));
     for n in 0..count {
-        let instance = Instance {
-            id: format!("i-{n:017x}").into(),
-            instance_type: "m5.large".into(),
-            zone: "us-east-1a".into(),
-            capacity_type: crate::catalog::CapacityType::Spot,
-            state: InstanceState::Running,
-            launched_at: at(n),
-            image: String::new(),
-            tags: [(tag::CLUSTER, ""), (tag::POOL, "web"), (tag::KEY, "0")]
-                .map(|(key, value)| (key.to_owned(), value.to_owned()))
-                .into(),
-            reservation: None,
-            group: None,
-        };
+        let ours = fixture::ours(&format!("i-{n:017x}"), "");
+        let instance = Instance { launched_at: at(n), ..ours };
         observed.instances.insert(instance.id.clone(), instance);
     }
     observed

@@ -1,6 +1,6 @@
 //! The port `Cluster` over a real kube-apiserver.
 
-use fleetwright::fleet::{CORDONED_ANNOTATION, Pod};
+use fleetwright::fleet::{CordonedFor, Pod};
 use fleetwright::ids::WorkloadKind;
 use fleetwright::kube::{Kubernetes, Lease, LeaseError};
 use fleetwright::port::{Cluster, ClusterObjects, EvictOutcome};
@@ -207,14 +207,13 @@ async fn reads(kubernetes: &Kubernetes) {
 
 async fn cordons(kubernetes: &Kubernetes) {
     let node = kubernetes.objects().await.expect("read").nodes.remove(0);
-    let other = kubernetes.cordon(&node.name, &"another".into(), true).await;
+    let other = kubernetes.cordon(&node.name, &"another".into(), Some(CordonedFor::Drain)).await;
     assert!(!other.expect_err("another node").is_transient());
     assert!(!kubernetes.objects().await.expect("read").nodes[0].unschedulable);
-    for unschedulable in [true, false] {
-        kubernetes.cordon(&node.name, &node.uid, unschedulable).await.expect("written");
+    for mark in [Some(CordonedFor::Drain), Some(CordonedFor::Leaving), None] {
+        kubernetes.cordon(&node.name, &node.uid, mark).await.expect("written");
         let seen = kubernetes.objects().await.expect("read").nodes.remove(0);
-        assert_eq!(seen.unschedulable, unschedulable);
-        assert_eq!(seen.annotations.contains_key(CORDONED_ANNOTATION), unschedulable);
+        assert_eq!((seen.unschedulable, seen.cordoned_for()), (mark.is_some(), mark));
     }
 }
 

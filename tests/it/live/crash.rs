@@ -122,6 +122,7 @@ impl Scene {
             waits: Waits::UntilReady,
             begun: [].into(),
             turns: None,
+            alone: true,
         };
         let ports = Ports { cloud: &cloud, cluster: &cluster, clock: &Wall };
         let mut said = Vec::new();

@@ -148,6 +148,7 @@ impl Scene {
             waits: Waits::UntilReady,
             begun: [].into(),
             turns: None,
+            alone: true,
         };
         let ports = Ports { cloud: &cloud, cluster: &cluster, clock: &Off(off) };
         Box::pin(apply(&self.plan, &ports, &settings, &mut |_| {})).await

@@ -175,14 +175,6 @@ impl Scene {
         all.filter(open).map(name).collect()
     }
 
-    /// Returns the nodes on which a pod of the tree runs.
-    pub(super) async fn occupied(&self) -> BTreeSet<String> {
-        let found = get(&self.client(), "/api/v1/namespaces/default/pods").await;
-        let pods = found["items"].as_array().expect("a list").iter();
-        let running = pods.filter(|pod| pod["status"]["phase"] == "Running");
-        running.filter_map(|pod| pod["spec"]["nodeName"].as_str().map(str::to_owned)).collect()
-    }
-
     /// Waits until so many nodes are there, and returns them.
     pub(super) async fn until(&self, count: usize, replica: &Loop) -> BTreeSet<String> {
         let begun = Instant::now();

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
+use fleetwright::fleet::CordonedFor;
 use fleetwright::kube::{Kubernetes, News, Watched};
 use fleetwright::port::{Cluster, ClusterObjects};
 use kube::{Client, Config};
@@ -65,12 +66,12 @@ fn watches_show_what_lists_do_and_what_was_written_and_a_server_that_is_gone_is_
 
         // What was written is shown from then on.
         let node = watched.objects().await.expect("shown").nodes[0].clone();
-        for unschedulable in [true, false, true] {
-            watched.cordon(&node.name, &node.uid, unschedulable).await.expect("written");
+        for mark in [Some(CordonedFor::Drain), None, Some(CordonedFor::Leaving)] {
+            watched.cordon(&node.name, &node.uid, mark).await.expect("written");
             let shown = watched.objects().await.expect("shown");
             let mut nodes = shown.nodes.iter();
             let same = nodes.find(|other| other.name == node.name).expect("the node");
-            assert_eq!(same.unschedulable, unschedulable);
+            assert_eq!((same.unschedulable, same.cordoned_for()), (mark.is_some(), mark));
         }
         until_the_same(&watched, &kubernetes).await;
 

@@ -120,6 +120,7 @@ fn out(given: &Given, made: &Made, desired: &Desired) -> Result<Observed, String
         waits: Waits::UntilReady,
         begun: [].into(),
         turns: None,
+        alone: true,
     };
     let ports = Ports { cloud: &world, cluster: &world, clock: &world };
     let runtime = tokio::runtime::Builder::new_current_thread().build();

@@ -144,6 +144,14 @@ impl Trace {
         What::Launch(Box::new(request), Some(format!("i-new{n}").into()))
     }
 
+    /// Has the node of the `n`-th machine that goes be uncordoned.
+    fn uncordons(&self, n: usize) {
+        let Ended { id: instance, node, .. } = self.removal(&self.shrinks, n);
+        let node = self.world.nodes[&node.expect("it joined")].clone();
+        let (uid, unschedulable) = (node.uid, false);
+        self.effects(&[Effect::Cordon { instance, node: node.name, uid, unschedulable }]);
+    }
+
     fn later(&mut self, minutes: i64) {
         self.now = self.now.checked_add(SignedDuration::from_mins(minutes)).expect("a time");
     }
@@ -316,10 +324,22 @@ const OF_REMOVALS: &[Violation] = &[
         t.calls(What::Cordon { node, on: true, ours: true });
         t.call(&Asked { looked, ..t.asked(What::Terminate(ended)) });
     }),
+    ("I9", "an uncordon beside an apply", |t| {
+        t.status.applying.insert("p".into(), (Vec::new(), t.now));
+        t.uncordons(0);
+    }),
+    ("I9", "an uncordon of a node that the plan has go", |t| {
+        t.status.plan.as_mut().expect("planned").plan = Arc::new(t.shrinks.clone());
+        t.uncordons(0);
+    }),
+    ("I2", "an uncordon of what a person cordoned", |t| {
+        let node = t.world.nodes.keys().next().expect("one").clone();
+        t.calls(What::Cordon { node, on: false, ours: false });
+    }),
     ("I10", "a cordon that nobody takes back", |t| {
         let node = t.world.nodes.values_mut().next().expect("one");
         node.unschedulable = true;
-        node.annotations.insert(CORDONED_ANNOTATION.to_owned(), "true".to_owned());
+        node.annotations.insert(CORDONED_ANNOTATION.to_owned(), "drain".to_owned());
         t.tick();
         t.later(61);
         t.tick();

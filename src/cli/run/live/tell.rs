@@ -37,18 +37,30 @@ pub(super) struct Record {
 impl Record {
     /// Returns whether something of what a step led to is to be noted, whoever shows the loop when.
     pub(super) fn notes(effects: &[Effect]) -> bool {
-        effects.iter().any(|effect| matches!(effect, Effect::Cordon { unschedulable: true, .. }))
+        effects.iter().any(|effect| matches!(effect, Effect::Cordon { .. }))
     }
 
     /// Takes what a step led to.
     pub(super) fn look(&self, status: &Status, effects: &[Effect]) {
         for effect in effects {
-            if let Effect::Cordon { node, instance, unschedulable: true, .. } = effect {
-                let why = status.going.iter().find(|going| going.instance == *instance);
-                let why = why.map_or("it goes", |going| going.why.as_str());
-                let message = format!("no pod may come any more: {instance} goes ({why})");
-                self.note(About::Node(node.clone()), "Leaving", (message, true), status);
-            }
+            let Effect::Cordon { node, instance, unschedulable, .. } = effect else { continue };
+            let going = status.going.iter().find(|going| going.instance == *instance);
+            let (reason, message) = match (unschedulable, going) {
+                (true, _) => {
+                    let why = going.map_or("it goes", |going| going.why.as_str());
+                    let message = format!("no pod may come any more: {instance} goes ({why})");
+                    ("Leaving", message)
+                }
+                (false, Some(_)) => {
+                    let message = "it could not be drained, and pods may come again".to_owned();
+                    ("Uncordoned", message)
+                }
+                (false, None) => {
+                    let why = "a drain that ended early had left it cordoned";
+                    ("Uncordoned", format!("pods may come again: {why}, and the plan keeps it"))
+                }
+            };
+            self.note(About::Node(node.clone()), reason, (message, true), status);
         }
         self.note_ended(status);
         self.status.replace(Some(status.clone()));

@@ -1,0 +1,120 @@
+//! A loop at work, step by step, for tests of what it wants done.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+
+use super::{Effect, Event, Head, Kind, Message, Signal, Start, State, step};
+use crate::fleet::{ClusterIdentity, Instance, Node, Observed, fixture};
+use crate::ids::InstanceId;
+use crate::manifest::{ControllerSettings, GuardSettings, Mode};
+
+pub(super) fn at(seconds: i64) -> Timestamp {
+    Timestamp::from_second(1_000_000 + seconds).expect("a time")
+}
+
+/// Returns a world with two machines of ours, `i-1` and `i-2`, and `i-9` of others, each with a node.
+pub(super) fn world(seconds: i64) -> Observed {
+    let cluster = ClusterIdentity { name: "c".into(), ..ClusterIdentity::default() };
+    let mut world = Observed::empty(cluster, at(seconds));
+    let all = [fixture::ours("i-1", "c"), fixture::ours("i-2", "c"), fixture::instance("i-9")];
+    for instance in all {
+        let id = &instance.id;
+        let node = Node {
+            uid: format!("uid-of-{id}").as_str().into(),
+            instance: Some(id.clone()),
+            created_at: at(-8_000),
+            ..fixture::node(&format!("node-of-{id}"))
+        };
+        world.nodes.insert(node.name.clone(), node);
+        let launched_at = at(-9_000);
+        world.instances.insert(instance.id.clone(), Instance { launched_at, ..instance });
+    }
+    world
+}
+
+/// A loop, and what it wants to have done of machines and messages.
+pub(super) struct Story(Option<State>);
+
+impl Story {
+    /// Returns one that knows its commit and what was kept, and may do everything.
+    pub(super) fn begin() -> Self {
+        Self::of(Mode::Full)
+    }
+
+    /// Returns the same, of a mode.
+    pub(super) fn of(mode: Mode) -> Self {
+        let cluster = ClusterIdentity { name: "c".into(), ..ClusterIdentity::default() };
+        let (identity, mode) = ("a".to_owned(), Some(mode));
+        let start = Start { at: at(0), identity, cluster, mode, once: false };
+        let mut story = Self(Some(State::new(start)));
+        story.lives();
+        story.next(0, Event::World(Arc::new(world(0))));
+        story
+    }
+
+    /// Has it recall what was kept, and read the branch.
+    pub(super) fn lives(&mut self) {
+        self.next(0, Event::Recalled(Ok(Box::default())));
+        let head = Head {
+            commit: "1".to_owned(),
+            controller: ControllerSettings::default(),
+            guard: GuardSettings::default(),
+            rests: BTreeMap::new(),
+            problems: 0,
+            is_empty: false,
+        };
+        self.next(0, Event::Head(Ok(Arc::new(head))));
+    }
+
+    pub(super) fn state(&self) -> &State {
+        self.0.as_ref().expect("between steps")
+    }
+
+    /// Has something be otherwise than it came about.
+    pub(super) fn change(&mut self, change: impl FnOnce(&mut State)) {
+        change(self.0.as_mut().expect("between steps"));
+    }
+
+    pub(super) fn next(&mut self, seconds: i64, event: Event) -> Vec<String> {
+        let (state, effects) = step(self.0.take().expect("between steps"), event, at(seconds));
+        self.0 = Some(state);
+        let told = |effect: &Effect| match effect {
+            Effect::Shield { node, uid } => Some(format!("shields {node} {uid}")),
+            Effect::Cordon { node, unschedulable, .. } => {
+                Some(format!("cordons {node} {unschedulable}"))
+            }
+            Effect::Acknowledge { receipt } => Some(format!("takes off {receipt}")),
+            Effect::Evict { instance, .. } => Some(format!("drains {instance}")),
+            Effect::End { instance } => Some(format!("ends {instance}")),
+            Effect::Recall
+            | Effect::Save(_)
+            | Effect::ReadHead
+            | Effect::ReadCommit { .. }
+            | Effect::Observe
+            | Effect::Plan { .. }
+            | Effect::Apply { .. }
+            | Effect::Turn { .. }
+            | Effect::Interrupt
+            | Effect::Nominate { .. }
+            | Effect::Wake(_)
+            | Effect::Exit => None,
+        };
+        effects.iter().filter_map(told).collect()
+    }
+
+    /// Has it be told that machines are taken back, by a message of its own each time.
+    pub(super) fn told(
+        &mut self,
+        seconds: i64,
+        kind: Kind,
+        ids: &[&str],
+        within: Option<i64>,
+    ) -> Vec<String> {
+        let instances = ids.iter().copied().map(InstanceId::from).collect();
+        let deadline = within.map(|within| at(seconds + within));
+        let message = Message { receipt: "r".to_owned(), kind, instances, deadline };
+        self.next(seconds, Event::Signal(Signal::Message(message)))
+    }
+}

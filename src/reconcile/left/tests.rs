@@ -1,0 +1,191 @@
+//! Which nodes are uncordoned that somebody left so, and which are not.
+
+use std::sync::Arc;
+
+use super::*;
+use crate::fleet::CORDONED_ANNOTATION;
+use crate::plan::wire::WaveStep;
+use crate::port::Fate;
+use crate::reconcile::fixture::{Story, at, world};
+use crate::reconcile::status::Suspension;
+use crate::reconcile::{Event, Kind, Signal};
+use crate::render::fixture;
+
+/// Returns the world with both nodes of ours, and that of others, cordoned under a mark, if any.
+fn cordoned(seconds: i64, mark: Option<&str>) -> Observed {
+    let mut world = world(seconds);
+    for node in world.nodes.values_mut() {
+        node.unschedulable = true;
+        let mark = mark.map(|mark| (CORDONED_ANNOTATION.to_owned(), mark.to_owned()));
+        node.annotations.extend(mark);
+    }
+    world
+}
+
+/// Returns a plan that keeps every node.
+fn keeps() -> Plan {
+    let mut plan = fixture::plan();
+    plan.capacity.waves.clear();
+    plan
+}
+
+/// Returns a plan that has `i-1` go, and keeps the others.
+fn has_one_go() -> Plan {
+    let mut plan = fixture::plan();
+    plan.capacity.waves.retain(|wave| wave.step == WaveStep::Retire);
+    let wave = plan.capacity.waves.first_mut().expect("some go");
+    wave.addresses.truncate(1);
+    let address = wave.addresses[0].clone();
+    let row = plan.resource_changes.iter_mut().find(|row| row.address == address);
+    row.and_then(|row| row.change.before.as_mut()).expect("it is there").instance_id =
+        Some("i-1".into());
+    plan
+}
+
+/// Returns a loop that leads and has just seen `world`.
+fn leads(mode: Mode, world: Observed) -> Story {
+    let mut story = Story::of(mode);
+    story.next(1, Event::Signal(Signal::Gained));
+    story.lives();
+    story.next(2, Event::World(Arc::new(world)));
+    // What was being planned before it led does not count.
+    assert_eq!(planned(&mut story, 2, keeps()), [""; 0]);
+    story
+}
+
+/// Has what it asked for be planned.
+fn planned(story: &mut Story, seconds: i64, plan: Plan) -> Vec<String> {
+    let ticket = story.state().planning.as_ref().expect("a plan is being made").ticket;
+    let (plan, took) = (Arc::new(plan), SignedDuration::ZERO);
+    story.next(seconds, Event::Planned { ticket, plan, took })
+}
+
+const FIRST: &str = "cordons node-of-i-1 false";
+const SECOND: &str = "cordons node-of-i-2 false";
+
+#[test]
+fn what_a_drain_left_cordoned_and_a_plan_keeps_takes_pods_again_before_anything_else_is_done() {
+    let mut story = leads(Mode::Full, cordoned(2, Some("drain")));
+    assert_eq!(planned(&mut story, 3, keeps()), [FIRST, SECOND]);
+    assert!(story.state().planning.is_none() && story.state().lanes.is_empty());
+    // Meanwhile nothing is planned: it would count without them.
+    story.next(4, Event::World(Arc::new(cordoned(4, Some("drain")))));
+    assert!(story.state().planning.is_none());
+    for id in ["i-1", "i-2"] {
+        assert_eq!(story.next(5, Event::Cordoned { instance: id.into(), end: Ok(()) }), [""; 0]);
+    }
+    assert!(story.state().planning.is_none(), "what was seen before does not count");
+    // One look was under way when the second was heard of.
+    for seconds in [6, 7] {
+        assert!(story.state().planning.is_none());
+        story.next(seconds, Event::World(Arc::new(world(seconds))));
+    }
+    assert_eq!(planned(&mut story, 8, keeps()), [""; 0]);
+    let status = story.state().status();
+    assert_eq!(status.counters["cordons.lifted"], 2);
+    let told: Vec<_> = status.lifted.iter().map(|one| (one.node.as_str(), one.at)).collect();
+    assert_eq!(told, [("node-of-i-2", at(5)), ("node-of-i-1", at(5))]);
+}
+
+#[test]
+fn what_somebody_else_cordoned_what_goes_and_what_may_go_stays_cordoned() {
+    let drain = Some("drain");
+    for (what, mode, mark, plan, expected) in [
+        ("kept", Mode::Full, drain, keeps(), &[FIRST, SECOND][..]),
+        ("one goes", Mode::Full, drain, has_one_go(), &[SECOND]),
+        (
+            "where nothing may be removed nothing goes",
+            Mode::Additive,
+            drain,
+            has_one_go(),
+            &[FIRST, SECOND],
+        ),
+        ("a person did it", Mode::Full, None, keeps(), &[]),
+        ("it may be known tomorrow that it goes", Mode::Full, Some("leaving"), keeps(), &[]),
+        ("another version did it", Mode::Full, Some("true"), keeps(), &[]),
+        ("it only looks on", Mode::Observe, drain, keeps(), &[]),
+        ("the repository has errors", Mode::Full, drain, Plan { errored: true, ..keeps() }, &[]),
+    ] {
+        let mut story = leads(mode, cordoned(2, mark));
+        assert_eq!(planned(&mut story, 3, plan), expected, "{what}");
+    }
+}
+
+#[test]
+fn a_machine_that_goes_by_itself_a_loop_that_is_suspended_and_one_that_ends_leave_it() {
+    let drain = Some("drain");
+    let mut story = leads(Mode::Full, cordoned(2, drain));
+    assert_eq!(story.told(3, Kind::SpotInterruption, &["i-1"], Some(120)), [""; 0]);
+    // The plan that was being made counted with it.
+    assert_eq!(planned(&mut story, 4, keeps()), [""; 0]);
+    assert_eq!(planned(&mut story, 5, keeps()), [SECOND]);
+
+    let mut story = leads(Mode::Full, cordoned(2, drain));
+    let (reason, by) = ("a migration".to_owned(), "alice".to_owned());
+    let suspended = Suspension { reason, until: None, since: at(2), by };
+    story.change(|state| {
+        state.kept.as_mut().expect("it was recalled").suspended = Some(suspended);
+    });
+    assert_eq!(planned(&mut story, 3, keeps()), [""; 0]);
+
+    let mut story = leads(Mode::Full, cordoned(2, drain));
+    story.next(3, Event::Signal(Signal::Shutdown));
+    assert_eq!(planned(&mut story, 4, keeps()), [""; 0]);
+}
+
+#[test]
+fn one_whose_machine_was_to_go_by_itself_waits_for_its_message_to_come_again() {
+    let mut story = leads(Mode::Full, cordoned(2, Some("leaving")));
+    let mut done = Vec::new();
+    for n in 0_i64..40 {
+        let seconds = 3 + 20 * n;
+        let world = Arc::new(cordoned(seconds, Some("leaving")));
+        done.extend(story.next(seconds, Event::World(world)).into_iter().map(|deed| (n, deed)));
+        if story.state().planning.is_some() {
+            done.extend(planned(&mut story, seconds, keeps()).into_iter().map(|deed| (n, deed)));
+        }
+    }
+    let expected = [FIRST, SECOND].map(|deed| (30, deed.to_owned()));
+    assert_eq!(done, expected);
+}
+
+#[test]
+fn where_it_fails_it_is_tried_again_after_a_while_and_holds_nothing_up() {
+    let mut story = leads(Mode::Full, cordoned(2, Some("drain")));
+    assert_eq!(planned(&mut story, 3, keeps()).len(), 2);
+    for id in ["i-1", "i-2"] {
+        let error = PortError {
+            verb: "cordon node".to_owned(),
+            reason: "too many requests".to_owned(),
+            fate: Fate::TurnedAway,
+        };
+        story.next(4, Event::Cordoned { instance: id.into(), end: Err(error) });
+    }
+    let mut done = Vec::new();
+    for n in 0..40 {
+        let seconds = 5 + 10 * n;
+        story.next(seconds, Event::World(Arc::new(cordoned(seconds, Some("drain")))));
+        if story.state().planning.is_some() {
+            done.push((seconds, planned(&mut story, seconds, keeps()).len()));
+        }
+    }
+    assert_eq!(done, [(5, 0), (305, 2)], "a plan at once, and one more try");
+    assert!(!story.state().status().counters.contains_key("cordons.lifted"));
+    // A clock that is set back makes nobody wait for longer.
+    for id in ["i-1", "i-2"] {
+        story.next(-7_000, Event::Cordoned { instance: id.into(), end: Ok(()) });
+    }
+    for _ in 0..2 {
+        story.next(-6_999, Event::World(Arc::new(cordoned(-6_999, Some("drain")))));
+    }
+    assert_eq!(planned(&mut story, -6_999, keeps()), [""; 0]);
+    let mut tried = 0;
+    for n in 0..40 {
+        let seconds = -6_990 + 10 * n;
+        story.next(seconds, Event::World(Arc::new(cordoned(seconds, Some("drain")))));
+        if story.state().planning.is_some() {
+            tried += planned(&mut story, seconds, keeps()).len();
+        }
+    }
+    assert_eq!(tried, 2);
+}
