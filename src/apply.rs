@@ -112,7 +112,25 @@ pub enum Waits {
     UntilLaunched,
 }
 
-impl ApplySettings<'_> {
+impl<'a> ApplySettings<'a> {
+    /// Returns those of an apply beside which nothing else goes on, which waits for what it does, and which nobody
+    /// interrupts.
+    #[must_use]
+    pub fn of(cluster: ClusterIdentity, replan: &'a dyn Replan) -> Self {
+        Self {
+            cluster,
+            approved: None,
+            replan,
+            catalog: None,
+            interrupted: None,
+            bounds: Bounds::default(),
+            waits: Waits::UntilReady,
+            begun: BTreeMap::new(),
+            turns: None,
+            alone: true,
+        }
+    }
+
     fn is_interrupted(&self) -> bool {
         self.interrupted.is_some_and(|flag| flag.load(Ordering::Relaxed))
     }

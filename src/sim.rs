@@ -1,8 +1,8 @@
 //! An embedded EC2 and Kubernetes: the ports of production over a seeded world with a virtual clock.
 //!
 //! This module knows how machines boot, how controllers deliver pods, how a scheduler binds them
-//! and how budgets block evictions, each as a small honest model. It knows nothing of plans or
-//! pools. Invariants: nothing happens without time passing, time passes only in [`Clock::sleep`]
+//! and how budgets block evictions, each as a small honest model. It knows nothing of plans, and of
+//! pools only what eksctl makes of node groups. Invariants: nothing happens without time passing, time passes only in [`Clock::sleep`]
 //! (and [`World::settle`]), and the same world with the same calls becomes the same world, byte for
 //! byte.
 //!
@@ -20,6 +20,7 @@
 
 mod budgets;
 mod controllers;
+mod eksctl;
 mod fargate;
 mod file;
 mod groups;
@@ -32,6 +33,7 @@ mod ports;
 mod state;
 mod volumes;
 
+pub use eksctl::eksctl_groups;
 pub use file::SimError;
 pub use groups::{DeliveredGroup, LaunchTemplate};
 pub use ledger::Call;

@@ -5,9 +5,7 @@ use std::collections::BTreeMap;
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::{
-    ApplyError, ApplySettings, Bounds, Event, Ports, Receipt, Replan, Replanned, Waits, apply,
-};
+use super::{ApplyError, ApplySettings, Event, Ports, Receipt, Replan, Replanned, apply};
 use crate::catalog::{CapacityType, PriceSource};
 use crate::demand::DemandMode;
 use crate::fleet::{CordonedFor, Instance, KEY_LABEL, Observed, Pod, tag};
@@ -258,18 +256,7 @@ impl Replan for Otherwise {
 }
 
 pub(super) fn settings() -> ApplySettings<'static> {
-    ApplySettings {
-        cluster: cluster(),
-        approved: None,
-        replan: &AsApproved,
-        catalog: None,
-        interrupted: None,
-        bounds: Bounds::default(),
-        waits: Waits::UntilReady,
-        begun: BTreeMap::new(),
-        turns: None,
-        alone: true,
-    }
+    ApplySettings::of(cluster(), &AsApproved)
 }
 
 /// Applies over ports that may differ from the world; returns the events as well.

@@ -16,21 +16,15 @@ use super::replan::Again;
 use super::repository::{FleetSettings, Repository};
 use super::settings::{self, SourceSettings};
 use super::{Console, Exit, files};
-use crate::apply::{
-    ApplyError, ApplySettings, Bounds, Ports, Receipt, Verdict, Waits, apply, verify,
-};
-use crate::catalog::{CapacityType, Catalog, InstanceType, NodeSettings};
+use crate::apply::{ApplyError, ApplySettings, Ports, Receipt, Verdict, apply, verify};
+use crate::catalog::Catalog;
 use crate::demand::{Asked, ClusterSize, Demand, ShapeContext, shape_of, sized_template};
-use crate::fleet::{ClusterIdentity, Group, Observed};
+use crate::fleet::{ClusterIdentity, Observed};
 use crate::git::{Remote, read_revision, read_tree};
-use crate::ids::{WorkloadId, ZoneName};
-use crate::manifest::{Desired, NodeGroup, Pool, Scale, Workload};
+use crate::ids::WorkloadId;
+use crate::manifest::{Desired, Scale, Workload};
 use crate::plan::Plan;
-use crate::port::LaunchRequest;
-use crate::requirement::{key, label};
-use crate::sim::{
-    DeliveredGroup, DeliveredWorkload, Delivery, Genesis, LaunchTemplate, ShapeOf, SimError, World,
-};
+use crate::sim::{DeliveredWorkload, Delivery, Genesis, ShapeOf, SimError, World, eksctl_groups};
 use crate::storage::Storage;
 
 /// How long an embedded world may take to come to rest after an apply.
@@ -76,16 +70,10 @@ pub(super) fn carry_out(
     let interrupted = interrupt_flag()?;
     let again = Again::of(&repository, &catalog);
     let mut settings = ApplySettings {
-        cluster: genesis.cluster.clone(),
         approved: asked.approved_digest.clone(),
-        replan: &again,
         catalog: Some(&catalog),
         interrupted: Some(&interrupted),
-        bounds: Bounds::default(),
-        waits: Waits::UntilReady,
-        begun: BTreeMap::new(),
-        turns: None,
-        alone: true,
+        ..ApplySettings::of(genesis.cluster.clone(), &again)
     };
     if !World::is_kept_in(directory) {
         // What is refused leaves no world behind.
@@ -98,7 +86,7 @@ pub(super) fn carry_out(
     // What cannot be written later must be known before anything is done.
     asked.receipt.as_deref().map(files::writable).transpose()?;
     let mut delivered = delivery(&desired, &world.observed());
-    delivered.groups = groups(&desired, &catalog);
+    delivered.groups = eksctl_groups(&desired, &catalog);
     world.deliver(&delivered).map_err(CliError::new)?;
     let mut teller = Teller::new(plan, asked.form, console);
     let receipt = run(plan, &world, &settings, &mut teller).inspect_err(|error| {
@@ -285,78 +273,6 @@ pub(super) fn delivery(desired: &Desired, observed: &Observed) -> Delivery {
         storage: declared_storage(desired),
         fargate_profiles: desired.fargate_profiles.clone(),
         groups: Vec::new(),
-    }
-}
-
-/// Returns the node groups that the repository declares, as eksctl would make them.
-pub(super) fn groups(desired: &Desired, catalog: &Catalog) -> Vec<DeliveredGroup> {
-    let one = |group: &NodeGroup| {
-        let pool = desired.pools.get(&group.name)?;
-        let class = desired.node_classes.get(pool.node_class.as_ref()?)?;
-        let identity = group.identity().into_iter();
-        let identity: BTreeMap<String, String> =
-            identity.map(|(key, value)| (key.to_owned(), value.to_owned())).collect();
-        let mut tags = group.tags.clone();
-        tags.extend(identity.clone());
-        let zones: Vec<ZoneName> = match group.zones.as_slice() {
-            [] => catalog.zones.iter().map(|zone| zone.name.clone()).collect(),
-            zones => zones.to_vec(),
-        };
-        let spot = pool.requirements.iter().any(|requirement| {
-            requirement.values.iter().any(|value| value.as_str() == CapacityType::Spot.as_str())
-        });
-        let capacity_type = if spot { CapacityType::Spot } else { CapacityType::OnDemand };
-        let settings = NodeSettings::of(pool, class);
-        let machines = group.types.iter().filter_map(|name| {
-            let kind = catalog.types.get(name)?;
-            Some(machine((pool, &settings), kind, capacity_type, catalog))
-        });
-        Some(DeliveredGroup {
-            group: Group {
-                name: format!("eksctl-{}-nodegroup-{}", group.cluster, group.name).into(),
-                min: group.min,
-                max: group.max,
-                desired: group.desired.unwrap_or(group.min),
-                types: group.types.clone(),
-                zones,
-                tags,
-                suspended: Vec::new(),
-                schedules: Vec::new(),
-                schedules_unread: None,
-            },
-            identity,
-            template: LaunchTemplate::of(capacity_type, machines.collect()),
-        })
-    };
-    desired.node_groups.values().filter_map(one).collect()
-}
-
-/// Returns what a member of a group of that type registers as.
-fn machine(
-    (pool, settings): (&Pool, &NodeSettings),
-    kind: &InstanceType,
-    capacity_type: CapacityType,
-    catalog: &Catalog,
-) -> LaunchRequest {
-    let amounts = catalog.allocation(kind, settings);
-    let mut labels = pool.labels.clone();
-    let of_karpenter = |key: &str| key.starts_with("karpenter.");
-    let of_kind = kind.labels.iter().filter(|(key, _)| !of_karpenter(key.as_str()));
-    labels.extend(of_kind.map(|(key, value)| (key.clone(), value.clone())));
-    labels.extend([label(key::REGION, catalog.region.as_str())]);
-    LaunchRequest {
-        token: String::new(),
-        instance_type: kind.name.clone(),
-        zone: "".into(),
-        capacity_type,
-        reservation: None,
-        image: String::new(),
-        tags: BTreeMap::new(),
-        labels,
-        taints: pool.taints.clone(),
-        startup_taints: Vec::new(),
-        capacity: amounts.capacity,
-        allocatable: amounts.allocatable,
     }
 }
 

@@ -12,7 +12,6 @@ pub(super) use market::{market, market_of};
 pub(super) use record::read_kept;
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
 use std::future::Future;
 use std::rc::Rc;
 use std::task::Poll;
@@ -28,9 +27,7 @@ use super::replan::Again;
 use super::repository::Repository;
 use super::{Console, Exit, embedded, files, planning, settings};
 use crate::adopt::{Adoption, rivals_among};
-use crate::apply::{
-    ApplySettings, Bounds, Event, Fenced, Ports, Receipt, Verdict, Waits, apply, verify,
-};
+use crate::apply::{ApplySettings, Event, Fenced, Ports, Receipt, Verdict, apply, verify};
 use crate::aws::{Aws, AwsError, Machines, NodeRole, Preflight};
 use crate::fleet::{ClusterIdentity, Observed};
 use crate::kube::{ConnectError, Held, Kubernetes, Lease, LeaseError, RENEW_EVERY};
@@ -237,16 +234,10 @@ pub(super) fn carry_out(
         let catalog = planning::catalog(&fleet.region, &fleet.zones, Some(&market))?;
         let again = Again::of(&repository, &catalog);
         let settings = ApplySettings {
-            cluster: live.identity.clone(),
             approved: asked.approved_digest.clone(),
-            replan: &again,
             catalog: Some(&catalog),
             interrupted: Some(&interrupted),
-            bounds: Bounds::default(),
-            waits: Waits::UntilReady,
-            begun: BTreeMap::new(),
-            turns: None,
-            alone: true,
+            ..ApplySettings::of(live.identity.clone(), &again)
         };
         let done = under_lock(plan, (live, &repository), (&settings, asked), &mut teller).await;
         done.inspect_err(|error| {

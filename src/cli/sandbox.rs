@@ -92,7 +92,7 @@ fn begin(
     let world = embedded::copied(repository, kept, console.now())?;
     let catalog = Catalog::load(&world.observed().region(), &repository.fleet.zones)?;
     let mut delivered = embedded::delivery(&repository.desired, &world.observed());
-    delivered.groups = embedded::groups(&repository.desired, &catalog);
+    delivered.groups = crate::sim::eksctl_groups(&repository.desired, &catalog);
     world.deliver(&delivered).map_err(CliError::new)?;
     Ok((world, catalog))
 }

@@ -457,6 +457,12 @@ fn newest<T>(list: &mut Vec<T>, most: usize) {
     }
 }
 
+/// Returns `first`, doubled so many times, and `most` at the most.
+pub(super) fn doubled(first: SignedDuration, times: u32, most: SignedDuration) -> SignedDuration {
+    let factor = 1_i32.checked_shl(times.min(20)).unwrap_or(i32::MAX);
+    first.checked_mul(factor).map_or(most, |wait| wait.min(most))
+}
+
 /// Returns the moment `span` after `at`, or the last one there is.
 pub(super) fn later(at: Timestamp, span: SignedDuration) -> Timestamp {
     at.checked_add(span).unwrap_or(Timestamp::MAX)

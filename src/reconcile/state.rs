@@ -11,7 +11,7 @@ use super::event::{Effect, Event, Head, Limits, Signal, Ticket};
 use super::face;
 use super::failing::Failing;
 use super::health::Unwell;
-use super::kept::{Approved, Kept, later};
+use super::kept::{Approved, Kept, doubled, later};
 use super::left::Left;
 use super::mail::Mail;
 use super::quiet::Quiet;
@@ -225,8 +225,7 @@ impl Retry {
 
 /// Returns how long to wait after so many failures in a row.
 pub(super) fn backoff(failures: u32) -> SignedDuration {
-    let factor = 1_i32.checked_shl(failures.saturating_sub(1).min(16)).unwrap_or(i32::MAX);
-    RETRY_FIRST.checked_mul(factor).map_or(RETRY_MOST, |wait| wait.min(RETRY_MOST))
+    doubled(RETRY_FIRST, failures.saturating_sub(1), RETRY_MOST)
 }
 
 /// Takes one step: what `event` makes of `state` at `now`, and what is to be done.

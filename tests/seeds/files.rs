@@ -12,12 +12,11 @@ use fleetwright::manifest::{self, Desired, Fleet, Scale, Tree, TreeFile, read_fl
 use fleetwright::plan::wire::{Base, BaseWorld};
 use fleetwright::plan::{Pinned, Plan};
 use fleetwright::reconcile::{Head, Limits, Planner};
-use fleetwright::sim::{DeliveredWorkload, Delivery, ShapeOf};
+use fleetwright::sim::{DeliveredWorkload, Delivery, ShapeOf, eksctl_groups};
 use fleetwright::solve::Settings;
 use fleetwright::storage::Storage;
 use jiff::SignedDuration;
 
-use super::groups;
 use super::outside::Shared;
 
 /// The types that pools may use: few, so that plans are cheap.
@@ -228,7 +227,7 @@ impl Files {
             budgets: self.desired.disruption_budgets.clone(),
             namespaces: self.desired.namespaces.clone(),
             storage: Storage::default(),
-            groups: groups::declared(&self.desired, &self.catalog),
+            groups: eksctl_groups(&self.desired, &self.catalog),
             fargate_profiles: BTreeMap::new(),
         }
     }

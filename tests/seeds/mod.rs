@@ -6,7 +6,6 @@
 
 pub(crate) mod check;
 pub(crate) mod files;
-pub(crate) mod groups;
 pub(crate) mod hardships;
 pub(crate) mod incidents;
 pub(crate) mod mishaps;

@@ -134,7 +134,7 @@ impl Here {
         let mut delivered = self.delivered.borrow_mut();
         if delivered.as_ref() != Some(&repository.base.tree) {
             let catalog = crate::reconcile::Planner::catalog(plans);
-            delivery.groups = embedded::groups(desired, catalog);
+            delivery.groups = crate::sim::eksctl_groups(desired, catalog);
             *delivered = Some(repository.base.tree.clone());
         }
         self.world.deliver(&delivery).map_err(CliError::new)

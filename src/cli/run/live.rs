@@ -144,6 +144,27 @@ struct Ends {
     tell: mpsc::Sender<Signal>,
 }
 
+impl Ends {
+    /// Returns what comes in through them, and through the page.
+    fn into_signals<'l>(
+        self,
+        leadership: &'l Leadership,
+        account: &'l Account<Aws>,
+        (requests, hints): (mpsc::Receiver<Request>, mpsc::Receiver<()>),
+    ) -> Wires<'l> {
+        Wires {
+            leadership,
+            account,
+            urgent: RefCell::new(self.urgent),
+            messages: RefCell::new(self.messages),
+            requests: RefCell::new(requests),
+            hints: RefCell::new(hints),
+            news: RefCell::new(self.news),
+            done: self.done,
+        }
+    }
+}
+
 impl Beside {
     fn begin(kubernetes: Kubernetes, aws: Aws, start: &Start, ended: Arc<AtomicBool>) -> Self {
         let aws = Arc::new(aws);
@@ -195,27 +216,9 @@ impl Beside {
         let (foresight, told) = Foresight::new();
         let wires_of_page = (requests, pushed, told);
         let (face, door) = opened(settings, &start, &kubernetes, wires_of_page, console)?;
-        let source = Followed {
-            settings: settings.source.clone(),
-            identity: start.cluster.clone(),
-            aws,
-            queue,
-            foresight,
-            last: RefCell::default(),
-            joining: RefCell::default(),
-            answers: Arc::default(),
-            dice: Cell::new(u32::try_from(start.at.subsec_nanosecond()).unwrap_or(0)),
-        };
-        let signals = Wires {
-            leadership: &leadership,
-            account: &account,
-            urgent: RefCell::new(wires.urgent),
-            messages: RefCell::new(wires.messages),
-            requests: RefCell::new(asked_of_loop),
-            hints: RefCell::new(hints),
-            news: RefCell::new(wires.news),
-            done: wires.done,
-        };
+        let source = followed((settings, &start), aws, queue, foresight);
+        let tell = wires.tell.clone();
+        let signals = wires.into_signals(&leadership, &account, (asked_of_loop, hints));
         let outside = Outside {
             cloud: &account,
             cluster: &watched,
@@ -224,37 +227,73 @@ impl Beside {
             signals: &signals,
             desk: &*leadership,
         };
-        let record = Record::default();
-        let mut teller = Teller::new(console, settings.log_format);
-        let (shown, acts) = (Shown::default(), Cell::new(false));
+        let (record, shown, acts) = (Record::default(), Shown::default(), Cell::new(false));
+        let teller = Teller::new(console, settings.log_format);
+        let mut onlookers = Onlookers { teller, record: &record, shown: &shown, face };
         let mut look = |state: &State, effects: &[Effect]| {
             leadership.note_busy(state.is_busy());
             acts.set(state.may_act());
             let takes = state.takes_messages();
             ready.send_if_modified(|ready| std::mem::replace(ready, takes) != takes);
-            if !shown.is_due(state.is_pressed()) && !Record::notes(effects) {
-                return;
-            }
-            shown.show(|| {
-                let status = state.status();
-                teller.look(&status);
-                teller.rival(status.now, state.rival());
-                record.look(&status, effects);
-                face.show(status);
-            });
+            onlookers.look(state, effects);
         };
         let state = tokio::select! {
             state = drive(outside, start, Bounds::default(), &mut look) => state,
             () = account.keep_fresh() => unreachable!("it goes on"),
             () = record.keep(&kubernetes) => unreachable!("it goes on"),
             () = sweep::sweep(&sweeper, &account, &acts) => unreachable!("it goes on"),
-            () = shown.catch_up(&wires.tell) => unreachable!("it goes on"),
+            () = shown.catch_up(&tell) => unreachable!("it goes on"),
             () = door => unreachable!("it goes on"),
         };
-        teller.look(&state.status());
+        onlookers.teller.look(&state.status());
         record.last(&kubernetes, &state.status()).await;
         leadership.give_back().await;
         Ok(state)
+    }
+}
+
+/// What people are told and shown of the loop.
+struct Onlookers<'c, 'n> {
+    teller: Teller<'c>,
+    record: &'n Record,
+    shown: &'n Shown,
+    face: super::Face,
+}
+
+impl Onlookers<'_, '_> {
+    /// Tells and shows what a step led to, unless the next will do.
+    fn look(&mut self, state: &State, effects: &[Effect]) {
+        let Self { teller, record, shown, face } = self;
+        if !shown.is_due(state.is_pressed()) && !Record::notes(effects) {
+            return;
+        }
+        shown.show(|| {
+            let status = state.status();
+            teller.look(&status);
+            teller.rival(status.now, state.rival());
+            record.look(&status, effects);
+            face.show(status);
+        });
+    }
+}
+
+/// Returns the repository as the loop follows it, from its first read.
+fn followed(
+    (settings, start): (&RunSettings, &Start),
+    aws: Arc<Aws>,
+    queue: watch::Sender<Option<String>>,
+    foresight: Arc<Foresight>,
+) -> Followed {
+    Followed {
+        settings: settings.source.clone(),
+        identity: start.cluster.clone(),
+        aws,
+        queue,
+        foresight,
+        last: RefCell::default(),
+        joining: RefCell::default(),
+        answers: Arc::default(),
+        dice: Cell::new(u32::try_from(start.at.subsec_nanosecond()).unwrap_or(0)),
     }
 }
 

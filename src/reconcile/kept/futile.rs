@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
-use super::{Kept, Launched, MOVES_MAX, READY_WITHIN, earlier, later};
+use super::{Kept, Launched, MOVES_MAX, READY_WITHIN, doubled, earlier, later};
 use crate::ids::PoolName;
 use crate::reconcile::status::Breaker;
 
@@ -112,6 +112,5 @@ impl Kept {
 
 /// Returns how long a pool launches nothing, after so many times in a row.
 pub(super) fn rests_for(times: u32) -> SignedDuration {
-    let doubled = 1_i32.checked_shl(times.min(20)).unwrap_or(i32::MAX);
-    QUARANTINE_FIRST.checked_mul(doubled).map_or(QUARANTINE_MOST, |d| d.min(QUARANTINE_MOST))
+    doubled(QUARANTINE_FIRST, times, QUARANTINE_MOST)
 }

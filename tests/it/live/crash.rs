@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use aws_sdk_ec2::types::{Filter, InstanceType};
 use fleetwright::apply::{
-    ApplySettings, Bounds, Ports, Receipt, Replan, Replanned, Verdict, Waits, apply,
+    ApplySettings, Bounds, Ports, Receipt, Replan, Replanned, Verdict, apply,
 };
 use fleetwright::aws::{Aws, Machines};
 use fleetwright::fleet::Observed;
@@ -112,18 +112,8 @@ impl Scene {
         let cloud = cloud.launching(machines);
         let config = kube::Config::new(self.api.url.parse().expect("a URL"));
         let cluster = Kubernetes::with(config).expect("a client");
-        let settings = ApplySettings {
-            cluster: self.plan.capacity.base.world.cluster.clone(),
-            approved: None,
-            replan: &AsApproved,
-            catalog: None,
-            interrupted: None,
-            bounds,
-            waits: Waits::UntilReady,
-            begun: [].into(),
-            turns: None,
-            alone: true,
-        };
+        let here = self.plan.capacity.base.world.cluster.clone();
+        let settings = ApplySettings { bounds, ..ApplySettings::of(here, &AsApproved) };
         let ports = Ports { cloud: &cloud, cluster: &cluster, clock: &Wall };
         let mut said = Vec::new();
         let mut report = |event: &fleetwright::apply::Event| said.push(format!("{event:?}"));

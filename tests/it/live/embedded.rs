@@ -10,9 +10,7 @@ use std::time::{Duration, Instant};
 use aws_config::{BehaviorVersion, Region, SdkConfig};
 use aws_sdk_ec2::config::{Credentials, SharedCredentialsProvider};
 use aws_sdk_ec2::types::Filter;
-use fleetwright::apply::{
-    ApplyError, ApplySettings, Bounds, Ports, Receipt, Verdict, Waits, apply,
-};
+use fleetwright::apply::{ApplyError, ApplySettings, Bounds, Ports, Receipt, Verdict, apply};
 use fleetwright::aws::{Aws, Machines};
 use fleetwright::kube::Kubernetes;
 use fleetwright::manifest::{Desired, Fleet, Tree, TreeFile, read};
@@ -138,18 +136,8 @@ impl Scene {
         let joining = cloud.joining().await.expect("how to join");
         let machines = Machines::of(&self.desired(), joining.endpoint, &joining.kubernetes);
         let (cloud, cluster) = (cloud.launching(machines), self.cluster());
-        let settings = ApplySettings {
-            cluster: self.plan.capacity.base.world.cluster.clone(),
-            approved: None,
-            replan: &AsApproved,
-            catalog: None,
-            interrupted: None,
-            bounds,
-            waits: Waits::UntilReady,
-            begun: [].into(),
-            turns: None,
-            alone: true,
-        };
+        let here = self.plan.capacity.base.world.cluster.clone();
+        let settings = ApplySettings { bounds, ..ApplySettings::of(here, &AsApproved) };
         let ports = Ports { cloud: &cloud, cluster: &cluster, clock: &Off(off) };
         Box::pin(apply(&self.plan, &ports, &settings, &mut |_| {})).await
     }

@@ -4,7 +4,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use fleetwright::apply::{
-    ApplySettings, Bounds, ChangeOutcome, Outcome, Ports, Replan, Replanned, Verdict, Waits, apply,
+    ApplySettings, ChangeOutcome, Outcome, Ports, Replan, Replanned, Verdict, apply,
 };
 use fleetwright::catalog::Catalog;
 use fleetwright::demand::{ShapeContext, shape_of};
@@ -13,13 +13,12 @@ use fleetwright::fleet::{Observed, Pod, write_world};
 use fleetwright::manifest::{Desired, Scale};
 use fleetwright::plan::Plan;
 use fleetwright::plan::wire::UnschedulableRow;
-use fleetwright::sim::{DeliveredWorkload, Delivery, Genesis, ShapeOf, World};
+use fleetwright::sim::{DeliveredWorkload, Delivery, Genesis, ShapeOf, World, eksctl_groups};
 use fleetwright::storage::Storage;
 use jiff::SignedDuration;
 
 use super::stage::Stage;
 use crate::conformance::{Given, Made};
-use crate::seeds::groups;
 
 /// How long the world may take to come to rest.
 const SETTLE_MAX: SignedDuration = SignedDuration::from_mins(30);
@@ -110,18 +109,9 @@ fn out(given: &Given, made: &Made, desired: &Desired) -> Result<Observed, String
     let genesis = Genesis { cluster: cluster.clone(), now, seed: 1 };
     let world = World::open(directory.path(), &genesis, shape).map_err(|e| e.to_string())?;
     world.deliver(&delivery(desired, &made.catalog)).map_err(|error| error.to_string())?;
-    let settings = ApplySettings {
-        cluster,
-        approved: None,
-        replan: &Again { given, desired, catalog: &made.catalog },
-        catalog: Some(&made.catalog),
-        interrupted: None,
-        bounds: Bounds::default(),
-        waits: Waits::UntilReady,
-        begun: [].into(),
-        turns: None,
-        alone: true,
-    };
+    let again = Again { given, desired, catalog: &made.catalog };
+    let catalog = Some(&made.catalog);
+    let settings = ApplySettings { catalog, ..ApplySettings::of(cluster, &again) };
     let ports = Ports { cloud: &world, cluster: &world, clock: &world };
     let runtime = tokio::runtime::Builder::new_current_thread().build();
     let runtime = runtime.map_err(|error| error.to_string())?;
@@ -187,7 +177,7 @@ fn delivery(desired: &Desired, catalog: &Catalog) -> Delivery {
         budgets: desired.disruption_budgets.clone(),
         namespaces: desired.namespaces.clone(),
         storage: declared_storage(desired),
-        groups: groups::declared(desired, catalog),
+        groups: eksctl_groups(desired, catalog),
         fargate_profiles: desired.fargate_profiles.clone(),
     }
 }
