@@ -6,7 +6,7 @@ use jiff::Timestamp;
 
 use super::{commit, moment};
 use crate::apply::{ChangeOutcome, Outcome, Receipt};
-use crate::reconcile::{ApprovedBy, Past, Status};
+use crate::reconcile::{ApprovedBy, Lifted, Past, Status};
 use crate::render::web::{hourly, monthly_delta, span, steps, text};
 use crate::units::MicroUsd;
 
@@ -25,6 +25,27 @@ pub(super) fn history(status: &Status) -> String {
         "<h2 id=\"history\">History</h2>\n<div class=\"scroll\" tabindex=\"0\"><table><thead><tr><th>ended</th>\
          <th>took</th><th>commit</th><th>approved</th><th>outcome</th><th class=\"n\">difference</th></tr></thead>\
          <tbody>\n{rows}</tbody></table></div>\n"
+    )
+}
+
+/// Returns the nodes that a drain left cordoned which ended early, and that take pods again.
+pub(super) fn lifted(status: &Status) -> String {
+    if status.lifted.is_empty() {
+        return String::new();
+    }
+    let row = |one: &Lifted| {
+        format!(
+            "<tr data-text=\"{0} {1}\"><td>{2}</td><td>{0}</td><td class=\"mono\">{1}</td></tr>\n",
+            text(one.node.as_str(), NAME),
+            text(one.instance.as_str(), NAME),
+            moment(one.at),
+        )
+    };
+    let rows: String = status.lifted.iter().map(row).collect();
+    format!(
+        "<h2 id=\"lifted\">Nodes that take pods again</h2>\n<p class=\"dim\">A drain that ended early had left \
+         them cordoned, and the plan keeps them.</p>\n<div class=\"scroll\" tabindex=\"0\"><table><thead><tr>\
+         <th>when</th><th>node</th><th>instance</th></tr></thead><tbody>\n{rows}</tbody></table></div>\n"
     )
 }
 

@@ -47,6 +47,7 @@ fn the_page_says_what_is_wrong_before_anything_else() {
         "Nodes before and after",
         "History",
         "refused: the world has moved",
+        "Nodes that take pods again",
         "Cost over time",
     ] {
         let at = place(text);
