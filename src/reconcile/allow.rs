@@ -506,6 +506,9 @@ pub fn says(held: Held) -> HeldBy {
         Held::BackingOff { until } => {
             format!("the last try did not come about; tried again at {}", at(until))
         }
+        Held::Unheard { until } => {
+            format!("what was asked for before may be on its way; awaited until {}", at(until))
+        }
         Held::UnderWay => "under way".to_owned(),
     };
     HeldBy { why: held, says }

@@ -247,7 +247,14 @@ fn rows(plan: &Plan) -> BTreeMap<Address, String> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use jiff::SignedDuration;
+
     use super::*;
+    use crate::plan::wire::WaveStep;
+    use crate::reconcile::fixture::{Story, at as story_at, world as fixture_world};
+    use crate::reconcile::{Event, Held, Signal};
     use crate::render::fixture;
 
     fn at(seconds: i64) -> Timestamp {
@@ -346,6 +353,30 @@ mod tests {
         assert_eq!(ask(&mut all, &plan, at(1)), Err(later(at(0), SHOWN_WITHIN)));
         ended(&mut all, &plan, &BTreeSet::new(), at(60));
         assert_eq!(all, []);
+    }
+
+    #[test]
+    fn a_plan_that_waits_for_what_nobody_has_heard_of_says_so() {
+        let mut story = Story::begin();
+        story.next(1, Event::Signal(Signal::Gained));
+        story.lives();
+        story.next(2, Event::World(Arc::new(fixture_world(2))));
+        let plan = fixture::plan();
+        story.change(|state| {
+            let kept = state.kept.as_mut().expect("recalled");
+            kept.asked.push(Asked { more: 1, at: story_at(2), ..of(&otherwise(&plan)) });
+        });
+        let mut launches = Plan { applyable: true, ..plan };
+        launches.capacity.waves.retain(|wave| wave.step == WaveStep::Launch);
+        for _ in 0..2 {
+            let ticket = story.state().planning.as_ref().expect("a plan is being made").ticket;
+            let (plan, took) = (Arc::new(launches.clone()), SignedDuration::ZERO);
+            story.next(3, Event::Planned { ticket, plan, took });
+        }
+        let held = story.state().status().plan.expect("planned").held;
+        let until = later(story_at(2), SHOWN_WITHIN);
+        assert!(!held.is_empty() && story.state().lanes.is_empty(), "{held:?}");
+        assert!(held.values().all(|by| by.why == Held::Unheard { until }), "{held:?}");
     }
 
     fn of(plan: &Plan) -> Asked {

@@ -372,6 +372,11 @@ pub enum Held {
         /// When.
         until: Timestamp,
     },
+    /// Launches were asked for of which nobody has heard: their machines may be on their way.
+    Unheard {
+        /// Until when they are awaited.
+        until: Timestamp,
+    },
     /// It is being carried out, or something that it depends on is.
     UnderWay,
 }

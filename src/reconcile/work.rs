@@ -322,7 +322,8 @@ impl State {
             Held::Settling { until }
             | Held::Resting { until }
             | Held::BackingOff { until }
-            | Held::Quarantined { until, .. } => Some(*until),
+            | Held::Quarantined { until, .. }
+            | Held::Unheard { until } => Some(*until),
             Held::Suspended { until, .. } => *until,
             Held::NotLeader
             | Held::Mode { .. }
@@ -353,6 +354,11 @@ impl State {
             Err(until) => {
                 // Machines may be on their way that this plan does not count with.
                 self.count("reconciles.held", 1);
+                if let Some(current) = &mut self.current {
+                    let why = allow::says(Held::Unheard { until });
+                    let rows = launched(&plan).map(|row| (row.address.clone(), why.clone()));
+                    current.held.extend(rows);
+                }
                 // Not at once: what is awaited still would be awaited again.
                 let soonest = later(self.now, SignedDuration::from_secs(1));
                 self.replan_at = until.max(soonest);
@@ -466,6 +472,7 @@ impl State {
                     | Held::RemovalBudget { most: 1.., .. }
                     | Held::LaunchBudget { most: 1.., .. }
                     | Held::BackingOff { .. }
+                    | Held::Unheard { .. }
             )
         });
         let unread = self.git.error.is_some();
