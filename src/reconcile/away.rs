@@ -12,8 +12,8 @@ use super::event::{Effect, Event, Signal};
 use super::health::{NEVER_READY, NOT_READY};
 use super::kept::{GOING_MAX, Kept, Leaving, earlier, later};
 use super::mail::MESSAGES_MAX;
-use super::message::{Kind, Message};
-use super::state::{BUSY_REFRESH, State, backoff};
+use super::message::Message;
+use super::state::{BUSY_REFRESH, Lane, State, backoff};
 use super::status::{AwayPhase, Going};
 use super::view;
 use crate::fleet::{Instance, Node, Observed, Pod};
@@ -258,9 +258,7 @@ impl State {
     pub(super) fn meet_strangers(&mut self) {
         for leaving in self.mail.told_by(self.world_no) {
             match self.whose(&leaving.instance) {
-                Whose::Ours if leaving.why != Kind::StateChange.as_str() => {
-                    self.goes(leaving, self.world_no);
-                }
+                Whose::Ours if !leaving.is_hint() => self.goes(leaving, self.world_no),
                 // Another message has it go, and is not dealt with by this one.
                 Whose::Ours | Whose::Nobodys | Whose::Unknown
                     if self.away.contains_key(&leaving.instance) => {}
@@ -275,12 +273,23 @@ impl State {
     /// Returns whether the messages of a machine may be taken off: it is cordoned, and the record has it.
     fn is_dealt_with(&self, instance: &InstanceId) -> bool {
         let recorded = self.recorded.contains(instance);
-        let away = self.away.get(instance);
+        // What an apply drains it may give up, and uncordon.
+        let drained = self.lanes.values().any(|lane| lane.removes_machine(instance));
+        let away = self.away.get(instance).filter(|_| !drained);
         recorded && away.is_some_and(|away| away.closed && away.phase != AwayPhase::Noted)
     }
 
     fn settle(&mut self, instance: &InstanceId) {
         if self.is_dealt_with(instance) {
+    /// Has the next look tell whether machines that go are cordoned still: an apply that has ended took back what it
+    /// had cordoned and did not drain.
+    pub(super) fn reopened_by(&mut self, lane: &Lane) {
+        let next = self.looks + 1;
+        for (_, away) in self.away.iter_mut().filter(|(id, _)| lane.removes_machine(id)) {
+            (away.closed, away.from) = (false, next);
+        }
+    }
+
             self.mail.dealt_with(instance);
         }
     }
@@ -540,7 +549,8 @@ impl Away {
             }
             return Came::On;
         }
-        // One that joined only now is cordoned, too; whoever else has cordoned it had a reason.
+        // One that joined only now is cordoned, too, and so is one whose cordon was taken back; whoever else has
+        // cordoned it had a reason.
         if let Some(node) = node.filter(|node| !node.unschedulable)
             && self.phase != AwayPhase::Ending
         {
@@ -549,10 +559,11 @@ impl Away {
             }
             return Came::On;
         }
-        self.closed |= node.is_some() || (looked && !joined);
+        self.closed |= looked && (node.is_some() || !joined);
         match self.phase {
             // That no node is shown says nothing where not all could be read, and little of one that had joined.
             AwayPhase::Noted if !looked || (joined && now < self.latest()) => {}
+            self.closed &= !looked;
             AwayPhase::Noted => self.next(AwayPhase::Replacing, now),
             AwayPhase::Replacing => {
                 if replaced || now >= self.latest() {

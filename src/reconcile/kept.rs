@@ -14,6 +14,7 @@ use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use super::asked::Asked;
+use super::message::Kind;
 use super::past::Past;
 use super::status::{Breaker, Suspension};
 use crate::fleet::{Exclusion, Instance, InstanceState, Observed, tag};
@@ -184,6 +185,13 @@ impl Kept {
             self.launched.iter().map(|launch| launch.instance.clone()).collect();
         let since = earlier(now, MOVES_KEPT);
         let past = self.past.came.known();
+impl Leaving {
+    /// Returns whether what says so is no more than a reason to look at the machine.
+    pub(super) fn is_hint(&self) -> bool {
+        self.why == Kind::StateChange.as_str()
+    }
+}
+
         let mut new = Vec::new();
         for instance in observed.instances.values() {
             let ours = instance.is_ours(&observed.cluster.name) && instance.launched_at > since;

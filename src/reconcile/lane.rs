@@ -125,6 +125,7 @@ impl State {
         // How each row ended stands in the history.
         lane.addresses.iter().for_each(|address| self.failing.forget(address.as_str()));
         match end {
+        self.reopened_by(&lane);
             Ok(receipt) => {
                 let name = match receipt.verdict {
                     Verdict::Applied => "reconciles.applied",

@@ -4,6 +4,7 @@
 //! kept in the record, or known to be none of ours that runs. What a step costs does not grow with the
 //! messages that wait. What is more than [`MESSAGES_MAX`] is left to the queue, which shows it again.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::event::Effect;
@@ -61,11 +62,24 @@ impl Mail {
         }
     }
 
-    /// Notes a machine that the last look did not show; of two messages the nearer deadline counts.
+    /// Notes a machine that the last look did not show. Of two messages the nearer deadline counts; but one that
+    /// takes the machine away is not held for a hint because a hint came before it, and a hint sets no deadline.
     pub(super) fn strange(&mut self, leaving: Leaving, from: u64) {
-        let deadline = leaving.deadline;
-        let (known, _) = self.strangers.entry(leaving.instance.clone()).or_insert((leaving, from));
-        known.deadline = [known.deadline, deadline].into_iter().flatten().min();
+        match self.strangers.entry(leaving.instance.clone()) {
+            Entry::Vacant(place) => {
+                place.insert((leaving, from));
+            }
+            Entry::Occupied(mut place) if place.get().0.is_hint() => {
+                if !leaving.is_hint() {
+                    place.insert((leaving, from));
+                }
+            }
+            Entry::Occupied(mut place) => {
+                let deadline = leaving.deadline.filter(|_| !leaving.is_hint());
+                let known = &mut place.get_mut().0;
+                known.deadline = [known.deadline, deadline].into_iter().flatten().min();
+            }
+        }
     }
 
     /// Returns the machines that look `number` tells whose they are, and forgets them.
@@ -109,6 +123,7 @@ impl Mail {
 
 #[cfg(test)]
 mod tests {
+    use super::super::message::Kind;
     use super::*;
 
     fn ids(names: &[&str]) -> BTreeSet<InstanceId> {
@@ -167,5 +182,28 @@ mod tests {
         assert_eq!(mail.told_by(3), []);
         assert_eq!(mail.told_by(4), [leaving(Some(9))]);
         assert_eq!(mail.told_by(9), []);
+    }
+
+    #[test]
+    fn a_stranger_that_is_taken_away_is_so_whatever_was_hinted_before_and_after() {
+        let says = |kind: Kind, deadline: Option<i64>| Leaving {
+            instance: "i-1".into(),
+            why: kind.to_string(),
+            since: jiff::Timestamp::UNIX_EPOCH,
+            deadline: deadline.map(|at| jiff::Timestamp::from_second(at).expect("a time")),
+        };
+        let hint = || says(Kind::StateChange, Some(2));
+        for (told, from, found) in [
+            (vec![hint(), says(Kind::Health, None), hint()], 2, says(Kind::Health, None)),
+            (vec![says(Kind::Health, Some(9)), hint()], 1, says(Kind::Health, Some(9))),
+            (vec![hint(), hint()], 1, hint()),
+        ] {
+            let mut mail = Mail::default();
+            for (leaving, look) in told.into_iter().zip(1..) {
+                mail.strange(leaving, look);
+            }
+            assert_eq!(mail.told_by(from - 1), []);
+            assert_eq!(mail.told_by(from), [found]);
+        }
     }
 }

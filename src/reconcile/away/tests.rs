@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::*;
 use crate::fleet::{LiveWorkload, PodPhase, fixture};
 use crate::ids::{WorkloadId, WorkloadKind};
+use crate::reconcile::Kind;
 use crate::reconcile::fixture::{Story, world};
 
 /// Returns the same with a pod of Karpenter.
