@@ -129,6 +129,10 @@ pub struct Launched {
 
 /// A machine that was removed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+    /// Whether it was launched in place of others that, as far as is known, are still there: that no pod is on it says
+    /// nothing until they have gone.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub waits: bool,
 pub struct Removed {
     /// The machine.
     pub instance: InstanceId,
@@ -213,6 +217,7 @@ impl Leaving {
         self.launched.extend(new);
         self.launched.sort_by(|a, b| (a.at, &a.instance).cmp(&(b.at, &b.instance)));
         let busy = busy(observed);
+                    waits: false,
         let ready: BTreeSet<&InstanceId> = observed
             .nodes
             .values()
@@ -363,6 +368,15 @@ impl Leaving {
 
     /// Notes that machines were told to end.
     pub(super) fn remove(&mut self, machines: &BTreeSet<InstanceId>, now: Timestamp) {
+    /// Notes that what machines were launched in place of has gone: from now on pods are to come to them.
+    pub(super) fn took_over(&mut self, machines: &BTreeSet<InstanceId>, now: Timestamp) {
+        for launch in self.launched.iter_mut().filter(|launch| machines.contains(&launch.instance))
+        {
+            launch.waits = false;
+            launch.ready_at = launch.ready_at.map(|at| at.max(now));
+        }
+    }
+
         self.reserve(machines, now);
         let told = |removal: &&mut Removed| machines.contains(&removal.instance);
         self.removed.iter_mut().filter(told).for_each(|removal| removal.open = false);

@@ -28,7 +28,7 @@ impl State {
             Step::Launched { instance_id, .. } | Step::Joined { instance_id } => {
                 self.count("launches.done", 1);
                 self.was_answered(ticket, event.address.as_ref());
-                self.was_launched(&plan, event.address.as_ref(), instance_id);
+                self.was_launched(ticket, event.address.as_ref(), instance_id);
             }
             Step::NoCapacity { .. } => {
                 lane.unheard.retain(|address| Some(address) != event.address.as_ref());
@@ -96,10 +96,13 @@ impl State {
         }
     }
 
-    fn was_launched(&mut self, plan: &Plan, address: Option<&Address>, instance: &InstanceId) {
+    fn was_launched(&mut self, ticket: Ticket, address: Option<&Address>, instance: &InstanceId) {
         let now = self.now;
         self.unseen.launch(instance, now);
-        let mut rows = plan.resource_changes.iter();
+        let Some(lane) = self.lanes.get_mut(&ticket) else { return };
+        lane.launched.insert(instance.clone());
+        let waits = address.is_some_and(|address| is_exchanged(&lane.plan, address));
+        let mut rows = lane.plan.resource_changes.iter();
         let row = rows.find(|row| Some(&row.address) == address);
         let pool = row.and_then(|row| row.change.after.as_ref()?.pool.clone());
         let (Some(kept), Some(pool)) = (&mut self.kept, pool) else { return };
@@ -111,6 +114,7 @@ impl State {
             ready_at: None,
             helped: false,
             from_start: true,
+            waits,
         });
     }
 
@@ -134,6 +138,13 @@ impl State {
                 };
                 self.count(name, 1);
                 self.count_outcomes(&receipt);
+                let mut retired =
+                    receipt.outcomes.iter().filter(|change| change.step == WaveStep::Retire);
+                if let Some(kept) = &mut self.kept
+                    && retired.all(|change| change.outcome.is_settled())
+                {
+                    kept.took_over(&lane.launched, now);
+                }
                 lane.past.outcomes = outcomes(&receipt);
                 self.release(&lane, Some(&receipt));
                 lane.past.receipt = Some(*receipt);
@@ -295,6 +306,13 @@ impl State {
 
 /// Pools of which something failed.
 #[derive(Default)]
+/// Returns whether a launch is one of rows that replace each other.
+fn is_exchanged(plan: &Plan, address: &Address) -> bool {
+    let mut explained = plan.capacity.explain.iter();
+    explained.any(|row| row.address == *address && row.group.is_some())
+        || work::retired(plan).any(|row| row.address == *address)
+}
+
 struct Failed {
     launches: BTreeSet<PoolName>,
     removes: BTreeSet<PoolName>,

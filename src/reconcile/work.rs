@@ -409,6 +409,7 @@ impl State {
             launching,
             goes,
             ended,
+            launched: BTreeSet::new(),
             unheard,
             turning,
             begins,

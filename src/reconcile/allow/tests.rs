@@ -130,6 +130,7 @@ fn launched(n: usize) -> Vec<Launched> {
         ready_at: None,
         helped: true,
         from_start: false,
+        waits: false,
     };
     (0..n).map(one).collect()
 }

@@ -33,10 +33,12 @@ pub struct Quarantine {
 }
 
 impl Launched {
-    /// Returns whether it was of no use: Ready for a while and never a pod on it, or never Ready.
+    /// Returns whether it was of no use: Ready for a while and never a pod on it, though some were to come, or never
+    /// Ready.
     pub(super) fn is_futile(&self, now: Timestamp) -> bool {
         let since = self.ready_at.map_or(later(self.at, READY_WITHIN), |at| later(at, USED_WITHIN));
-        !self.helped && now >= since
+        let awaited = self.ready_at.is_some() && self.waits;
+        !self.helped && !awaited && now >= since
     }
 }
 

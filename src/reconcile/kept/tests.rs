@@ -67,6 +67,7 @@ fn a_pool_whose_machines_are_of_no_use_launches_nothing_for_a_while() {
         ready_at: ready.map(at),
         helped,
         from_start: false,
+        waits: false,
     };
     let held = |launches: &[Launched], now| {
         let mut kept = Kept { launched: launches.to_vec(), ..Kept::default() };
@@ -80,6 +81,15 @@ fn a_pool_whose_machines_are_of_no_use_launches_nothing_for_a_while() {
     assert!(!held(&three(Some(40), false)[1..], 200), "two may be chance");
     assert!(!held(&three(None, false), 800), "still booting");
     assert!(held(&three(None, false), 904), "never Ready");
+    let in_place_of = |ready| {
+        let waits = |launch| Launched { waits: true, ..launch };
+        three(ready, false).into_iter().map(waits).collect::<Vec<_>>()
+    };
+    assert!(!held(&in_place_of(Some(40)), 2_000), "what they are to take over is there still");
+    assert!(held(&in_place_of(None), 904), "never Ready, whatever for");
+    let mut took_over = Kept { launched: in_place_of(Some(40)), ..Kept::default() };
+    took_over.took_over(&[1, 2, 3].map(|n| format!("i-{n}").into()).into(), at(600));
+    assert!(!held(&took_over.launched, 644) && held(&took_over.launched, 645), "from then on");
     let mut kept = Kept { launched: three(Some(40), false), ..Kept::default() };
     kept.judge_launches(&wanted, at(100));
     kept.launched.push(launched(401, Some(440), false));
@@ -161,6 +171,7 @@ fn full() -> Kept {
             })
             .collect(),
         going: (0..GOING_MAX)
+                waits: false,
             .map(|n| Leaving {
                 instance: id(n),
                 why: "rebalance-recommendation".to_owned(),
@@ -275,6 +286,7 @@ fn a_launch_counts_once_however_often_it_is_seen_and_however_many_there_are() {
     assert_eq!((kept.open_left(), kept.has_reserved(&ids(0))), (100, true));
     kept.remove(&ids(0), at(1_601));
     kept.reserve(&ids(300), at(1_602));
+            waits: false,
     kept.forget(at(1_602));
     assert_eq!((kept.removed.len(), kept.went().count()), (MOVES_MAX, 600));
     assert!(kept.has_reserved(&ids(300)));
@@ -306,3 +318,4 @@ fn what_is_kept_is_bounded_and_reads_back() {
     assert_eq!(serde_json::from_str::<Kept>(&text).expect("reads"), kept);
     assert_eq!(serde_json::from_str::<Kept>("{}").expect("reads"), Kept::default());
 }
+            waits: false,
