@@ -49,6 +49,10 @@ const SOLD_OUT_FIRST: SignedDuration = SignedDuration::from_mins(3);
 /// The longest that one is left out.
 const SOLD_OUT_MOST: SignedDuration = SignedDuration::from_hours(1);
 
+/// How far a clock may be off: EC2 refuses whatever is signed by one that is further. What EC2 says of moments it says
+/// by its own.
+pub(super) const CLOCK_OFF: SignedDuration = SignedDuration::from_mins(5);
+
 /// How long a machine has until its node is Ready, as an apply gives it.
 pub(super) const READY_WITHIN: SignedDuration = SignedDuration::from_mins(15);
 /// What must survive a restart.
@@ -125,14 +129,14 @@ pub struct Launched {
     /// Whether it was known before a node of it could have joined: else nobody can say that none did.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub from_start: bool,
-}
-
-/// A machine that was removed.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
     /// Whether it was launched in place of others that, as far as is known, are still there: that no pod is on it says
     /// nothing until they have gone.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub waits: bool,
+}
+
+/// A machine that was removed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Removed {
     /// The machine.
     pub instance: InstanceId,
@@ -181,14 +185,6 @@ pub struct Leaving {
     pub deadline: Option<Timestamp>,
 }
 
-impl Kept {
-    /// Adds what the instances that are there tell: those of ours that were launched lately, whoever
-    /// remembered them. Notes on which a pod that is no daemon runs.
-    pub fn learn(&mut self, observed: &Observed, now: Timestamp) {
-        let known: BTreeSet<InstanceId> =
-            self.launched.iter().map(|launch| launch.instance.clone()).collect();
-        let since = earlier(now, MOVES_KEPT);
-        let past = self.past.came.known();
 impl Leaving {
     /// Returns whether what says so is no more than a reason to look at the machine.
     pub(super) fn is_hint(&self) -> bool {
@@ -196,13 +192,23 @@ impl Leaving {
     }
 }
 
+impl Kept {
+    /// Adds what the instances that are there tell: those of ours that were launched lately, whoever
+    /// remembered them, and when by the clock of EC2, where whoever did had one that was behind. Notes on which a pod
+    /// that is no daemon runs.
+    pub fn learn(&mut self, observed: &Observed, now: Timestamp) {
+        let known: BTreeSet<InstanceId> =
+            self.launched.iter().map(|launch| launch.instance.clone()).collect();
+        let since = earlier(now, MOVES_KEPT);
+        let past = self.past.came.known();
         let mut new = Vec::new();
         for instance in observed.instances.values() {
             let ours = instance.is_ours(&observed.cluster.name) && instance.launched_at > since;
             let Some(pool) = instance.tags.get(tag::POOL).filter(|_| ours) else { continue };
-            // The clock of EC2 may be another.
-            let at = instance.launched_at.min(now);
-            let counts = past.contains(&instance.id) || self.past.has_counted_all_of(at);
+            let told = instance.launched_at.min(now);
+            let counts = past.contains(&instance.id) || self.past.has_counted_all_of(told);
+            // By a clock that is ahead it was longer ago than it is.
+            let at = later(told, CLOCK_OFF).min(now);
             if !known.contains(&instance.id) && !counts {
                 new.push(Launched {
                     instance: instance.id.clone(),
@@ -211,13 +217,12 @@ impl Leaving {
                     ready_at: None,
                     helped: false,
                     from_start: instance.state == InstanceState::Pending,
+                    waits: false,
                 });
             }
         }
         self.launched.extend(new);
-        self.launched.sort_by(|a, b| (a.at, &a.instance).cmp(&(b.at, &b.instance)));
         let busy = busy(observed);
-                    waits: false,
         let ready: BTreeSet<&InstanceId> = observed
             .nodes
             .values()
@@ -225,7 +230,11 @@ impl Leaving {
             .filter_map(|node| node.instance.as_ref())
             .collect();
         for launch in &mut self.launched {
-            let runs = observed.instances.get(&launch.instance).is_some_and(Instance::is_active);
+            let found = observed.instances.get(&launch.instance);
+            // A moment that is still to come is not counted towards: it would be another one with each look.
+            let told = found.map(|instance| instance.launched_at).filter(|told| *told <= now);
+            launch.at = told.map_or(launch.at, |told| launch.at.max(told));
+            let runs = found.is_some_and(Instance::is_active);
             // One that went before it had its time says nothing about what it was good for.
             let cut = !runs && !launch.is_futile(now);
             launch.helped |= busy.contains(&launch.instance) || cut;
@@ -233,6 +242,7 @@ impl Leaving {
                 launch.ready_at = Some(now);
             }
         }
+        self.launched.sort_by(|a, b| (a.at, &a.instance).cmp(&(b.at, &b.instance)));
     }
 
     /// Forgets what has run out, and what is more than is kept.
@@ -358,6 +368,15 @@ impl Leaving {
         }
     }
 
+    /// Notes that what machines were launched in place of has gone: from now on pods are to come to them.
+    pub(super) fn took_over(&mut self, machines: &BTreeSet<InstanceId>, now: Timestamp) {
+        for launch in self.launched.iter_mut().filter(|launch| machines.contains(&launch.instance))
+        {
+            launch.waits = false;
+            launch.ready_at = launch.ready_at.map(|at| at.max(now));
+        }
+    }
+
     /// Counts machines as removed which a plan is about to remove: what is counted late is not counted by a
     /// process that dies in between.
     pub(super) fn reserve(&mut self, machines: &BTreeSet<InstanceId>, now: Timestamp) {
@@ -368,15 +387,6 @@ impl Leaving {
 
     /// Notes that machines were told to end.
     pub(super) fn remove(&mut self, machines: &BTreeSet<InstanceId>, now: Timestamp) {
-    /// Notes that what machines were launched in place of has gone: from now on pods are to come to them.
-    pub(super) fn took_over(&mut self, machines: &BTreeSet<InstanceId>, now: Timestamp) {
-        for launch in self.launched.iter_mut().filter(|launch| machines.contains(&launch.instance))
-        {
-            launch.waits = false;
-            launch.ready_at = launch.ready_at.map(|at| at.max(now));
-        }
-    }
-
         self.reserve(machines, now);
         let told = |removal: &&mut Removed| machines.contains(&removal.instance);
         self.removed.iter_mut().filter(told).for_each(|removal| removal.open = false);

@@ -397,6 +397,10 @@ impl State {
             self.saved = Some((*kept).clone());
             kept.take_over(self.now);
             asked::take_over(&mut kept.asked, self.now);
+            // What was seen before this was known tells of launches, too.
+            if let Some(seen) = self.world.as_ref().filter(|seen| seen.is_complete()) {
+                kept.learn(seen, self.now);
+            }
             // What was launched last may not be shown yet, whoever launched it.
             for launch in &kept.launched {
                 self.unseen.launch(&launch.instance, launch.at.min(self.now));
