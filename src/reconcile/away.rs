@@ -10,7 +10,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::event::{Effect, Event, Signal};
 use super::health::{NEVER_READY, NOT_READY};
-use super::kept::{GOING_MAX, Kept, Leaving, earlier, later};
+use super::kept::{CLOCK_OFF, GOING_MAX, Kept, Leaving, earlier, later};
 use super::mail::MESSAGES_MAX;
 use super::message::Message;
 use super::state::{BUSY_REFRESH, Lane, State, backoff};
@@ -110,6 +110,8 @@ struct Moment {
     looked: bool,
     /// Whether it had a node once, which no look may make undone at once.
     joined: bool,
+    /// The first look that is begun from now on.
+    next_look: u64,
 }
 
 /// What came of a turn.
@@ -279,8 +281,6 @@ impl State {
         recorded && away.is_some_and(|away| away.closed && away.phase != AwayPhase::Noted)
     }
 
-    fn settle(&mut self, instance: &InstanceId) {
-        if self.is_dealt_with(instance) {
     /// Has the next look tell whether machines that go are cordoned still: an apply that has ended took back what it
     /// had cordoned and did not drain.
     pub(super) fn reopened_by(&mut self, lane: &Lane) {
@@ -290,6 +290,8 @@ impl State {
         }
     }
 
+    fn settle(&mut self, instance: &InstanceId) {
+        if self.is_dealt_with(instance) {
             self.mail.dealt_with(instance);
         }
     }
@@ -360,8 +362,13 @@ impl State {
         if !(ours && runs) {
             return;
         }
-        let moment = Moment { now: self.now, replaced, looked, joined };
-        match away.act(node, pods, moment, effects) {
+        let next_look = self.looks + 1;
+        let moment = Moment { now: self.now, replaced, looked, joined, next_look };
+        let came = away.act(node, pods, moment, effects);
+        if away.from == next_look {
+            self.world_due = self.world_due.min(later(self.looked_at, BUSY_REFRESH).max(self.now));
+        }
+        match came {
             Came::On => self.settle(id),
             Came::GaveUp => self.count("drains.given_up", 1),
             Came::Over => self.goes_no_more(id),
@@ -509,10 +516,12 @@ impl Away {
         self.leaving.why == NOT_READY || self.leaving.why == NEVER_READY
     }
 
-    /// Returns when the machine is ended with whatever is on it: at a deadline that lay ahead when it was
-    /// told. One that had passed by then is of a message that came late, and says nothing of now.
+    /// Returns when the machine is ended with whatever is on it: once a deadline that lay ahead when it was told has
+    /// passed by any clock, since pods have until EC2 ends it by its own. One that had passed by then is of a message
+    /// that came late, and says nothing of now.
     fn forced_at(&self) -> Option<Timestamp> {
-        self.leaving.deadline.filter(|deadline| *deadline > self.leaving.since)
+        let ahead = self.leaving.deadline.filter(|deadline| *deadline > self.leaving.since);
+        ahead.map(|deadline| later(deadline, CLOCK_OFF))
     }
 
     /// Returns the latest moment at which its pods are asked to leave, whether or not their new place is there.
@@ -538,7 +547,7 @@ impl Away {
         moment: Moment,
         effects: &mut Vec<Effect>,
     ) -> Came {
-        let Moment { now, replaced, looked, joined } = moment;
+        let Moment { now, replaced, looked, joined, next_look } = moment;
         if self.gives_up {
             let ours = |node: &&Node| node.cordoned_for().is_some();
             let Some(node) = node.filter(|node| node.unschedulable).filter(ours) else {
@@ -554,6 +563,7 @@ impl Away {
         if let Some(node) = node.filter(|node| !node.unschedulable)
             && self.phase != AwayPhase::Ending
         {
+            self.closed &= !looked;
             if looked && self.tries(now, TRY_AGAIN) {
                 self.cordon(node, true, effects);
             }
@@ -563,12 +573,15 @@ impl Away {
         match self.phase {
             // That no node is shown says nothing where not all could be read, and little of one that had joined.
             AwayPhase::Noted if !looked || (joined && now < self.latest()) => {}
-            self.closed &= !looked;
             AwayPhase::Noted => self.next(AwayPhase::Replacing, now),
             AwayPhase::Replacing => {
                 if replaced || now >= self.latest() {
                     self.next(AwayPhase::Draining, now);
                     self.draining = Some(now);
+                    if node.is_none() {
+                        // Nothing kept pods from one that joined since the last look.
+                        self.from = next_look;
+                    }
                 }
             }
             AwayPhase::Draining => {
