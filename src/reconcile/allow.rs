@@ -74,7 +74,10 @@ pub fn allowed(plan: &Plan, with: &Circumstances<'_>, now: Timestamp) -> Vec<(Ad
     let units = units(plan);
     let mut verdicts: BTreeMap<Address, Verdict> = BTreeMap::new();
     let mut room = Room::of(with, now);
-    for unit in &units {
+    // What may wait for a launch takes no room from what launches: where it had the last of a budget, that launch was
+    // held back by it, and it by that launch, for ever.
+    let (free, others): (Vec<&Unit<'_>>, Vec<&Unit<'_>>) = units.iter().partition(|u| u.is_free);
+    for unit in others.into_iter().chain(free) {
         let held = of_all(plan, with, now)
             .or_else(|| of_nothing(plan, with).filter(|_| unit.removes > 0))
             .or_else(|| of_unit(unit, with, &room, now));

@@ -289,6 +289,18 @@ const OF_NUMBERS: &[Case] = &[
         |g| g.head.controller.removals.most = Most::Count(1),
         &["web 1", "web 10", "web 9"],
     ),
+    (
+        "what may wait for a launch takes no room from an exchange that launches",
+        |g| {
+            g.head.controller.removals.most = Most::Count(1);
+            let of = |key: &str| Address::from(format!("ec2_instance.web[\"{key}\"]"));
+            g.plan.capacity.waves.iter_mut().for_each(|w| w.addresses.retain(|a| *a != of("1")));
+            let mut rows = g.plan.capacity.explain.iter_mut();
+            let row = rows.find(|row| row.address == of("2")).expect("a row");
+            row.pods_before.insert("web/Deployment/api".to_owned(), 1);
+        },
+        &["batch 0", "batch 1", "batch 2", "web 10", "web 9"],
+    ),
 ];
 
 #[test]
