@@ -11,7 +11,7 @@ use super::receipt::{Outcome, Step};
 use super::stand_in::{Offering, stand_in};
 use super::work::LaunchWork;
 use super::{Run, Waits, later};
-use crate::fleet::{Instance, KEY_LABEL, Node, Observed, Pod, tag};
+use crate::fleet::{CordonedFor, Instance, KEY_LABEL, Node, Observed, Pod, tag};
 use crate::ids::InstanceId;
 use crate::plan::client_token;
 use crate::plan::wire::{NodeState, WaveStep};
@@ -268,25 +268,56 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
     /// Ends an instance that did not become Ready in time, unless someone may be using it.
     async fn give_up(&mut self, item: &Booting<'_, '_>, observed: Option<&Observed>) {
         let bound = self.settings.bounds.ready;
-        let seen = observed.and_then(|world| Some((world, world.instances.get(&item.instance)?)));
+        let seen = observed.filter(|world| world.instances.contains_key(&item.instance));
         let why = match seen {
             None => format!("EC2 does not show the instance, {bound:#} after it was launched"),
-            Some((world, instance))
-                if is_used(world, &item.instance) || !is_mine(instance, item) =>
-            {
-                format!("the node was not Ready within {bound:#}; it holds pods and was left")
+            Some(world) => {
+                let end = match self.closed(item, world).await {
+                    Ok(()) => match self.ports.cloud.terminate(&item.instance).await {
+                        Ok(()) => "it was terminated".to_owned(),
+                        Err(error) => error.to_string(),
+                    },
+                    Err(why) => why,
+                };
+                format!("the node was not Ready within {bound:#}; {end}")
             }
-            Some(_) => match self.ports.cloud.terminate(&item.instance).await {
-                Ok(()) => format!("the node was not Ready within {bound:#}; it was terminated"),
-                Err(error) => format!("the node was not Ready within {bound:#}; {error}"),
-            },
         };
         self.booted(item, Outcome::GivenUp { why });
     }
+
+    /// Returns once a look shows an instance that nobody uses, and that nobody will: a node that joined may become
+    /// Ready at any moment, and is cordoned before that look.
+    async fn closed(&self, item: &Booting<'_, '_>, observed: &Observed) -> Result<(), String> {
+        is_free(item, observed)?;
+        let Some(node) = observed.node_of(&item.instance).filter(|node| !node.unschedulable) else {
+            return Ok(());
+        };
+        let mark = Some(CordonedFor::Drain);
+        let cordoned = self.ports.cluster.cordon(&node.name, &node.uid, mark).await;
+        cordoned.map_err(|error| error.to_string())?;
+        self.say(Some(item.work.address), Step::Cordoned { node: node.name.clone() });
+        let fresh = self.look_again().await;
+        let free = fresh.ok_or_else(|| "the live state cannot be read; it was left".to_owned());
+        let Err(why) = free.and_then(|fresh| is_free(item, &fresh)) else { return Ok(()) };
+        match self.ports.cluster.cordon(&node.name, &node.uid, None).await {
+            Ok(()) => {
+                self.say(Some(item.work.address), Step::Uncordoned { node: node.name.clone() });
+                Err(why)
+            }
+            Err(error) => Err(format!("{why}; the node is still cordoned: {error}")),
+        }
+    }
 }
 
-fn is_mine(instance: &Instance, item: &Booting<'_, '_>) -> bool {
-    carries(instance, &item.work.change_id)
+/// Returns why an instance is left that is not Ready in time, where there is a reason.
+fn is_free(item: &Booting<'_, '_>, observed: &Observed) -> Result<(), String> {
+    let mine = |instance: &Instance| carries(instance, &item.work.change_id);
+    if observed.instances.get(&item.instance).is_some_and(mine)
+        && !is_used(observed, &item.instance)
+    {
+        return Ok(());
+    }
+    Err("it holds pods and was left".to_owned())
 }
 
 /// Returns whether pods that are no daemons are on the instance's node.

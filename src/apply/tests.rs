@@ -806,6 +806,31 @@ fn a_machine_that_never_becomes_ready_is_terminated_and_tried_again_by_the_next_
 }
 
 #[test]
+fn a_node_that_joined_and_is_not_ready_in_time_is_cordoned_before_its_machine_ends() {
+    let world = fleet();
+    let plan = plan(&world);
+    let mut settings = settings();
+    settings.bounds.ready = SignedDuration::from_secs(40);
+    let receipt = apply_over(&plan, &world, &settings).0.expect("not refused");
+    let given_up = receipt.outcomes.iter().filter(|change| {
+        matches!(&change.outcome, Outcome::GivenUp { why } if why.contains("was terminated"))
+    });
+    let given_up: Vec<InstanceId> = given_up.filter_map(|c| c.instance_id.clone()).collect();
+    assert!(!given_up.is_empty(), "{receipt:?}");
+    let (mut cordoned, mut ended) = (0, 0);
+    for call in writes(&world) {
+        if let Call::Terminate { instance, .. } = &call
+            && given_up.contains(instance)
+        {
+            ended += 1;
+            assert!(cordoned >= ended, "{instance} ended, and no pod was kept from it");
+        }
+        cordoned += usize::from(matches!(call, Call::Cordon { unschedulable: true, .. }));
+    }
+    assert_eq!(ended, given_up.len());
+}
+
+#[test]
 fn a_machine_that_is_not_ready_in_time_but_holds_pods_is_left() {
     let world = fleet();
     let plan = plan(&world);
