@@ -125,11 +125,11 @@ impl State {
         let took = now.duration_since(lane.past.started_at).as_millis();
         self.count("apply_millis", u64::try_from(took).unwrap_or(0));
         lane.past.ended_at = now;
+        self.reopened_by(&lane);
         let failed = failed_pools(&lane.plan, end.as_deref().ok());
         // How each row ended stands in the history.
         lane.addresses.iter().for_each(|address| self.failing.forget(address.as_str()));
         match end {
-        self.reopened_by(&lane);
             Ok(receipt) => {
                 let name = match receipt.verdict {
                     Verdict::Applied => "reconciles.applied",
@@ -236,8 +236,10 @@ impl State {
                 address,
                 kept: true,
             }));
-            let asked = asked::has_asked(&saved.asked, &lane.plan);
-            if lane.begins.is_some() && asked && saved.has_reserved(&lane.goes) {
+            // What a plan asks for is told by digests: once it was begun there is nothing to be asked.
+            let kept =
+                || saved.has_reserved(&lane.goes) && asked::has_asked(&saved.asked, &lane.plan);
+            if lane.begins.is_some() && kept() {
                 effects.extend(lane.begins.take().map(|effect| *effect));
             }
         }
@@ -304,8 +306,6 @@ impl State {
     }
 }
 
-/// Pools of which something failed.
-#[derive(Default)]
 /// Returns whether a launch is one of rows that replace each other.
 fn is_exchanged(plan: &Plan, address: &Address) -> bool {
     let mut explained = plan.capacity.explain.iter();
@@ -313,6 +313,8 @@ fn is_exchanged(plan: &Plan, address: &Address) -> bool {
         || work::retired(plan).any(|row| row.address == *address)
 }
 
+/// Pools of which something failed.
+#[derive(Default)]
 struct Failed {
     launches: BTreeSet<PoolName>,
     removes: BTreeSet<PoolName>,
