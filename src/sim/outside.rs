@@ -71,6 +71,12 @@ impl View<'_> {
         &self.0.nodes
     }
 
+    /// Returns the instances, by id.
+    #[must_use]
+    pub fn instances(&self) -> &BTreeMap<InstanceId, Instance> {
+        &self.0.instances
+    }
+
     /// Returns the pods, by namespace and name.
     pub fn pods(&self) -> impl Iterator<Item = &Pod> {
         self.0.pods.iter()

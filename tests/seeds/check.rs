@@ -14,10 +14,13 @@ pub(crate) use proof::prove;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use fleetwright::fleet::{Completeness, Instance, Observed, tag};
-use fleetwright::ids::{ChangeId, InstanceId, NodeName};
+use fleetwright::apply::Before;
+use fleetwright::fleet::{Completeness, Instance, Node, Observed, tag};
+use fleetwright::ids::{Address, ChangeId, InstanceId, NodeName, PlanId, PoolName};
 use fleetwright::manifest::{ControllerSettings, Most, Rate};
-use fleetwright::plan::wire::{Amount, ExplainRow, Reason, ResourceChange, RetireReason, WaveStep};
+use fleetwright::plan::wire::{
+    Alternative, Amount, ExplainRow, NodeState, Reason, ResourceChange, RetireReason, WaveStep,
+};
 use fleetwright::plan::{Plan, change_id};
 use fleetwright::port::LaunchRequest;
 use fleetwright::reconcile::{Effect, Going, Status};
@@ -33,6 +36,10 @@ const READS_PER_MINUTE: u64 = 240;
 const SHOWN_WITHIN: SignedDuration = SignedDuration::from_mins(2);
 /// How long a machine whose kubelet is gone is drained before it is ended with what is on it.
 const BROKEN_DRAIN: SignedDuration = SignedDuration::from_mins(10);
+/// How long an apply waits until a machine that it launched is Ready.
+const READY_WITHIN: SignedDuration = SignedDuration::from_mins(15);
+/// The most that two clocks are apart: each at most five minutes off.
+const CLOCKS_APART: SignedDuration = SignedDuration::from_mins(10);
 /// Most times that the same thing is written again, and within how long.
 const SAME_MOST: usize = 25;
 const SAME_WITHIN: SignedDuration = SignedDuration::from_mins(5);
@@ -48,14 +55,20 @@ pub(crate) struct Checks {
     broken: Option<String>,
     /// Calls that were looked at.
     seen: usize,
-    /// Changes of plans that were carried out, by any life.
-    approved: BTreeMap<ChangeId, String>,
+    /// Launches of plans that were carried out, by any life, as the changes that they are asked for as.
+    approved: BTreeMap<ChangeId, Launch>,
     /// Machines that plans which are or were carried out have go, and what comes in their place.
     planned: BTreeMap<InstanceId, Removal>,
     /// Machines that go by themselves, as each replica last told it.
     going: BTreeMap<usize, BTreeMap<InstanceId, Going>>,
     /// Machines that went by themselves as any replica ever told it.
     went: BTreeSet<InstanceId>,
+    /// Launches of which nobody has heard, whoever asked for them: when that was, and as which change.
+    unheard: BTreeMap<InstanceId, (Timestamp, ChangeId)>,
+    /// Every machine that was launched: when that was asked for first, and as which change.
+    machines: BTreeMap<InstanceId, (Timestamp, ChangeId)>,
+    /// Plans that were begun.
+    begun: u64,
     /// Machines that each life knows to have launched, and to have told to end.
     launched: BTreeMap<usize, BTreeMap<InstanceId, Timestamp>>,
     ended: BTreeMap<usize, BTreeMap<InstanceId, Timestamp>>,
@@ -86,13 +99,54 @@ pub(crate) struct Checks {
     asked: bool,
 }
 
+/// A machine that a plan has come.
+#[derive(Clone)]
+struct Launch {
+    /// Rows that go together, or the row itself.
+    unit: String,
+    /// Which of all plans that were begun asks for it.
+    begun: u64,
+    /// What it is to be, and what may stand in for that.
+    node: NodeState,
+    alternatives: Vec<Alternative>,
+}
+
+impl Launch {
+    /// Returns whether a launch asks for what was decided.
+    fn is_of(&self, request: &LaunchRequest) -> bool {
+        let Self { node, alternatives, unit: _, begun: _ } = self;
+        let is_planned = node.instance_type.as_ref() == Some(&request.instance_type)
+            && node.zone.as_ref() == Some(&request.zone)
+            && node.capacity_type == Some(request.capacity_type);
+        let stands_in = |offering: &Alternative| {
+            offering.instance_type == request.instance_type
+                && offering.zone == request.zone
+                && offering.capacity_type == request.capacity_type
+        };
+        // One that carries none is complained of for that.
+        let pool = request.tags.get(tag::POOL);
+        let of_pool =
+            |pool: &String| node.pool.as_ref().map(PoolName::as_str) == Some(pool.as_str());
+        (is_planned || alternatives.iter().any(stands_in))
+            && node.image.as_ref() == Some(&request.image)
+            && pool.is_none_or(of_pool)
+    }
+}
+
 /// A machine that a plan has go.
 #[derive(Clone)]
 struct Removal {
     /// Rows that go together, or the row itself.
     unit: String,
-    /// What has to be Ready before.
-    after: BTreeSet<ChangeId>,
+    /// What has to be Ready before, and the rows of plans that have it come.
+    after: BTreeMap<ChangeId, (PlanId, Address)>,
+}
+
+/// What there is, after a moment has passed.
+#[derive(Clone, Copy)]
+pub(crate) struct Sight<'a> {
+    pub(crate) nodes: &'a BTreeMap<NodeName, Node>,
+    pub(crate) instances: &'a BTreeMap<InstanceId, Instance>,
 }
 
 /// A step of a replica.
@@ -177,10 +231,10 @@ impl Checks {
             if let Effect::Plan { world, .. } = effect {
                 self.plans_over(step.replica, world, step.now);
             }
-            self.neutral.asks(step.replica, effect);
+            self.neutral.asks(step.replica, effect, step.status);
             self.uncordons(effect, step);
-            if let Effect::Apply { plan, .. } = effect {
-                self.carries_out(plan, step);
+            if let Effect::Apply { plan, begun, .. } = effect {
+                self.carries_out(plan, begun, step);
             }
         }
     }
@@ -199,8 +253,9 @@ impl Checks {
         }
     }
 
-    /// Looks at a plan that is begun.
-    fn carries_out(&mut self, plan: &Plan, step: &Step<'_>) {
+    /// Looks at a plan that is begun, of which those launches that were asked for before, by whichever life,
+    /// are asked for again as the same changes: each row is one change, and its own only where it is new.
+    fn carries_out(&mut self, plan: &Plan, begun: &BTreeMap<Address, Before>, step: &Step<'_>) {
         let Step { now, replica, status, settings, .. } = *step;
         if plan.errored || !plan.applyable {
             self.fail(now, "I18: a plan is carried out that may not be");
@@ -231,8 +286,19 @@ impl Checks {
             let group = groups.get(&row.address).copied();
             format!("{plan_id} {}", group.unwrap_or(row.address.as_str()))
         };
-        let changes = launched.iter().chain(&retired);
-        self.approved.extend(changes.map(|row| (change_id(plan_id, &row.address), unit(row))));
+        let change = |address: &Address| {
+            let before = begun.get(address).map(|before| before.change.clone());
+            before.unwrap_or_else(|| change_id(plan_id, address))
+        };
+        self.begun += 1;
+        for row in &launched {
+            let Some(node) = row.change.after.clone() else { continue };
+            let alternatives = plan.capacity.alternatives.iter();
+            let alternatives = alternatives.filter(|of| of.address == row.address);
+            let alternatives = alternatives.flat_map(|of| of.offerings.clone()).collect();
+            let launch = Launch { unit: unit(row), begun: self.begun, node, alternatives };
+            self.approved.insert(change(&row.address), launch);
+        }
         for row in retired {
             let Some(id) = row.change.before.as_ref().and_then(|b| b.instance_id.clone()) else {
                 continue;
@@ -243,7 +309,8 @@ impl Checks {
                     || group.is_some() && groups.get(&other.address).copied() == group
             };
             let after = launched.iter().filter(mine);
-            let after = after.map(|row| change_id(plan_id, &row.address)).collect();
+            let row_of = |row: &ResourceChange| (plan_id.clone(), row.address.clone());
+            let after = after.map(|row| (change(&row.address), row_of(row))).collect();
             self.planned.insert(id, Removal { unit: unit(row), after });
         }
     }
@@ -352,7 +419,8 @@ impl Checks {
         // While an apply has it, nodes that EC2 takes back are cordoned, and nothing else.
         let shields = matches!(what, What::Cordon { on: true, .. })
             && lease.is_some_and(|(by, _)| by == super::outside::APPLY);
-        if !holds && !shields && !matches!(what, What::Acknowledge(..) | What::Ended(_)) {
+        let hears = matches!(what, What::Ended(_) | What::Launched(_));
+        if !holds && !shields && !hears && !matches!(what, What::Acknowledge(..)) {
             self.fail(*at, &format!("I12: replica {replica} writes, and does not hold the lease"));
         }
         self.is_polite(*at, what);
@@ -377,6 +445,10 @@ impl Checks {
             What::Ended(id) => {
                 self.ended.entry(*replica).or_default().insert(id.clone(), *at);
             }
+            What::Launched(id) => {
+                self.unheard.remove(id);
+                self.launched.entry(*replica).or_default().insert(id.clone(), *at);
+            }
             What::Raise { .. } | What::Launch(_, None) | What::Cordon { .. } | What::Evict(_) => {}
         }
     }
@@ -389,14 +461,24 @@ impl Checks {
     ) {
         let at = call.at;
         let change = request.tags.get(tag::CHANGE).map(|text| ChangeId::from(text.as_str()));
-        let unit = change.as_ref().and_then(|change| self.approved.get(change)).cloned();
-        if unit.is_none() {
-            self.fail(at, &format!("I18: {id} was launched, and is in no plan"));
+        let launch = change.as_ref().and_then(|change| self.approved.get(change)).cloned();
+        match &launch {
+            None => self.fail(at, &format!("I18: {id} was launched, and is in no plan")),
+            Some(launch) if !launch.is_of(request) => {
+                self.fail(at, &format!("I18: {id} is not the machine that was decided"));
+            }
+            Some(_) => {}
         }
+        if let (Some(change), Some(launch)) = (change, &launch) {
+            self.unheard.retain(|id, _| !call.shown.contains(id));
+            self.is_all_heard(at, &change, launch.begun);
+            self.machines.entry(id.clone()).or_insert((at, change.clone()));
+            self.unheard.insert(id.clone(), (at, change));
+        }
+        let unit = launch.map(|launch| launch.unit);
         if !request.tags.contains_key(tag::CLUSTER) || !request.tags.contains_key(tag::POOL) {
             self.fail(at, &format!("I2: {id} was launched without our tags"));
         }
-        self.launched.entry(call.replica).or_default().insert(id.clone(), at);
         if self.launches.iter().any(|(_, known, _)| known == id) {
             return;
         }
@@ -409,6 +491,22 @@ impl Checks {
         }
     }
 
+    /// I13: while nobody has heard of a launch, and EC2 may not show it yet, no other one is asked for: neither who
+    /// asked nor who comes after can count with it. Those of one plan are asked for at the same time.
+    fn is_all_heard(&mut self, at: Timestamp, change: &ChangeId, begun: u64) {
+        let set = self.clock_set;
+        let other = self.unheard.iter().find(|(_, (since, other))| {
+            let beside = self.approved.get(other).is_some_and(|launch| launch.begun == begun);
+            let young = at.duration_since(*since) < SHOWN_WITHIN;
+            // Who counts with a clock that was set since has waited for as long by that.
+            other != change && !beside && young && set.is_none_or(|set| set < *since)
+        });
+        if let Some((id, _)) = other {
+            let what = format!("I13: {change} is launched, and nobody has heard of {id} yet");
+            self.fail(at, &what);
+        }
+    }
+
     fn terminate(&mut self, call: &Asked, ended: &Ended, settings: &ControllerSettings) {
         let (at, id) = (call.at, &ended.id);
         if !ended.ours {
@@ -417,7 +515,7 @@ impl Checks {
         let going = self.going.get(&call.replica).and_then(|going| going.get(id)).cloned();
         let planned = self.planned.get(id).cloned();
         let again = !self.all_ended.insert(id.clone());
-        if !self.went.contains(id) && planned.is_none() {
+        if !self.went.contains(id) && planned.is_none() && !self.never_served(id, at) {
             self.fail(at, &format!("I18: {id} was told to end, and nothing says why"));
         }
         if again || !ended.runs {
@@ -425,10 +523,14 @@ impl Checks {
         }
         self.was_emptied(call, ended, going.as_ref());
         let Some(planned) = planned.filter(|_| going.is_none()) else { return };
-        // What was Ready when the drain began may have broken since.
-        let came =
-            |change: &&ChangeId| ended.ready.contains(*change) || self.ready.contains(*change);
-        if let Some(missing) = planned.after.iter().find(|change| !came(change)) {
+        // What was Ready when the drain began may have broken since; and what was found to be needed no more when
+        // the plan was made once again, over what there was before its first call, does not come.
+        let came = |(change, row): &(&ChangeId, &(PlanId, Address))| {
+            ended.ready.contains(*change)
+                || self.ready.contains(*change)
+                || ended.dropped.contains(*row)
+        };
+        if let Some((missing, _)) = planned.after.iter().find(|launch| !came(launch)) {
             self.fail(at, &format!("I8: {id} was told to end before {missing} was Ready"));
         }
         self.removals.push((at, id.clone(), planned.unit));
@@ -438,6 +540,17 @@ impl Checks {
         if let Some(found) = found {
             self.fail(at, &format!("I4: {found} machines were removed, too many for the budget"));
         }
+    }
+
+    /// Returns whether a machine was launched so long ago that an apply no longer waits for it, and was never of
+    /// use to anybody: no node of it was ever Ready.
+    fn never_served(&self, id: &InstanceId, at: Timestamp) -> bool {
+        self.machines.get(id).is_some_and(|(since, change)| {
+            // Who waits may have been told since that it is later.
+            let set = self.clock_set.is_some_and(|set| set >= *since);
+            let waits = if set { READY_WITHIN - CLOCKS_APART } else { READY_WITHIN };
+            !self.ready.contains(change) && at.duration_since(*since) >= waits
+        })
     }
 
     /// I9: a machine is told to end once its node was cordoned, read again, and empty; what is on it goes with
@@ -472,7 +585,11 @@ impl Checks {
             What::Terminate(ended) => format!("end {}", ended.id),
             What::Cordon { node, on, .. } => format!("cordon {node} {on}"),
             // Budgets of disruption are asked anew by every drain there is.
-            What::Evict(_) | What::Acknowledge(..) | What::Ended(_) | What::Raise { .. } => return,
+            What::Evict(_)
+            | What::Acknowledge(..)
+            | What::Ended(_)
+            | What::Launched(_)
+            | What::Raise { .. } => return,
         };
         let times = self.writes.entry(key.clone()).or_default();
         times.push(at);
@@ -497,7 +614,7 @@ impl Checks {
     }
 
     /// Looks at the world after a moment has passed.
-    pub(crate) fn tick(&mut self, observed: &Observed, reads: u64, now: Timestamp) {
+    pub(crate) fn tick(&mut self, observed: Sight<'_>, reads: u64, now: Timestamp) {
         let nodes = u32::try_from(observed.nodes.len()).unwrap_or(u32::MAX);
         if self.nodes.last().is_none_or(|(_, last)| *last != nodes) {
             self.nodes.push((now, nodes));
@@ -522,7 +639,7 @@ impl Checks {
     }
 
     /// I10: every drain ends.
-    fn cordons_end(&mut self, observed: &Observed, now: Timestamp) {
+    fn cordons_end(&mut self, observed: Sight<'_>, now: Timestamp) {
         let mut standing = BTreeMap::new();
         for node in observed.nodes.values() {
             let ours = node.cordoned_for().is_some();
@@ -541,7 +658,7 @@ impl Checks {
     }
 
     /// I1: of each change at most one machine runs.
-    fn changes_are_unique(&mut self, observed: &Observed, now: Timestamp) {
+    fn changes_are_unique(&mut self, observed: Sight<'_>, now: Timestamp) {
         let mut seen: BTreeMap<&str, &InstanceId> = BTreeMap::new();
         let active = observed.instances.values().filter(|i: &&Instance| i.is_active());
         let mut twice = None;

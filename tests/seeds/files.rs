@@ -8,6 +8,7 @@ use fleetwright::catalog::Catalog;
 use fleetwright::demand::{DemandMode, ShapeContext, shape_of};
 use fleetwright::engine::{self, Inputs, Scope};
 use fleetwright::fleet::Observed;
+use fleetwright::ids::Address;
 use fleetwright::manifest::{self, Desired, Fleet, Scale, Tree, TreeFile, read_fleet};
 use fleetwright::plan::wire::{Base, BaseWorld};
 use fleetwright::plan::{Pinned, Plan};
@@ -317,7 +318,10 @@ impl Planner for Plans {
 
     async fn pinned(&self, plan: Arc<Plan>, world: Arc<Observed>) -> Pinned {
         self.think().await;
-        engine::pinned(&self.inputs(&world, Scope::default()), &plan)
+        let pinned = engine::pinned(&self.inputs(&world, Scope::default()), &plan);
+        let of_plan = |address: &Address| (plan.capacity.plan_id.clone(), address.clone());
+        self.shared.dropped.borrow_mut().extend(pinned.dropped.keys().map(of_plan));
+        pinned
     }
 
     fn catalog(&self) -> &Catalog {

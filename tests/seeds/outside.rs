@@ -4,8 +4,8 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
 
-use fleetwright::fleet::{CordonedFor, Instance, Node, Observed, Pod, tag};
-use fleetwright::ids::{ChangeId, GroupName, InstanceId, NodeName, Uid};
+use fleetwright::fleet::{CordonedFor, Instance, Node, Pod, tag};
+use fleetwright::ids::{Address, ChangeId, GroupName, InstanceId, NodeName, PlanId, Uid};
 use fleetwright::port::{
     Cloud, Cluster, ClusterObjects, EvictOutcome, Fate, Holdings, LaunchOutcome, LaunchRequest,
     PortError,
@@ -65,6 +65,8 @@ pub(crate) struct Asked {
     pub(crate) lease: Option<(usize, Timestamp)>,
     /// When it last began to read Kubernetes and got all of it.
     pub(crate) looked: Option<Timestamp>,
+    /// Machines that EC2 had listed by then, to anybody; of launches alone.
+    pub(crate) shown: BTreeSet<InstanceId>,
     /// What.
     pub(crate) what: What,
 }
@@ -84,6 +86,8 @@ pub(crate) struct Ended {
     pub(crate) left: usize,
     /// Changes of which the machines were Ready.
     pub(crate) ready: BTreeSet<ChangeId>,
+    /// Launches of plans that were needed no more when they were about to be carried out.
+    pub(crate) dropped: BTreeSet<(PlanId, Address)>,
 }
 
 /// What was asked.
@@ -91,6 +95,8 @@ pub(crate) struct Ended {
 pub(crate) enum What {
     /// A launch, and the machine that came of it.
     Launch(Box<LaunchRequest>, Option<InstanceId>),
+    /// EC2 has said that it launched a machine.
+    Launched(InstanceId),
     /// A machine is to end.
     Terminate(Ended),
     /// EC2 has said that a machine ends.
@@ -130,6 +136,7 @@ impl std::fmt::Debug for What {
             }
             Self::Terminate(Ended { id, left, .. }) => write!(f, "ends {id}, {left} pods left"),
             Self::Ended(id) => write!(f, "knows that {id} ends"),
+            Self::Launched(id) => write!(f, "knows that {id} was launched"),
             Self::Raise { group, from, to } => write!(f, "sets {group} from {from} to {to}"),
             Self::Cordon { node, on: true, .. } => write!(f, "cordons {node}"),
             Self::Cordon { node, on: false, .. } => write!(f, "uncordons {node}"),
@@ -155,6 +162,10 @@ pub(crate) struct Shared {
     pub(crate) random: RefCell<Random>,
     /// What was asked, in order.
     pub(crate) asked: RefCell<Vec<Asked>>,
+    /// Launches of plans that were needed no more when they were about to be carried out.
+    pub(crate) dropped: RefCell<BTreeSet<(PlanId, Address)>>,
+    /// Machines that EC2 has listed, to anybody.
+    shown: RefCell<BTreeSet<InstanceId>>,
     /// How many reads were made.
     pub(crate) reads: Cell<u64>,
     /// What is kept in the cluster.
@@ -165,8 +176,8 @@ pub(crate) struct Shared {
     pub(crate) lease: Cell<Option<(usize, Timestamp)>>,
     /// Until when there is always another signal.
     pub(crate) flood: Cell<Option<Timestamp>>,
-    /// What EC2 showed a while ago.
-    past: RefCell<VecDeque<(Timestamp, Observed)>>,
+    /// What EC2 showed a while ago, of ours.
+    past: RefCell<VecDeque<(Timestamp, Vec<Instance>)>>,
 }
 
 /// A queue: messages by receipt, and in the order in which they are shown.
@@ -227,6 +238,8 @@ impl Shared {
             faults: Cell::default(),
             random: RefCell::new(Random::new(seed)),
             asked: RefCell::default(),
+            dropped: RefCell::default(),
+            shown: RefCell::default(),
             reads: Cell::default(),
             kept: RefCell::default(),
             queue: RefCell::default(),
@@ -240,7 +253,10 @@ impl Shared {
     pub(crate) fn photograph(&self) {
         let now = self.time.now();
         let mut past = self.past.borrow_mut();
-        past.push_back((now, self.world.observed()));
+        let cluster = self.world.cluster();
+        let view = self.world.view();
+        let ours = view.instances().values().filter(|i| i.is_ours(&cluster.name));
+        past.push_back((now, ours.cloned().collect()));
         while past.front().is_some_and(|(at, _)| now.duration_since(*at) > STALE) {
             past.pop_front();
         }
@@ -258,7 +274,17 @@ impl Shared {
     fn note(&self, by: &By, what: What) {
         let By { replica, began, lease, looked } = *by;
         let at = self.time.now();
-        self.asked.borrow_mut().push(Asked { at, replica, began, lease, looked, what });
+        let shown = match &what {
+            What::Launch(..) => self.shown.borrow().clone(),
+            What::Launched(_)
+            | What::Terminate(_)
+            | What::Ended(_)
+            | What::Raise { .. }
+            | What::Cordon { .. }
+            | What::Evict(_)
+            | What::Acknowledge(..) => BTreeSet::new(),
+        };
+        self.asked.borrow_mut().push(Asked { at, replica, began, lease, looked, shown, what });
     }
 
     /// Returns what is to be known of a machine that is told to end.
@@ -281,6 +307,7 @@ impl Shared {
             node: node.map(|node| node.name.clone()),
             left: observed.pods.iter().filter(on).count(),
             ready: ready.collect(),
+            dropped: self.dropped.borrow().clone(),
         }
     }
 
@@ -409,13 +436,14 @@ impl Cloud for Replica {
         if self.shared.chance(faults.stale)
             && let Some((_, then)) = self.shared.past.borrow().front()
         {
-            let of_then = then.instances.values().filter(|i| i.is_ours(&then.cluster.name));
-            holdings.instances = of_then.cloned().collect();
+            holdings.instances.clone_from(then);
         }
         if self.shared.chance(faults.partial) {
             holdings.instances.clear();
             holdings.unread.push("the second page was not answered".to_owned());
         }
+        let listed = holdings.instances.iter().map(|instance| instance.id.clone());
+        self.shared.shown.borrow_mut().extend(listed);
         Ok(holdings)
     }
 
@@ -427,8 +455,11 @@ impl Cloud for Replica {
             LaunchOutcome::Launched(id) => Some(id.clone()),
             LaunchOutcome::InsufficientCapacity { .. } => None,
         };
-        self.shared.note(&by, What::Launch(Box::new(request.clone()), id));
+        self.shared.note(&by, What::Launch(Box::new(request.clone()), id.clone()));
         self.replies(VERB).await?;
+        if let Some(id) = id {
+            self.shared.note(&by, What::Launched(id));
+        }
         Ok(outcome)
     }
 

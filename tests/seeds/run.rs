@@ -14,7 +14,7 @@ use fleetwright::reconcile::{Effect, Outside, Start, State, Status, drive};
 use fleetwright::sim::{Genesis, World};
 use jiff::{SignedDuration, Timestamp};
 
-use super::check::{Checks, Step};
+use super::check::{Checks, Sight, Step};
 use super::files::{Commit, Files};
 use super::outside::{APPLY, Faults, LEASE, Replica, Shared};
 use super::random::Random;
@@ -290,7 +290,9 @@ impl Run {
             let settings = self.settings();
             let mut checks = self.checks.borrow_mut();
             checks.calls(&self.shared.asked.borrow(), &settings.fleet.controller);
-            checks.tick(&self.shared.world.observed(), self.shared.reads.get(), self.now());
+            let view = self.shared.world.view();
+            let sight = Sight { nodes: view.nodes(), instances: view.instances() };
+            checks.tick(sight, self.shared.reads.get(), self.shared.time.now());
         }
     }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use fleetwright::demand::Pin;
-use fleetwright::fleet::Observed;
+use fleetwright::fleet::{Exclusion, Observed};
 use fleetwright::ids::Address;
 use fleetwright::plan::Plan;
 use fleetwright::plan::wire::{ExplainRow, RetireReason, WaveStep};
@@ -16,10 +16,19 @@ use super::{because, rows};
 /// What was planned over, by any life.
 #[derive(Default)]
 pub(super) struct Neutral {
-    /// What each replica has asked to have planned, of everything.
-    asked: BTreeMap<usize, (String, Arc<Observed>)>,
+    /// What each replica has asked to have planned last, of everything.
+    asked: BTreeMap<usize, Question>,
     /// A fleet in which nothing was to change, and the commit.
     rests: Option<(String, Arc<Observed>)>,
+}
+
+/// What a replica has asked to have planned.
+struct Question {
+    commit: String,
+    world: Arc<Observed>,
+    /// The plan that it held then. One look is planned over more than once, with more machines going each time:
+    /// neither commit nor moment tell whether a plan is the answer.
+    held: Option<Arc<Plan>>,
 }
 
 impl Neutral {
@@ -28,12 +37,14 @@ impl Neutral {
         self.asked.remove(&replica);
     }
 
-    /// Notes what a replica has planned.
-    pub(super) fn asks(&mut self, replica: usize, effect: &Effect) {
+    /// Notes what a replica has planned, which holds what `status` says.
+    pub(super) fn asks(&mut self, replica: usize, effect: &Effect, status: &Status) {
         if let Effect::Plan { commit, world, limits, .. } = effect
             && limits.is_none()
         {
-            self.asked.insert(replica, (commit.clone(), Arc::clone(world)));
+            let held = status.plan.as_ref().map(|now| Arc::clone(&now.plan));
+            let (commit, world) = (commit.clone(), Arc::clone(world));
+            self.asked.insert(replica, Question { commit, world, held });
         }
     }
 
@@ -41,12 +52,15 @@ impl Neutral {
     pub(super) fn was_planned(&mut self, replica: usize, status: &Status) -> Option<String> {
         let plan = &status.plan.as_ref()?.plan;
         let base = &plan.capacity.base;
-        let (commit, world) = self.asked.get(&replica)?;
+        let Question { commit, world, held } = self.asked.get(&replica)?;
         // The plan that it holds may be an older one.
-        if base.commit.as_ref() != Some(commit) || base.world.taken_at != world.taken_at {
+        let is_older = held.as_ref().is_some_and(|held| Arc::ptr_eq(held, plan))
+            || base.commit.as_ref() != Some(commit)
+            || base.world.taken_at != world.taken_at;
+        if is_older {
             return None;
         }
-        let (commit, world) = self.asked.remove(&replica)?;
+        let Question { commit, world, held: _ } = self.asked.remove(&replica)?;
         let changes = plan.capacity.waves.iter().any(|wave| !wave.addresses.is_empty());
         if !changes && !plan.errored {
             self.rests = Some((commit, world));
@@ -87,8 +101,13 @@ fn is_same(a: &Observed, b: &Observed) -> bool {
         && a.nodes == b.nodes
         && a.pods == b.pods
         && a.workloads == b.workloads
-        && a.exclusions == b.exclusions
+        && in_effect(a).eq(in_effect(b))
         && a.sources == b.sources
+}
+
+/// Returns what is left out of a plan over a look because it was sold out, at the moment of the look.
+fn in_effect(look: &Observed) -> impl Iterator<Item = &Exclusion> {
+    look.exclusions.iter().filter(|exclusion| exclusion.until > look.taken_at)
 }
 
 /// Returns a machine of a plan that drifts from what is launched in its place, where they are alike.

@@ -11,9 +11,9 @@ use fleetwright::reconcile::{Limits, Planner};
 use fleetwright::units::Bytes;
 
 use super::{
-    Asked, BTreeSet, Checks, Completeness, ControllerSettings, Effect, Ended, LaunchRequest, Most,
-    Observed, Plan, READS_PER_MINUTE, Rate, SAME_MOST, SignedDuration, Status, Step, Timestamp,
-    WaveStep, What, change_id, rows, tag,
+    Address, Asked, BTreeMap, BTreeSet, Before, Checks, Completeness, ControllerSettings, Effect,
+    Ended, LaunchRequest, Most, Observed, Plan, READS_PER_MINUTE, Rate, SAME_MOST, Sight,
+    SignedDuration, Status, Step, Timestamp, WaveStep, What, change_id, rows, tag,
 };
 use crate::seeds::files::{Commit, Files, Plans, catalog};
 use crate::seeds::outside::APPLY;
@@ -33,6 +33,16 @@ struct Trace {
     shrinks: Plan,
     request: LaunchRequest,
     now: Timestamp,
+}
+
+/// A change of another plan, which an earlier life was about to carry out.
+const BEFORE: &str = "of-before";
+
+/// What machines are that are launched.
+const LAUNCHED: [&str; 2] = ["i-new0", "i-new1"];
+
+fn launched(n: usize, request: LaunchRequest) -> What {
+    What::Launch(Box::new(request), Some(LAUNCHED[n].into()))
 }
 
 fn now_or_never<F: Future>(work: F) -> F::Output {
@@ -92,16 +102,21 @@ impl Trace {
     }
 
     fn applies(&self, plan: &Plan) {
+        self.applies_again(plan, BTreeMap::new());
+    }
+
+    /// Has a plan be carried out of which launches were asked for before.
+    fn applies_again(&self, plan: &Plan, begun: BTreeMap<Address, Before>) {
         let (plan, without) = (Arc::new(plan.clone()), Vec::new());
         let commit = String::new();
-        let begun = [].into();
         self.effects(&[Effect::Apply { ticket: 2, commit, plan, without, waits: true, begun }]);
     }
 
     fn asked(&self, what: What) -> Asked {
         let until = self.now.checked_add(SignedDuration::from_mins(1)).expect("a time");
         let (began, lease) = (self.now, Some((0, until)));
-        Asked { at: self.now, replica: 0, began, lease, looked: Some(self.now), what }
+        let (at, looked, shown) = (self.now, Some(self.now), BTreeSet::new());
+        Asked { at, replica: 0, began, lease, looked, shown, what }
     }
 
     fn call(&self, call: &Asked) {
@@ -113,7 +128,12 @@ impl Trace {
     }
 
     fn tick(&self) {
-        self.checks.borrow_mut().tick(&self.world, 0, self.now);
+        self.reads(0);
+    }
+
+    fn reads(&self, count: u64) {
+        let sight = Sight { nodes: &self.world.nodes, instances: &self.world.instances };
+        self.checks.borrow_mut().tick(sight, count, self.now);
     }
 
     /// Returns a removal of the `n`-th machine of `plan`, as it should be.
@@ -124,7 +144,7 @@ impl Trace {
         let node = self.world.node_of(&id).map(|node| node.name.clone());
         let launches = rows(plan, WaveStep::Launch);
         let ready = launches.map(|row| change_id(&plan.capacity.plan_id, &row.address)).collect();
-        Ended { id, ours: true, runs: true, node, left: 0, ready }
+        Ended { id, ours: true, runs: true, node, left: 0, ready, dropped: BTreeSet::new() }
     }
 
     /// Has a machine be told to end after its cordon.
@@ -135,13 +155,52 @@ impl Trace {
         self.calls(What::Terminate(ended));
     }
 
+    /// Returns a removal of the `n`-th machine that is launched, which has no node.
+    fn new_one(&self, n: usize) -> Ended {
+        Ended { id: LAUNCHED[n].into(), node: None, ..self.removal(&self.shrinks, 0) }
+    }
+
+    /// Has the machine of the `n`-th launch of what grows be Ready.
+    fn serves(&mut self, n: usize) {
+        let request = self.request(&self.grows, n);
+        let node = self.world.nodes.values_mut().next().expect("one");
+        let instance = node.instance.as_ref().and_then(|id| self.world.instances.get_mut(id));
+        let instance = instance.expect("one");
+        instance.tags.insert(tag::CHANGE.to_owned(), request.tags[tag::CHANGE].clone());
+        node.ready = true;
+        self.tick();
+    }
+
     /// Returns the request of a launch of `plan`, by number.
-    fn launch(&self, plan: &Plan, n: usize) -> What {
+    fn request(&self, plan: &Plan, n: usize) -> LaunchRequest {
         let row = rows(plan, WaveStep::Launch).nth(n).expect("so many come");
         let mut request = self.request.clone();
         let change = change_id(&plan.capacity.plan_id, &row.address);
         request.tags.insert(tag::CHANGE.to_owned(), change.to_string());
-        What::Launch(Box::new(request), Some(format!("i-new{n}").into()))
+        let after = row.change.after.as_ref().expect("something comes");
+        request.instance_type = after.instance_type.clone().expect("decided");
+        request.zone = after.zone.clone().expect("decided");
+        request.capacity_type = after.capacity_type.expect("decided");
+        request.image = after.image.clone().expect("decided");
+        request
+    }
+
+    /// Returns a launch of `plan`, by number.
+    fn launch(&self, plan: &Plan, n: usize) -> What {
+        launched(n, self.request(plan, n))
+    }
+
+    /// Returns the same, asked for as the change as which it was before.
+    fn launch_again(&self, plan: &Plan, n: usize) -> What {
+        let mut request = self.request(plan, n);
+        request.tags.insert(tag::CHANGE.to_owned(), BEFORE.to_owned());
+        launched(n, request)
+    }
+
+    /// Returns that the `n`-th launch of `plan` was asked for before.
+    fn before(plan: &Plan, n: usize) -> BTreeMap<Address, Before> {
+        let row = rows(plan, WaveStep::Launch).nth(n).expect("so many come");
+        [(row.address.clone(), Before { change: BEFORE.into(), turn: 0 })].into()
     }
 
     /// Has the node of the `n`-th machine that goes be uncordoned.
@@ -235,7 +294,15 @@ const OF_PLANS: &[Violation] = &[
     ("I13", "a launch that is forgotten", |t| {
         t.applies(&t.grows);
         t.calls(t.launch(&t.grows, 0));
+        t.calls(What::Launched(LAUNCHED[0].into()));
         t.plans();
+    }),
+    ("I13", "a launch while nobody has heard of another", |t| {
+        t.applies(&t.grows);
+        t.calls(t.launch(&t.grows, 0));
+        t.later(1);
+        t.applies(&t.rolls);
+        t.calls(t.launch(&t.rolls, 1));
     }),
     ("I13", "a removal that is forgotten", |t| {
         t.calls(What::Ended(t.removal(&t.shrinks, 0).id));
@@ -278,6 +345,25 @@ const OF_LAUNCHES: &[Violation] = &[
         t.call(&Asked { lease: Some((0, t.now)), ..call });
     }),
     ("I18", "a launch that no plan has", |t| t.calls(t.launch(&t.grows, 0))),
+    ("I18", "a launch as a change of before that nothing takes up again", |t| {
+        t.applies(&t.grows);
+        t.calls(t.launch_again(&t.grows, 0));
+    }),
+    ("I18", "a launch that was taken up as a change of before, and anew beside", |t| {
+        t.applies_again(&t.grows, Trace::before(&t.grows, 0));
+        t.calls(t.launch_again(&t.grows, 0));
+        t.calls(t.launch(&t.grows, 0));
+    }),
+    ("I18", "a launch of something else than was decided", |t| {
+        t.applies(&t.grows);
+        t.calls(launched(0, LaunchRequest { zone: "us-east-1z".into(), ..t.request(&t.grows, 0) }));
+    }),
+    ("I18", "a launch as a change of before, of something else than is decided now", |t| {
+        t.applies_again(&t.grows, Trace::before(&t.grows, 0));
+        let What::Launch(request, id) = t.launch_again(&t.grows, 0) else { return };
+        let instance_type = "m5.24xlarge".into();
+        t.calls(What::Launch(Box::new(LaunchRequest { instance_type, ..*request }), id));
+    }),
     ("I19", "the same launch over and over", |t| {
         t.applies(&t.grows);
         for _ in 0..=SAME_MOST {
@@ -287,7 +373,7 @@ const OF_LAUNCHES: &[Violation] = &[
     ("I19", "too many reads", |t| {
         t.tick();
         t.later(1);
-        t.checks.borrow_mut().tick(&t.world, READS_PER_MINUTE + 1, t.now);
+        t.reads(READS_PER_MINUTE + 1);
     }),
 ];
 
@@ -306,6 +392,13 @@ const OF_REMOVALS: &[Violation] = &[
     ("I8", "a removal before what replaces it is Ready", |t| {
         t.applies(&t.rolls);
         t.ends(Ended { ready: BTreeSet::new(), ..t.removal(&t.rolls, 0) });
+    }),
+    ("I8", "a removal before what was asked for again in its place is Ready", |t| {
+        t.applies_again(&t.rolls, Trace::before(&t.rolls, 0));
+        // What a plan calls its own changes is not what was asked for.
+        for n in 0..rows(&t.rolls, WaveStep::Retire).count() {
+            t.ends(t.removal(&t.rolls, n));
+        }
     }),
     ("I9", "a removal with pods left", |t| {
         t.applies(&t.shrinks);
@@ -360,7 +453,27 @@ const OF_REMOVALS: &[Violation] = &[
         let node = t.world.nodes.keys().next().expect("one").clone();
         t.call(&Asked { lease: None, ..t.asked(What::Cordon { node, on: true, ours: true }) });
     }),
+    ("I8", "a removal before what replaces it is Ready, though other launches were dropped", |t| {
+        t.applies(&t.rolls);
+        let dropped = rows(&t.grows, WaveStep::Launch);
+        let dropped = dropped.map(|row| (t.grows.capacity.plan_id.clone(), row.address.clone()));
+        let dropped = dropped.collect();
+        t.ends(Ended { ready: BTreeSet::new(), dropped, ..t.removal(&t.rolls, 0) });
+    }),
     ("I18", "a removal that nothing asks for", |t| t.ends(t.removal(&t.shrinks, 0))),
+    ("I18", "a removal of what may still become Ready", |t| {
+        t.applies(&t.grows);
+        t.calls(t.launch(&t.grows, 0));
+        t.later(14);
+        t.calls(What::Terminate(t.new_one(0)));
+    }),
+    ("I18", "a removal of what was Ready once, however long ago it came", |t| {
+        t.applies(&t.grows);
+        t.calls(t.launch(&t.grows, 0));
+        t.serves(0);
+        t.later(60);
+        t.calls(What::Terminate(t.new_one(0)));
+    }),
     ("I20", "a message that is taken off too early", |t| {
         t.calls(What::Acknowledge("m1".to_owned(), vec!["i-1".into()]));
     }),
@@ -387,17 +500,64 @@ pub(crate) fn prove() -> Result<(), String> {
 }
 
 fn in_order(trace: &mut Trace) {
+    holds_an_older_plan(&mut trace.clone());
     trace.tick();
     trace.plans();
-    trace.applies(&trace.grows);
+    trace.applies_again(&trace.grows, Trace::before(&trace.grows, 1));
     trace.calls(trace.launch(&trace.grows, 0));
-    trace.later(3);
+    trace.calls(trace.launch_again(&trace.grows, 1));
+    trace.calls(What::Launched(LAUNCHED[0].into()));
+    trace.later(1);
+    // As the same change nobody launches more.
+    trace.applies_again(&trace.grows, Trace::before(&trace.grows, 1));
+    trace.calls(trace.launch_again(&trace.grows, 1));
     trace.applies(&trace.rolls);
-    trace.ends(trace.removal(&trace.rolls, 0));
+    let shown = [LAUNCHED[1].into()].into();
+    trace.call(&Asked { shown, ..trace.asked(trace.launch(&trace.rolls, 1)) });
+    trace.later(2);
+    trace.applies_again(&trace.rolls, Trace::before(&trace.rolls, 0));
+    let mut ended = trace.removal(&trace.rolls, 0);
+    ended.ready.insert(BEFORE.into());
+    trace.ends(ended);
+    // What never was of use goes once nobody waits for it any more.
+    let mut late = trace.clone();
+    late.later(15);
+    late.calls(What::Terminate(late.new_one(0)));
+    trace.later(3);
+    let dropped = rows(&trace.rolls, WaveStep::Launch);
+    let dropped =
+        dropped.map(|row| (trace.rolls.capacity.plan_id.clone(), row.address.clone())).collect();
+    trace.ends(Ended { ready: BTreeSet::new(), dropped, ..trace.removal(&trace.rolls, 1) });
     trace.later(3);
     trace.applies(&trace.shrinks);
-    trace.ends(trace.removal(&trace.shrinks, 1));
+    trace.ends(trace.removal(&trace.shrinks, 2));
     trace.calls(What::Acknowledge("m1".to_owned(), Vec::new()));
     trace.calls(What::Raise { group: "g".into(), from: 3, to: 4 });
     trace.tick();
+}
+
+/// A plan that needs nothing is held while the same look is planned over once more, with a machine that goes; the
+/// plan of that says nothing of what is planned over it a third time.
+fn holds_an_older_plan(trace: &mut Trace) {
+    let commit = trace.status.repository.commit.clone().expect("served");
+    let mut less = trace.world.clone();
+    less.take_away(&less.instances.keys().take(1).cloned().collect());
+    let asks = |world: &Observed| {
+        let (world, limits) = (Arc::new(world.clone()), Limits::default());
+        Effect::Plan { ticket: 1, commit: commit.clone(), world, limits }
+    };
+    let holds = |trace: &mut Trace, mut plan: Plan| {
+        plan.capacity.base.commit = Some(commit.clone());
+        trace.status.plan.as_mut().expect("planned").plan = Arc::new(plan);
+    };
+    let rolls = trace.rolls.clone();
+    let mut rests = rolls.clone();
+    rests.capacity.waves.clear();
+    trace.effects(&[asks(&trace.world)]);
+    holds(trace, rests);
+    trace.effects(&[asks(&less)]);
+    trace.effects(&[]);
+    holds(trace, rolls);
+    trace.effects(&[asks(&less)]);
+    trace.effects(&[]);
 }
