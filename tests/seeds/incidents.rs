@@ -28,9 +28,10 @@ pub(crate) fn is(what: bool, why: impl FnOnce() -> String) -> End {
     if what { Ok(()) } else { Err(why()) }
 }
 
-/// Returns all stories, those of hardships and mishaps too, by the incident that each retells.
+/// Returns all stories, those of the other files too, by the incident that each retells.
 pub(crate) fn all() -> impl Iterator<Item = &'static (&'static str, Story)> {
-    ALL.iter().chain(super::hardships::ALL).chain(super::mishaps::ALL).chain(super::others::ALL)
+    let more = [super::hardships::ALL, super::mishaps::ALL, super::others::ALL, super::clocks::ALL];
+    ALL.iter().chain(more.into_iter().flatten())
 }
 
 const ALL: &[(&str, Story)] = &[

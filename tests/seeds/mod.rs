@@ -5,6 +5,7 @@
 //! tells what happens. The same seed is the same run, whatever the machine.
 
 pub(crate) mod check;
+pub(crate) mod clocks;
 pub(crate) mod files;
 pub(crate) mod hardships;
 pub(crate) mod incidents;
