@@ -73,6 +73,7 @@ mod tests;
 mod topology;
 mod volumes;
 
+pub use choose::Ties;
 pub use filter::{Unfit, UnfitReason};
 pub use pods::{NamespaceLabels, Selection};
 pub use preempt::{Budget, Preemption};
@@ -161,6 +162,7 @@ pub struct Scheduler {
     /// What that was when a class found no node.
     hopeless: Vec<Option<u64>>,
     balance: Balance,
+    ties: Ties,
     /// Where the next search begins.
     start: usize,
     tries: u64,
@@ -196,6 +198,7 @@ impl Scheduler {
             eased: 0,
             hopeless: Vec::new(),
             balance: Balance::default(),
+            ties: Ties::default(),
             start: 0,
             tries: 0,
             bound: 0,
@@ -213,7 +216,14 @@ impl Scheduler {
         self
     }
 
-    /// Returns the scheduler with its ties between nodes broken from another seed on.
+    /// Returns the scheduler with ties between nodes broken in another way.
+    #[must_use]
+    pub fn with_ties(mut self, ties: Ties) -> Self {
+        self.ties = ties;
+        self
+    }
+
+    /// Returns the scheduler with its ties between nodes drawn from another seed on.
     #[must_use]
     pub fn with_seed(mut self, seed: u64) -> Self {
         self.rng = Pcg64::seed_from_u64(seed);

@@ -16,7 +16,7 @@ use crate::schedule::{NodeIndex, ScheduleNode, Scheduler};
 impl Stage<'_> {
     /// Plays the run of pods that come by eviction, after those that ran nowhere.
     pub(super) fn play_drained(&self, scene: &Scene, run: Run, pending: &[u32]) -> Performance {
-        let mut scheduler = scene.scheduler.clone().with_balance(run.balance).with_seed(run.seed());
+        let mut scheduler = run.rules_of(scene.scheduler.clone());
         let leaving = self.stop(&mut scheduler, scene);
         let coming = Coming { pending, leaving: &scene.leaving };
         let queue = run.queue(self.groups, &coming);

@@ -30,7 +30,7 @@ impl Stage<'_> {
     /// whatever else is planned for it.
     pub(super) fn play_early(&self, scene: &Scene, run: Run, pending: &[u32]) -> Performance {
         let (blank, _, _) = self.blank(scene.nodes());
-        let mut scheduler = blank.clone().with_balance(run.balance).with_seed(run.seed());
+        let mut scheduler = run.rules_of(blank.clone());
         let is_new = |place: &Place| matches!(place, Place::Launch(_));
         self.bring(&mut scheduler, scene, |place| !is_new(place));
         scene.seat(&mut scheduler);

@@ -200,7 +200,7 @@ impl Stage<'_> {
             return self.play_drained(scene, run, pods.pending);
         }
         let scheduler = scene.scheduler.clone();
-        let mut scheduler = scheduler.with_balance(run.balance).with_seed(run.seed());
+        let mut scheduler = run.rules_of(scheduler);
         let coming = Coming { pending: pods.pending, leaving: &scene.leaving };
         let queue = run.queue(self.groups, &coming);
         let mut guided = pods.guided.cloned().unwrap_or_default();

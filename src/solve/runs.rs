@@ -9,14 +9,14 @@ use rand_pcg::Pcg64;
 use super::standing::Standing;
 use crate::demand::PodGroup;
 use crate::ids::NodeName;
-use crate::schedule::Balance;
+use crate::schedule::{Balance, Scheduler, Ties};
 
 /// One rehearsal: the order in which pods come, and the scheduler's rule for balance, which
 /// Kubernetes 1.36 changed; a cluster may run either.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Run {
     order: Order,
-    pub balance: Balance,
+    balance: Balance,
 }
 
 /// The orders in which pods come to the scheduler.
@@ -162,8 +162,17 @@ pub(super) fn planned_pods(groups: &[PodGroup]) -> u64 {
 }
 
 impl Run {
+    /// Returns `scheduler` with the rules of the version that is played: 1.36 changed two of them.
+    pub(super) fn rules_of(self, scheduler: Scheduler) -> Scheduler {
+        let ties = match self.balance {
+            Balance::Change => Ties::Heaped,
+            Balance::Level => Ties::Drawn,
+        };
+        scheduler.with_balance(self.balance).with_ties(ties).with_seed(self.seed())
+    }
+
     /// Returns where its ties between nodes are drawn from: no two runs break them alike.
-    pub(super) fn seed(self) -> u64 {
+    fn seed(self) -> u64 {
         let order = match self.order {
             Order::Declared => 0,
             Order::LargestFirst(Size::Cpu) => 1,
