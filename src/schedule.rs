@@ -94,6 +94,7 @@ use crate::units::Resources;
 use ground::Ground;
 use load::{Bound, Load};
 use local::Rows;
+use order::NodeOrder;
 use rules::Rules;
 use score::Finds;
 use spread::Counter;
@@ -141,6 +142,7 @@ pub struct ClassIndex(usize);
 #[derive(Debug, Clone)]
 pub struct Scheduler {
     ground: Arc<Ground>,
+    order: Arc<NodeOrder>,
     rules: Arc<Rules>,
     loads: Vec<Load>,
     /// Rises with every change of a node; never 0.
@@ -182,6 +184,7 @@ impl Scheduler {
     ) -> Self {
         let mut scheduler = Self {
             ground: Arc::default(),
+            order: Arc::default(),
             rules: Arc::new(Rules::new(NamespaceLabels::new(namespaces))),
             loads: Vec::new(),
             versions: Vec::new(),
@@ -230,6 +233,14 @@ impl Scheduler {
         self
     }
 
+    /// Returns the scheduler with zones, and nodes within them, tried in an order drawn from this
+    /// seed: nobody knows beforehand what nodes will be called, nor which comes up first.
+    #[must_use]
+    pub fn with_nodes_shuffled(mut self, seed: u64) -> Self {
+        Arc::make_mut(&mut self.order).shuffle(&mut Pcg64::seed_from_u64(seed));
+        self
+    }
+
     /// Returns the scheduler with disruption budgets, which preemption prefers not to break.
     #[must_use]
     pub fn with_budgets(mut self, budgets: Vec<Budget>) -> Self {
@@ -240,14 +251,14 @@ impl Scheduler {
     /// Adds a node, without pods; a node of that name that is there already is returned as it is.
     pub fn add_node(&mut self, node: ScheduleNode) -> NodeIndex {
         let index = self.enlist(node);
-        Arc::make_mut(&mut self.ground).order.interleave();
+        Arc::make_mut(&mut self.order).interleave();
         index
     }
 
     /// Adds nodes, without pods, in their order; quicker than one by one.
     pub fn add_nodes(&mut self, nodes: impl IntoIterator<Item = ScheduleNode>) -> Vec<NodeIndex> {
         let added = nodes.into_iter().map(|node| self.enlist(node)).collect();
-        Arc::make_mut(&mut self.ground).order.interleave();
+        Arc::make_mut(&mut self.order).interleave();
         added
     }
 
@@ -262,6 +273,7 @@ impl Scheduler {
         orphans.reverse();
         if self.ground.present[index] {
             Arc::make_mut(&mut self.ground).remove(index);
+            Arc::make_mut(&mut self.order).remove(index);
             self.recount(index);
         }
         orphans
@@ -368,6 +380,7 @@ impl Scheduler {
         self.loads.push(Load::new(&node.allocatable, &self.rules.columns));
         self.versions.push(1);
         self.eased += 1;
+        Arc::make_mut(&mut self.order).add(self.ground.nodes.len(), &node.labels);
         NodeIndex(Arc::make_mut(&mut self.ground).add(node))
     }
 

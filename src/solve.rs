@@ -27,6 +27,7 @@ mod layout;
 mod learned;
 mod leave;
 mod limits;
+mod luck;
 mod market;
 mod mixture;
 mod model;

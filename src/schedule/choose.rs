@@ -37,7 +37,7 @@ impl Scheduler {
         }
         let mut finds = std::mem::take(&mut self.finds);
         let tried = self.search(class, &mut finds);
-        self.start = self.ground.order.advanced(self.start, tried);
+        self.start = self.order.advanced(self.start, tried);
         self.tries += u64::try_from(tried).unwrap_or(u64::MAX);
         let chosen = match finds.nodes.as_slice() {
             [] => {
@@ -91,8 +91,8 @@ impl Scheduler {
             let named = self.ground.by_name.get(name.as_str());
             try_all(named.map_or(&[], std::slice::from_ref), 1);
         } else {
-            let wanted = order::nodes_to_find(self.ground.order.nodes().len());
-            let [first, second] = self.ground.order.rotated(self.start);
+            let wanted = order::nodes_to_find(self.order.nodes().len());
+            let [first, second] = self.order.rotated(self.start);
             let _ = try_all(first, wanted) || try_all(second, wanted);
         }
         self.rows.put_back(local, row);

@@ -185,7 +185,7 @@ impl Scheduler {
     /// Counts why none of the nodes fits.
     pub(super) fn explain(&self, class: usize) -> Unfit {
         let gate = self.gate(class);
-        let nodes = self.ground.order.nodes();
+        let nodes = self.order.nodes();
         let mut reasons = BTreeMap::new();
         for reason in nodes.iter().flat_map(|node| gate.reasons(*node)) {
             *reasons.entry(reason).or_insert(0) += 1;

@@ -1,10 +1,9 @@
-//! What pods that come and go leave as it is: nodes, their order and domains, and how pods with
-//! different wishes see them.
+//! What pods that come and go leave as it is: nodes, their domains, and how pods with different
+//! wishes see them.
 
 use std::collections::BTreeMap;
 
 use super::ScheduleNode;
-use super::order::NodeOrder;
 use super::place::View;
 use super::spread::{Arena, Counting};
 use super::topology::{Step, Topology};
@@ -19,7 +18,6 @@ pub(super) struct Ground {
     /// Whether a node is still there; its index is never given to another.
     pub(super) present: Vec<bool>,
     pub(super) by_name: BTreeMap<NodeName, usize>,
-    pub(super) order: NodeOrder,
     pub(super) topologies: Vec<Topology>,
     pub(super) views: Vec<View>,
     pub(super) arenas: Vec<Arena>,
@@ -34,7 +32,6 @@ impl Ground {
     pub(super) fn add(&mut self, node: ScheduleNode) -> usize {
         let index = self.nodes.len();
         self.by_name.insert(node.name.clone(), index);
-        self.order.add(index, &node.labels);
         self.topologies.iter_mut().for_each(|topology| topology.push(&node.labels));
         self.views.iter_mut().for_each(|view| view.judge(index, &node));
         self.countings.iter_mut().for_each(|(_, counts)| counts.push(false));
@@ -48,8 +45,6 @@ impl Ground {
     pub(super) fn remove(&mut self, node: usize) {
         self.by_name.remove(&self.nodes[node].name);
         self.present[node] = false;
-        self.order.remove(node);
-        self.order.interleave();
     }
 
     /// Cordons a node, or lifts the cordon.

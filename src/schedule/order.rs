@@ -2,6 +2,9 @@
 //!
 //! Source: `pkg/scheduler/backend/cache/node_tree.go`, `pkg/scheduler/schedule_one.go`.
 
+use rand::seq::SliceRandom;
+use rand_pcg::Pcg64;
+
 use crate::ids::{LabelValue, Labels};
 use crate::requirement::key;
 
@@ -46,6 +49,14 @@ impl NodeOrder {
     pub(super) fn remove(&mut self, node: usize) {
         self.zones.iter_mut().for_each(|(_, nodes)| nodes.retain(|held| *held != node));
         self.zones.retain(|(_, nodes)| !nodes.is_empty());
+        self.interleave();
+    }
+
+    /// Shuffles the zones, and the nodes of each.
+    pub(super) fn shuffle(&mut self, rng: &mut Pcg64) {
+        self.zones.shuffle(rng);
+        self.zones.iter_mut().for_each(|(_, nodes)| nodes.shuffle(rng));
+        self.interleave();
     }
 
     /// Deals the nodes out anew, after some were added or removed.
@@ -70,5 +81,30 @@ impl NodeOrder {
     /// Returns where the search after one from `start` that tried so many nodes begins.
     pub(super) fn advanced(&self, start: usize, tried: usize) -> usize {
         (start + tried).checked_rem(self.list.len()).unwrap_or(0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::requirement::label;
+    use rand::SeedableRng;
+
+    #[test]
+    fn shuffled_nodes_are_still_dealt_one_of_each_zone_in_turn() {
+        let zone = |node: usize| if node < 3 { "a" } else { "b" };
+        let mut order = NodeOrder::default();
+        (0..6).for_each(|node| order.add(node, &[label(key::ZONE, zone(node))].into()));
+        order.interleave();
+        assert_eq!(order.nodes(), [0, 3, 1, 4, 2, 5]);
+        let mut seen = std::collections::BTreeSet::new();
+        for seed in 0..1_000 {
+            order.shuffle(&mut Pcg64::seed_from_u64(seed));
+            let zones: Vec<&str> = order.nodes().iter().map(|node| zone(*node)).collect();
+            assert!(zones.chunks(2).all(|pair| pair[0] != pair[1] && pair == &zones[..2]));
+            seen.insert(order.nodes().to_vec());
+        }
+        // 3! orders of each zone, and 2 of the zones.
+        assert_eq!(seen.len(), 72);
     }
 }

@@ -80,7 +80,7 @@ impl Scheduler {
             let obstacles = gate.obstacles(*node);
             !obstacles.is_empty() && obstacles.iter().all(|obstacle| obstacle.movable)
         };
-        self.ground.order.nodes().iter().copied().filter(might_help).collect()
+        self.order.nodes().iter().copied().filter(might_help).collect()
     }
 
     /// Returns the pods that would have to leave `node`, and how many of them against a budget:

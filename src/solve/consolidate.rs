@@ -70,6 +70,7 @@ pub(super) struct Declined {
 pub(super) fn consolidate(stage: &Stage, settings: &Settings) -> Consolidated {
     let mut settled = settled_at_best(stage, &without_leavers(&stage.ground));
     settled = stage.let_in(stage.sought(with_needed_leavers(stage, settled)));
+    settled = stage.hardened(settled);
     let baseline = settled.layout.price;
     let (declined, barred) = (BTreeMap::new(), BTreeSet::new());
     let occupied = occupied(stage.groups);
@@ -199,7 +200,7 @@ impl Round<'_> {
         for index in &set {
             kept[*index] = false;
         }
-        let layout = ground.layout(kept);
+        let layout = ground.trial_layout(kept);
         // Nodes that are only planned are planned away at no cost.
         let real = || set.iter().filter(|i| !ground.standing[**i].is_new);
         let affected: MicroUsd = real().map(|i| price_of(&ground.standing[*i])).sum();
@@ -232,7 +233,8 @@ impl Round<'_> {
         };
         let holds = settled.unplaced.iter().all(has_place);
         let holds = holds && !self.leans_on_starting(current, &settled);
-        if holds && saves >= needed && self.settings.gain(saves, moves) > MicroUsd::ZERO {
+        let pays = saves >= needed && self.settings.gain(saves, moves) > MicroUsd::ZERO;
+        if holds && pays && self.stage.is_as_sure(&settled, current) {
             return Some(settled);
         }
         self.decline(&set, Declined { saves, needed, moves });

@@ -168,7 +168,8 @@ impl Passes<'_> {
         let Verdict::Passed(proven) = stage.rehearse(&leaner.layout) else { return None };
         let left = |settled: &Settled| settled.left(&self.demand.groups);
         let packed = leaner.packed;
-        (left(&proven) <= left(earlier)).then_some(Settled { packed, ..proven })
+        let holds = left(&proven) <= left(earlier) && stage.is_as_sure(&proven, earlier);
+        holds.then_some(Settled { packed, ..proven })
     }
 
     /// Returns a bound on every fleet that holds the placed pods and keeps the nodes that stay in
@@ -266,7 +267,11 @@ impl Passes<'_> {
             let mut kept = settled.layout.kept.clone();
             kept[index] = true;
             let other = stage.settle(&stage.ground.layout(kept));
-            if other.layout.price <= settled.layout.price && other.unplaced == settled.unplaced {
+            let costs_no_more = other.layout.price <= settled.layout.price;
+            if costs_no_more
+                && other.unplaced == settled.unplaced
+                && stage.is_as_sure(&other, &settled)
+            {
                 settled = Settled { packed: settled.packed.min(other.packed), ..other };
             }
         }

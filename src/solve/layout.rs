@@ -8,7 +8,7 @@ pub(super) use super::fill::Counts;
 use super::fill::Filling;
 use super::limits::Limits;
 use super::model::Model;
-use super::pack::{Opened, Packing, pack};
+use super::pack::{LookAhead, Opened, Packing, pack};
 use super::procure::{procure, procure_tightly};
 use super::standing::{Fate, Standing};
 use crate::ids::NodeName;
@@ -102,6 +102,15 @@ impl<'a> Ground<'a> {
 
     /// Returns where pods are if exactly the nodes in `kept` stay.
     pub(super) fn layout(&self, kept: Vec<bool>) -> Layout {
+        self.layout_ahead(kept, LookAhead::FAR)
+    }
+
+    /// Returns the same for one of many layouts that are compared.
+    pub(super) fn trial_layout(&self, kept: Vec<bool>) -> Layout {
+        self.layout_ahead(kept, LookAhead::NEAR)
+    }
+
+    fn layout_ahead(&self, kept: Vec<bool>, ahead: LookAhead) -> Layout {
         let mut left: Vec<u32> = self.model.classes.iter().map(|class| class.planned).collect();
         let mut fillings: Vec<Filling> =
             self.model.bins.iter().map(|bin| Filling::of(&bin.room)).collect();
@@ -136,7 +145,7 @@ impl<'a> Ground<'a> {
         }
         let bound = self.bound(&staying, &mut left);
         let on: Vec<Counts> = fillings.into_iter().map(|filling| filling.pods).collect();
-        let mut packing = self.packed(&left);
+        let mut packing = self.packed(&left, ahead);
         for (class, count) in &bound {
             packing.left[*class] += count;
         }
@@ -147,13 +156,13 @@ impl<'a> Ground<'a> {
     }
 
     /// Packs pods on new nodes: greedily, or at solved prices where that is less work.
-    fn packed(&self, left: &[u32]) -> Packing {
+    fn packed(&self, left: &[u32], ahead: LookAhead) -> Packing {
         if self.is_much(left)
             && let Some(packing) = procure(self.model, left, &self.limits)
         {
             return packing;
         }
-        pack(self.model, left, &self.limits)
+        pack(self.model, left, &self.limits, ahead)
     }
 
     /// Returns whether filling every column anew for each node would take long.

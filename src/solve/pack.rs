@@ -15,10 +15,6 @@ use crate::units::MicroUsd;
 /// Pods up to which every column is tried as the next node.
 const LOOK_AHEAD_PODS: u32 = 64;
 
-/// Fillings that one look-ahead may work out, counted instead of time so that the result does not
-/// depend on the machine.
-const LOOK_AHEAD_WORK: usize = 20_000;
-
 /// Columns that are filled by shape as well as by value in one step.
 const SHAPED_MAX: usize = 4;
 
@@ -62,8 +58,20 @@ impl Packing {
     }
 }
 
+/// How much is done to look ahead: columns squared times pods, counted instead of time so that the
+/// result does not depend on the machine.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct LookAhead(usize);
+
+impl LookAhead {
+    /// For the packing of a fleet.
+    pub(super) const FAR: Self = Self(1_280_000);
+    /// For one of many that are compared: far enough for a handful of pods.
+    pub(super) const NEAR: Self = Self(80_000);
+}
+
 /// Packs `wanted` pods (by class) onto new nodes, pools of higher weight first.
-pub(super) fn pack(model: &Model, wanted: &[u32], limits: &Limits) -> Packing {
+pub(super) fn pack(model: &Model, wanted: &[u32], limits: &Limits, ahead: LookAhead) -> Packing {
     let mut limits = limits.clone();
     let beyond = beyond_one_node(model, wanted);
     let left = wanted.iter().zip(&beyond).map(|(wanted, beyond)| wanted - beyond).collect();
@@ -78,7 +86,7 @@ pub(super) fn pack(model: &Model, wanted: &[u32], limits: &Limits) -> Packing {
         let of_weight = |i: &usize| model.columns[*i].weight == weight;
         let lean: Vec<usize> = model.undominated.iter().copied().filter(of_weight).collect();
         let all: Vec<usize> = (0..model.columns.len()).filter(of_weight).collect();
-        let mut tier = Tier { model, lean, all, limits: limits.clone() };
+        let mut tier = Tier { model, lean, all, limits: limits.clone(), ahead };
         tier.run(&mut packing);
         limits = tier.limits;
     }
@@ -107,6 +115,7 @@ struct Tier<'a> {
     /// All columns, cheapest first: limits may forbid the better ones.
     all: Vec<usize>,
     limits: Limits,
+    ahead: LookAhead,
 }
 
 impl Tier<'_> {
@@ -296,7 +305,7 @@ impl Tier<'_> {
         let pods: u32 = left.iter().sum();
         let work =
             candidates.len() * candidates.len() * usize::try_from(pods).unwrap_or(usize::MAX);
-        if work > LOOK_AHEAD_WORK * 64 {
+        if work > self.ahead.0 {
             return None;
         }
         let open = |c: &&usize| self.limits.allows(**c);
@@ -306,8 +315,8 @@ impl Tier<'_> {
             let mut limits = self.limits.clone();
             limits.take(*c);
             next.pods.iter().for_each(|(class, count)| rest[*class] -= count);
-            let mut tier =
-                Tier { model: self.model, lean: Vec::new(), all: self.all.clone(), limits };
+            let (model, all, ahead) = (self.model, self.all.clone(), self.ahead);
+            let mut tier = Tier { model, lean: Vec::new(), all, limits, ahead };
             let mut opened = vec![next.clone()];
             tier.greedy(candidates, &mut rest, &mut opened, 0);
             tier.shrink(&mut opened);

@@ -9,7 +9,7 @@ use super::market::Market;
 use super::market::bought::Bought;
 use super::market::purchase::{purchase, tightest};
 use super::model::Model;
-use super::pack::{Opened, Packing, pack};
+use super::pack::{LookAhead, Opened, Packing, pack};
 use super::survey::Survey;
 
 /// How nodes are chosen for the pods of a market; `None` where that is not for it to say.
@@ -39,7 +39,7 @@ fn procured(model: &Model, (wanted, limits): (&[u32], &Limits), choose: Choice) 
         let columns: Vec<usize> = model.undominated.iter().copied().filter(of_weight).collect();
         buy(model, &columns, (&mut packing, choose))?;
     }
-    let rest = pack(model, &packing.left, limits);
+    let rest = pack(model, &packing.left, limits, LookAhead::FAR);
     packing.opened.extend(rest.opened);
     packing.left = rest.left;
     Some(packing)

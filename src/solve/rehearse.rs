@@ -7,8 +7,8 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::num::NonZero;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Mutex, OnceLock};
 
 use super::Purpose;
 use super::layout::{Ground, Layout};
@@ -50,6 +50,8 @@ pub(super) struct Stage<'a> {
     shares: shares::Limits<'a>,
     /// The run that failed last: it is the first to be played of the next fleet.
     hardest: AtomicUsize,
+    /// Draws that were unlucky with some fleet: every other has to pass them too.
+    pub unlucky: Mutex<Vec<Run>>,
 }
 
 /// Where pods of each group are.
@@ -112,6 +114,7 @@ impl<'a> Stage<'a> {
             pace: Pace::default(),
             shares: shares::Limits::none(),
             hardest: AtomicUsize::new(0),
+            unlucky: Mutex::default(),
         }
     }
 
@@ -157,7 +160,9 @@ impl<'a> Stage<'a> {
 
     /// Returns the runs that a fleet has to pass.
     fn runs(&self, scene: &Scene) -> Vec<Run> {
-        runs::runs(planned_pods(self.groups), scene.nodes(), self.events(scene))
+        let mut runs = runs::runs(planned_pods(self.groups), scene.nodes(), self.events(scene));
+        runs.extend(self.remembered());
+        runs
     }
 
     /// Plays the runs and stops at the first that leaves pods over.
@@ -255,16 +260,6 @@ impl<'a> Stage<'a> {
         }
         let first = scene.placements(&played.swap_remove(0));
         Some(self.settled(layout.clone(), first, offers, unplaced))
-    }
-
-    /// Returns whether as many runs more leave nothing over of what a fleet has a place for.
-    pub(super) fn holds_without_luck(&self, settled: &Settled) -> bool {
-        let scene = self.scene(&settled.layout, &settled.offers);
-        let guided = self.steered.then(|| self.guided(&settled.layout, &scene));
-        let cast = Cast { unplaced: &settled.unplaced, guided: guided.as_ref() };
-        let runs = runs::more_runs(planned_pods(self.groups), scene.nodes());
-        let played = self.play_all(&scene, &runs, cast);
-        played.iter().all(|run| run.left.is_empty())
     }
 
     /// Returns what each run leaves over where every pod is in the queue, those that are left out

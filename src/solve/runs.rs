@@ -11,12 +11,25 @@ use crate::demand::PodGroup;
 use crate::ids::NodeName;
 use crate::schedule::{Balance, Scheduler, Ties};
 
-/// One rehearsal: the order in which pods come, and the scheduler's rule for balance, which
-/// Kubernetes 1.36 changed; a cluster may run either.
+/// One rehearsal: the order in which pods come, and the rules of the scheduler.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Run {
     order: Order,
-    balance: Balance,
+    rules: Rules,
+    /// Which time it is that this order is drawn: 0 is that of the rehearsal itself.
+    draw: u64,
+}
+
+/// The rules of a scheduler where versions differ; a cluster may run any.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Rules {
+    /// Of Kubernetes up to 1.35.
+    Drawn135,
+    /// Of 1.36, which changed how balance is scored, and breaks ties by the order of nodes: one that
+    /// is drawn here, since nobody knows how new nodes will be called.
+    Heaped136,
+    /// Of 1.36 with ties that are drawn, as they are where a scheduler has extenders.
+    Drawn136,
 }
 
 /// The orders in which pods come to the scheduler.
@@ -28,6 +41,8 @@ enum Order {
     LargestFirst(Size),
     /// The pods that ask for least of it first.
     SmallestFirst(Size),
+    /// One of each workload in turn, as controllers that start at once create them.
+    Interleaved,
     /// At random, from this seed.
     Shuffled(u64),
     /// Those that run nowhere yet, then those of one node that goes after the other, as drains
@@ -82,35 +97,56 @@ pub(super) fn occupied(groups: &[PodGroup]) -> BTreeSet<&NodeName> {
 }
 
 /// What tells most comes first.
-const RUNS: [Run; 12] = [
-    Run { order: Order::Declared, balance: Balance::Change },
-    Run { order: Order::LargestFirst(Size::Cpu), balance: Balance::Change },
-    Run { order: Order::SmallestFirst(Size::Cpu), balance: Balance::Change },
-    Run { order: Order::LargestFirst(Size::Memory), balance: Balance::Change },
-    Run { order: Order::SmallestFirst(Size::Memory), balance: Balance::Change },
-    Run { order: Order::SmallestFirst(Size::Cpu), balance: Balance::Level },
-    Run { order: Order::SmallestFirst(Size::Memory), balance: Balance::Level },
-    Run { order: Order::LargestFirst(Size::Cpu), balance: Balance::Level },
-    Run { order: Order::LargestFirst(Size::Memory), balance: Balance::Level },
-    Run { order: Order::Declared, balance: Balance::Level },
-    Run { order: Order::Shuffled(1), balance: Balance::Change },
-    Run { order: Order::Shuffled(2), balance: Balance::Level },
+const RUNS: [Run; 20] = [
+    Run { order: Order::Declared, rules: Rules::Drawn136, draw: 0 },
+    Run { order: Order::LargestFirst(Size::Cpu), rules: Rules::Heaped136, draw: 0 },
+    Run { order: Order::SmallestFirst(Size::Cpu), rules: Rules::Heaped136, draw: 0 },
+    Run { order: Order::LargestFirst(Size::Memory), rules: Rules::Heaped136, draw: 0 },
+    Run { order: Order::SmallestFirst(Size::Memory), rules: Rules::Heaped136, draw: 0 },
+    Run { order: Order::SmallestFirst(Size::Cpu), rules: Rules::Drawn135, draw: 0 },
+    Run { order: Order::SmallestFirst(Size::Memory), rules: Rules::Drawn135, draw: 0 },
+    Run { order: Order::LargestFirst(Size::Cpu), rules: Rules::Drawn135, draw: 0 },
+    Run { order: Order::LargestFirst(Size::Memory), rules: Rules::Drawn135, draw: 0 },
+    Run { order: Order::Declared, rules: Rules::Drawn135, draw: 0 },
+    Run { order: Order::Shuffled(1), rules: Rules::Drawn136, draw: 0 },
+    Run { order: Order::Shuffled(2), rules: Rules::Drawn135, draw: 0 },
+    Run { order: Order::Declared, rules: Rules::Heaped136, draw: 0 },
+    Run { order: Order::Interleaved, rules: Rules::Heaped136, draw: 0 },
+    Run { order: Order::Interleaved, rules: Rules::Drawn135, draw: 0 },
+    Run { order: Order::Shuffled(3), rules: Rules::Heaped136, draw: 0 },
+    Run { order: Order::LargestFirst(Size::Cpu), rules: Rules::Drawn136, draw: 0 },
+    Run { order: Order::SmallestFirst(Size::Cpu), rules: Rules::Drawn136, draw: 0 },
+    Run { order: Order::LargestFirst(Size::Memory), rules: Rules::Drawn136, draw: 0 },
+    Run { order: Order::SmallestFirst(Size::Memory), rules: Rules::Drawn136, draw: 0 },
 ];
 
-/// Further orders at random, for what must not depend on luck.
-const MORE: [u64; 8] = [11, 12, 13, 14, 15, 16, 17, 18];
+/// Pods times nodes over all draws, and the most of them.
+const DRAWS_WORK: u64 = 20_000_000;
+const DRAWS_MAX: u64 = 120;
 
-/// Pods times nodes up to which all of them are made, and how many beyond.
-const MORE_UP_TO: u64 = 200_000;
-const MORE_MIN: usize = 2;
+/// The seed of the first shuffle that is drawn.
+const FIRST_SHUFFLE: u64 = 10;
+
+/// The orders that are drawn, in turn, by one version after the other; each shuffle is another.
+const DRAWN: [Order; 9] = [
+    Order::SmallestFirst(Size::Memory),
+    Order::LargestFirst(Size::Cpu),
+    Order::SmallestFirst(Size::Cpu),
+    Order::Shuffled(0),
+    Order::LargestFirst(Size::Memory),
+    Order::Interleaved,
+    Order::Shuffled(0),
+    Order::Declared,
+    Order::Shuffled(0),
+];
 
 /// What more there is to tell where pods come while nodes come up.
-const EARLY: [Run; 1] = [Run { order: Order::Early, balance: Balance::Change }];
+const EARLY: [Run; 1] = [Run { order: Order::Early, rules: Rules::Drawn136, draw: 0 }];
 
 /// What more there is to tell where nodes are drained.
 const DRAINS: [Run; 2] = [
-    Run { order: Order::Drained, balance: Balance::Change },
-    Run { order: Order::Drained, balance: Balance::Level },
+    Run { order: Order::Drained, rules: Rules::Drawn136, draw: 0 },
+    Run { order: Order::Drained, rules: Rules::Drawn135, draw: 0 },
 ];
 
 /// How many of the runs are made up to so many pods times nodes: on a small fleet one pod decides,
@@ -145,15 +181,19 @@ pub(super) fn runs(pods: u64, nodes: usize, events: Events) -> Vec<Run> {
     runs.chain(early).chain(drains).copied().collect()
 }
 
-/// Returns further runs for so many pods on so many nodes.
-pub(super) fn more_runs(pods: u64, nodes: usize) -> Vec<Run> {
-    let work = pods.saturating_mul(u64::try_from(nodes).unwrap_or(u64::MAX));
-    let made = if work <= MORE_UP_TO { MORE.len() } else { MORE_MIN };
-    let run = |seed: &u64| {
-        [Balance::Change, Balance::Level]
-            .map(|balance| Run { order: Order::Shuffled(*seed), balance })
+/// Returns what is drawn of so many pods on so many nodes, beside the runs.
+pub(super) fn draws(pods: u64, nodes: usize) -> Vec<Run> {
+    let work = pods.saturating_mul(u64::try_from(nodes).unwrap_or(u64::MAX)).max(1);
+    let rules = [Rules::Heaped136, Rules::Drawn135, Rules::Drawn136];
+    let rules = rules.into_iter().flat_map(|rules| [rules; DRAWN.len()]).cycle();
+    let orders = DRAWN.into_iter().cycle();
+    let draws = 1..=(DRAWS_WORK / work).min(DRAWS_MAX);
+    let run = |(draw, (order, rules))| {
+        let order =
+            if order == Order::Shuffled(0) { Order::Shuffled(FIRST_SHUFFLE + draw) } else { order };
+        Run { order, rules, draw }
     };
-    MORE[..made].iter().flat_map(run).collect()
+    draws.zip(orders.zip(rules)).map(run).collect()
 }
 
 /// Returns how many pods are planned.
@@ -162,16 +202,20 @@ pub(super) fn planned_pods(groups: &[PodGroup]) -> u64 {
 }
 
 impl Run {
-    /// Returns `scheduler` with the rules of the version that is played: 1.36 changed two of them.
+    /// Returns `scheduler` with the rules of the version that is played.
     pub(super) fn rules_of(self, scheduler: Scheduler) -> Scheduler {
-        let ties = match self.balance {
-            Balance::Change => Ties::Heaped,
-            Balance::Level => Ties::Drawn,
-        };
-        scheduler.with_balance(self.balance).with_ties(ties).with_seed(self.seed())
+        let scheduler = scheduler.with_seed(self.seed());
+        match self.rules {
+            Rules::Drawn135 => scheduler.with_balance(Balance::Level),
+            Rules::Drawn136 => scheduler.with_balance(Balance::Change),
+            Rules::Heaped136 => scheduler
+                .with_balance(Balance::Change)
+                .with_ties(Ties::Heaped)
+                .with_nodes_shuffled(self.seed()),
+        }
     }
 
-    /// Returns where its ties between nodes are drawn from: no two runs break them alike.
+    /// Returns where what is left to chance is drawn from: no two runs draw alike.
     fn seed(self) -> u64 {
         let order = match self.order {
             Order::Declared => 0,
@@ -182,12 +226,14 @@ impl Run {
             Order::Early => 6,
             Order::LargestFirst(Size::Memory) => 7,
             Order::SmallestFirst(Size::Memory) => 8,
+            Order::Interleaved => 9,
         };
-        let balance = match self.balance {
-            Balance::Change => 0,
-            Balance::Level => 1,
+        let run = match self.rules {
+            Rules::Drawn136 => 2 * order,
+            Rules::Drawn135 => 2 * order + 1,
+            Rules::Heaped136 => 1_000 + order,
         };
-        2 * order + balance
+        10_000 * self.draw + run
     }
 
     fn name(self) -> String {
@@ -197,15 +243,17 @@ impl Run {
             Order::SmallestFirst(Size::Cpu) => "least-cpu-first".to_owned(),
             Order::LargestFirst(Size::Memory) => "most-memory-first".to_owned(),
             Order::SmallestFirst(Size::Memory) => "least-memory-first".to_owned(),
+            Order::Interleaved => "interleaved".to_owned(),
             Order::Shuffled(seed) => format!("shuffled-{seed}"),
             Order::Drained => "drained".to_owned(),
             Order::Early => "as-nodes-come-up".to_owned(),
         };
-        let balance = match self.balance {
-            Balance::Level => "1.35",
-            Balance::Change => "1.36",
+        let version = match self.rules {
+            Rules::Drawn135 => "1.35",
+            Rules::Heaped136 => "1.36",
+            Rules::Drawn136 => "1.36, ties drawn",
         };
-        format!("{order} (kube-scheduler {balance})")
+        format!("{order} (kube-scheduler {version})")
     }
 
     /// Returns the `pending` pods, by group, in the order in which they come; higher priority goes
@@ -218,11 +266,21 @@ impl Run {
                 order.sort_by_key(|g| (std::cmp::Reverse(size.of(&groups[*g])), *g));
             }
             Order::SmallestFirst(size) => order.sort_by_key(|g| (size.of(&groups[*g]), *g)),
-            Order::Declared | Order::Shuffled(_) | Order::Drained | Order::Early => {}
+            Order::Declared
+            | Order::Interleaved
+            | Order::Shuffled(_)
+            | Order::Drained
+            | Order::Early => {}
         }
         let mut queue: Vec<usize> = order.into_iter().flat_map(|g| pods(g, pending[g])).collect();
-        if let Order::Shuffled(seed) = self.order {
-            queue.shuffle(&mut Pcg64::seed_from_u64(seed));
+        match self.order {
+            Order::Shuffled(seed) => queue.shuffle(&mut Pcg64::seed_from_u64(seed)),
+            Order::Interleaved => queue = interleaved(&queue),
+            Order::Declared
+            | Order::LargestFirst(_)
+            | Order::SmallestFirst(_)
+            | Order::Drained
+            | Order::Early => {}
         }
         let first = |queue: &mut Vec<usize>| {
             queue.sort_by_key(|group| std::cmp::Reverse(groups[*group].shape.priority));
@@ -275,6 +333,15 @@ impl Coming<'_> {
     }
 }
 
+/// Returns pods that come group by group in turn instead: the first of each, then the second.
+fn interleaved(queue: &[usize]) -> Vec<usize> {
+    let groups = queue.chunk_by(|a, b| a == b);
+    let mut turns: Vec<(usize, usize)> =
+        groups.flat_map(|pods| pods.iter().copied().enumerate()).collect();
+    turns.sort_unstable();
+    turns.into_iter().map(|(_, group)| group).collect()
+}
+
 fn pods(group: usize, count: u32) -> impl Iterator<Item = usize> {
     std::iter::repeat_n(group, usize::try_from(count).unwrap_or(usize::MAX))
 }
@@ -300,6 +367,24 @@ mod tests {
     use super::*;
     use crate::demand::{Demand, DemandMode};
     use crate::story::Story;
+
+    #[test]
+    fn what_is_drawn_is_drawn_once_and_bounded_by_work() {
+        let seeds = |runs: &[Run]| runs.iter().map(|run| run.seed()).collect::<BTreeSet<u64>>();
+        let events = Events { drained: true, early: true };
+        let all = [runs(100, 10, events), draws(100, 10)].concat();
+        assert_eq!(all.len(), RUNS.len() + 3 + usize::try_from(DRAWS_MAX).expect("small"));
+        assert_eq!(seeds(&all).len(), all.len());
+        let orders = |draws: &[Run]| draws.iter().map(|run| run.name()).collect::<BTreeSet<_>>();
+        assert_eq!(draws(2_000, 1_000).len(), 10);
+        assert_eq!(orders(&draws(2_000, 1_000)).len(), 10);
+        assert!(draws(100_000, 1_000).is_empty());
+    }
+
+    #[test]
+    fn pods_come_one_of_each_workload_in_turn() {
+        assert_eq!(interleaved(&[4, 4, 4, 1, 2, 2]), [1, 2, 4, 2, 4, 4]);
+    }
 
     #[test]
     fn a_node_is_occupied_by_pods_of_workloads_that_are_still_planned() {

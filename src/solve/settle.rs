@@ -8,7 +8,7 @@
 
 use super::Purpose;
 use super::layout::Layout;
-use super::pack::pack;
+use super::pack::{LookAhead, pack};
 use super::rehearse::{Settled, Stage, Verdict};
 use super::runs::planned_pods;
 use super::target::Unsteered;
@@ -32,18 +32,23 @@ pub(super) struct Budget {
     pub work: u64,
     /// Whether more than one shape at a time is tried.
     pub thorough: bool,
+    /// How far ahead nodes are packed that are added.
+    pub ahead: LookAhead,
     /// The price that a fleet has to be below to be of use, where there is one.
     pub below: Option<MicroUsd>,
 }
 
 impl Budget {
     /// For the fleet itself: about two seconds of one core.
-    const FULL: Self = Self { work: 300_000_000, thorough: true, below: None };
+    const FULL: Self =
+        Self { work: 300_000_000, thorough: true, ahead: LookAhead::FAR, below: None };
     /// For one of many changes that are tried.
-    const SMALL: Self = Self { work: 25_000_000, thorough: false, below: None };
+    const SMALL: Self =
+        Self { work: 25_000_000, thorough: false, ahead: LookAhead::NEAR, below: None };
     /// For a fleet of which a figure is shown, and which is not to be had: the same as in full where
     /// that is little.
-    const ESTIMATE: Self = Self { work: 25_000_000, thorough: true, below: None };
+    const ESTIMATE: Self =
+        Self { work: 25_000_000, thorough: true, ahead: LookAhead::FAR, below: None };
 }
 
 impl Stage<'_> {
@@ -72,8 +77,8 @@ impl Stage<'_> {
         let budget = Budget { below: Some(cap), ..Budget::SMALL };
         let best = match self.of_few_shapes(layout, budget) {
             Some(few) if self.work() > budget.work => few,
-            Some(few) => self.repaired(layout, Some(few.layout.price)).unwrap_or(few),
-            None => self.repaired(layout, Some(cap))?,
+            Some(few) => self.repaired(layout, Some(few.layout.price), budget.ahead).unwrap_or(few),
+            None => self.repaired(layout, Some(cap), budget.ahead)?,
         };
         Some(Settled { packed, ..self.trimmed(best, budget) })
     }
@@ -89,8 +94,10 @@ impl Stage<'_> {
         }
         let best = match self.of_few_shapes(layout, budget) {
             Some(few) if self.work() > budget.work => few,
-            Some(few) => self.repaired(layout, Some(few.layout.price)).unwrap_or(few),
-            None => self.repaired(layout, None).unwrap_or_else(|| self.as_far_as_possible(layout)),
+            Some(few) => self.repaired(layout, Some(few.layout.price), budget.ahead).unwrap_or(few),
+            None => self
+                .repaired(layout, None, budget.ahead)
+                .unwrap_or_else(|| self.as_far_as_possible(layout)),
         };
         let best = self.trimmed(best, budget);
         let best = if budget.thorough { self.of_few_pods(layout, best) } else { best };
@@ -106,11 +113,22 @@ impl Stage<'_> {
             return Unsteered { pending, nodes: 0, hourly: MicroUsd::ZERO };
         }
         self.forget_work();
-        let enough = self.repaired(&layout, None).map(|more| self.trimmed(more, Budget::FULL));
+        let enough = self
+            .repaired(&layout, None, LookAhead::FAR)
+            .map(|more| self.trimmed(more, Budget::FULL));
         let more = enough.map_or_else(|| layout.clone(), |enough| enough.layout);
         let nodes = more.packing.opened.len().saturating_sub(layout.packing.opened.len());
         let hourly = (more.price - layout.price).max(MicroUsd::ZERO);
         Unsteered { pending, nodes: u32::try_from(nodes).unwrap_or(u32::MAX), hourly }
+    }
+
+    /// Returns the fleet with the nodes that it takes for runs to pass which were not played before;
+    /// `None` where none bring that about.
+    pub(super) fn mended(&self, settled: &Settled) -> Option<Settled> {
+        self.forget_work();
+        let layout = pinned(settled);
+        let enough = self.repaired(&layout, None, LookAhead::FAR)?;
+        Some(self.of_few_pods(&layout, self.trimmed(enough, Budget::SMALL)))
     }
 
     /// Leaves out new nodes as long as every run still finds each pod a place: first those that
@@ -162,7 +180,12 @@ impl Stage<'_> {
     ///
     /// The scheduler spreads pods over new nodes as well, so that adding just enough may go on for
     /// ever: each round adds room for twice as much of what was left as the one before.
-    fn repaired(&self, layout: &Layout, cap: Option<MicroUsd>) -> Option<Settled> {
+    fn repaired(
+        &self,
+        layout: &Layout,
+        cap: Option<MicroUsd>,
+        ahead: LookAhead,
+    ) -> Option<Settled> {
         let most = layout.price.times(REPAIRED_PRICE_MAX);
         let mut layout = layout.clone();
         for round in 0..REPAIRS_MAX {
@@ -172,7 +195,7 @@ impl Stage<'_> {
             };
             let grown: Vec<u32> = left.iter().map(|n| n.saturating_mul(1 << round)).collect();
             let limits = self.ground.limits_after(&layout.packing.opened);
-            let more = pack(self.ground.model, &grown, &limits);
+            let more = pack(self.ground.model, &grown, &limits, ahead);
             if more.opened.is_empty() {
                 return None;
             }

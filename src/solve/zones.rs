@@ -4,7 +4,8 @@
 //! a volume does: its zone is a column of its own then, which takes more pods than that of the others,
 //! and so every node of the packing is there. Which is nobody's wish: here the nodes that need not be
 //! there go where they would have gone without that pod, as far as every run still finds each pod a
-//! place, and as many more runs: there is no saving that some luck would be worth. The price does not change, and neither does who has a place.
+//! place, and every draw: there is no saving that some luck would be worth. The price does not change,
+//! and neither does who has a place.
 
 use std::collections::BTreeMap;
 
@@ -30,7 +31,7 @@ impl Stage<'_> {
                 return Settled { packed: settled.packed, ..self.as_packed(&layout) };
             }
             let over = self.without(&layout, settled.unplaced.clone());
-            if let Some(over) = over.filter(|over| self.holds_without_luck(over)) {
+            if let Some(over) = over.filter(|over| self.is_as_sure(over, &settled)) {
                 return Settled { packed: settled.packed, ..over };
             }
             moves.truncate(moves.len() / 2);

@@ -1,6 +1,7 @@
 //! Measures planning: `cargo bench --bench plan [-- PART… | DIRECTORY…]`.
 //!
-//! The parts are `trees` (cost and bounds), `few` (against every way to part few pods), `alone` (solving without proof), `plans`, `mix`, `standing` (consolidating and
+//! The parts are `trees` (cost and bounds), `luck` (what other ties leave over, of these trees or of the
+//! directories named), `few` (against every way to part few pods), `alone` (solving without proof), `plans`, `mix`, `standing` (consolidating and
 //! planning anew), `bytes` (on one core and on all),
 //! `scheduler`, `views` and `repository` (20,000 manifests and 500 overlays); without arguments all of them are printed.
 //!
@@ -18,6 +19,7 @@ mod browser;
 mod bytes;
 mod diverse;
 mod large;
+mod luck;
 mod mix;
 #[path = "../it/optimum.rs"]
 mod optimum;
@@ -49,8 +51,9 @@ use fleetwright::units::MicroUsd;
 const RUNS: usize = 5;
 
 /// What can be asked for by name.
-const PARTS: [&str; 10] = [
+const PARTS: [&str; 11] = [
     "trees",
+    "luck",
     "few",
     "alone",
     "plans",
@@ -97,7 +100,11 @@ fn main() -> anyhow::Result<()> {
     if wanted("alone") {
         packing::rows()?;
     }
-    if wanted("plans") || !named.is_empty() {
+    let lucky = wanted("luck");
+    if lucky {
+        luck::rows(&named)?;
+    }
+    if wanted("plans") || !named.is_empty() && !lucky {
         plans(named)?;
     }
     if wanted("mix") {

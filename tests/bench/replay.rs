@@ -14,7 +14,7 @@ use fleetwright::manifest::Desired;
 use fleetwright::plan::Plan;
 use fleetwright::plan::wire::{Amount, NodeState, ResourceChange};
 use fleetwright::requirement::label;
-use fleetwright::schedule::{Balance, ClassIndex, NodeIndex, ScheduleNode, Scheduler};
+use fleetwright::schedule::{Balance, ClassIndex, NodeIndex, ScheduleNode, Scheduler, Ties};
 use fleetwright::units::{Bytes, MilliCpu, Resources};
 use rand::SeedableRng;
 use rand::seq::SliceRandom;
@@ -29,35 +29,52 @@ pub(crate) enum Order {
     MostMemoryFirst,
     LeastMemoryFirst,
     ByNamespace,
+    /// One of each workload after the other.
+    InTurn,
     Shuffled,
 }
 
-/// A way to come: an order, the rule for balance of Kubernetes 1.35 or of 1.36, and the seed of shuffles
-/// and ties.
-pub(crate) type Way = (Order, Balance, u64);
+/// The rules of Kubernetes 1.35 or of 1.36, which breaks ties by the order of nodes instead of drawing
+/// them, unless its scheduler has extenders.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Rules {
+    Drawn135,
+    Drawn136,
+    Heaped136,
+}
+
+/// A way to come: an order, the rules of the scheduler, and the seed of shuffles, ties and, where these
+/// go by it, the order of nodes.
+pub(crate) type Way = (Order, Rules, u64);
 
 /// Ways that the plan of a fleet that is not large names, in code of its own.
 pub(crate) const WAYS: [Way; 10] = [
-    (Order::Declared, Balance::Change, 0),
-    (Order::Declared, Balance::Level, 1),
-    (Order::MostCpuFirst, Balance::Change, 2),
-    (Order::LeastCpuFirst, Balance::Level, 5),
-    (Order::MostCpuFirst, Balance::Level, 3),
-    (Order::LeastCpuFirst, Balance::Change, 4),
-    (Order::MostMemoryFirst, Balance::Change, 14),
-    (Order::MostMemoryFirst, Balance::Level, 15),
-    (Order::LeastMemoryFirst, Balance::Change, 16),
-    (Order::LeastMemoryFirst, Balance::Level, 17),
+    (Order::Declared, Rules::Drawn136, 0),
+    (Order::Declared, Rules::Drawn135, 1),
+    (Order::MostCpuFirst, Rules::Drawn136, 2),
+    (Order::LeastCpuFirst, Rules::Drawn135, 5),
+    (Order::MostCpuFirst, Rules::Drawn135, 3),
+    (Order::LeastCpuFirst, Rules::Drawn136, 4),
+    (Order::MostMemoryFirst, Rules::Drawn136, 14),
+    (Order::MostMemoryFirst, Rules::Drawn135, 15),
+    (Order::LeastMemoryFirst, Rules::Drawn136, 16),
+    (Order::LeastMemoryFirst, Rules::Drawn135, 17),
 ];
 
 /// Ways that no plan names: other orders, and ties that are broken otherwise.
-pub(crate) const UNSEEN: [Way; 6] = [
-    (Order::ByNamespace, Balance::Change, 31),
-    (Order::Shuffled, Balance::Change, 32),
-    (Order::Shuffled, Balance::Level, 33),
-    (Order::LeastCpuFirst, Balance::Change, 34),
-    (Order::MostCpuFirst, Balance::Level, 35),
-    (Order::LeastMemoryFirst, Balance::Change, 36),
+pub(crate) const UNSEEN: [Way; 12] = [
+    (Order::ByNamespace, Rules::Drawn136, 31),
+    (Order::Shuffled, Rules::Drawn136, 32),
+    (Order::Shuffled, Rules::Drawn135, 33),
+    (Order::LeastCpuFirst, Rules::Drawn136, 34),
+    (Order::MostCpuFirst, Rules::Drawn135, 35),
+    (Order::LeastMemoryFirst, Rules::Drawn136, 36),
+    (Order::Declared, Rules::Heaped136, 37),
+    (Order::LeastCpuFirst, Rules::Heaped136, 38),
+    (Order::LeastMemoryFirst, Rules::Heaped136, 39),
+    (Order::MostCpuFirst, Rules::Heaped136, 40),
+    (Order::Shuffled, Rules::Heaped136, 41),
+    (Order::InTurn, Rules::Heaped136, 42),
 ];
 
 /// What a plan is about.
@@ -78,12 +95,16 @@ struct Kind<'a> {
 
 impl Cast<'_> {
     /// Returns how many pods that `plan` calls placed wait in the end where they come in this way.
-    pub(crate) fn left_over(&self, plan: &Plan, (order, balance, seed): Way) -> usize {
+    pub(crate) fn left_over(&self, plan: &Plan, (order, rules, seed): Way) -> usize {
         let rows = plan.resource_changes.iter();
         let nodes: Vec<ScheduleNode> = rows.filter_map(|row| self.node(row)).collect();
         let kinds = self.kinds(plan, &nodes);
         let scheduler = Scheduler::new(nodes, &self.desired.namespaces, seed);
-        let mut scheduler = scheduler.with_balance(balance);
+        let mut scheduler = match rules {
+            Rules::Drawn135 => scheduler.with_balance(Balance::Level),
+            Rules::Drawn136 => scheduler,
+            Rules::Heaped136 => scheduler.with_ties(Ties::Heaped).with_nodes_shuffled(seed),
+        };
         let all: Vec<NodeIndex> = scheduler.nodes().collect();
         for daemon in &self.demand.daemons {
             let class = scheduler.class(&daemon.shape, Some(&daemon.workload));
@@ -173,11 +194,25 @@ fn queue(kinds: &[Kind<'_>], order: Order, seed: u64) -> Vec<usize> {
         Order::LeastCpuFirst => queue.sort_by_key(by_cpu),
         Order::MostMemoryFirst => queue.sort_by_key(|kind| Reverse(by_memory(kind))),
         Order::LeastMemoryFirst => queue.sort_by_key(by_memory),
+        Order::InTurn => queue = in_turn(&queue),
         Order::ByNamespace => queue.sort_by(|a, b| namespace(a).cmp(namespace(b))),
         Order::Shuffled => queue.shuffle(&mut Pcg64::seed_from_u64(seed)),
     }
     queue.sort_by_key(|kind| Reverse(kinds[*kind].shape.priority));
     queue
+}
+
+/// Returns the first pod of each kind, then the second of each that has one, and so on.
+fn in_turn(queue: &[usize]) -> Vec<usize> {
+    let mut seen: BTreeMap<usize, usize> = BTreeMap::new();
+    let mut turns: Vec<(usize, usize)> = Vec::new();
+    for kind in queue {
+        let turn = seen.entry(*kind).or_default();
+        turns.push((*turn, *kind));
+        *turn += 1;
+    }
+    turns.sort_unstable();
+    turns.into_iter().map(|(_, kind)| kind).collect()
 }
 
 /// Has the scheduler place pods in turn, and those that wait again whenever others found a place;

@@ -18,7 +18,7 @@ use crate::{RUNS, run};
 
 /// A tree, the better of the two bounds, and what Karpenter v1.13's own `Solve` plans for it, all
 /// in micro-USD an hour.
-const TREES: [(&str, i64, i64); 6] = [
+pub(crate) const TREES: [(&str, i64, i64); 6] = [
     ("web", 38_831_700, 50_803_200),
     ("bench", 93_481_900, 124_387_200),
     ("nodesized", 572_991_200, 818_724_500),
@@ -92,14 +92,19 @@ fn row(name: &str, bound: MicroUsd, karpenter: MicroUsd) -> anyhow::Result<()> {
 /// Returns how many pods have no place: those that the plan leaves out, and those that wait in the
 /// worst of these ways.
 fn pending(tree: &Path, plan: &Plan, ways: &[Way]) -> anyhow::Result<u64> {
+    let worst = left_over(tree, plan, ways)?.into_iter().max().unwrap_or(0);
+    Ok(u64::from(plan.capacity.pods.unschedulable) + u64::try_from(worst)?)
+}
+
+/// Returns how many pods that the plan calls placed wait in each of these ways.
+pub(crate) fn left_over(tree: &Path, plan: &Plan, ways: &[Way]) -> anyhow::Result<Vec<usize>> {
     let files = read_tree(tree)?;
     let (fleet, _) = read_fleet(&files.tree);
     let desired = read(&files.tree, &fleet);
     let observed = Observed::empty(ClusterIdentity::default(), "2026-11-01T00:00:00Z".parse()?);
     let demand = Demand::build(&desired, &observed, DemandMode::Live);
     let cast = Cast { desired: &desired, demand: &demand, observed: &observed };
-    let worst = ways.iter().map(|way| cast.left_over(plan, *way)).max().unwrap_or(0);
-    Ok(u64::from(plan.capacity.pods.unschedulable) + u64::try_from(worst)?)
+    Ok(ways.iter().map(|way| cast.left_over(plan, *way)).collect())
 }
 
 /// What the steered plan costs, asked of the binary as a user does.

@@ -14,7 +14,7 @@ use fleetwright::manifest::{read, read_fleet};
 use fleetwright::plan::wire::{Base, BaseWorld};
 use fleetwright::solve::Settings;
 
-use crate::replay::{Cast, UNSEEN, WAYS, Way};
+use crate::replay::{Cast, Order, Rules, UNSEEN, WAYS, Way};
 
 /// What is read without being rendered: kubectl and helm are not everywhere.
 const RENDERED: &str = "overlays";
@@ -97,4 +97,13 @@ fn no_example_leaves_a_pod_over_in_any_order() {
 fn a_tree_of_two_thousand_pods_leaves_none_over() {
     let left = left_over(&root("tests/bench/trees/web"), &WAYS[..FEW]);
     assert_eq!(left, [0; FEW]);
+}
+
+/// Before fleets were drawn again and mended, 8 of these 25 left a pod of this tree over.
+#[test]
+fn a_small_tree_of_many_rules_leaves_none_over_whatever_is_drawn() {
+    let ways: Vec<Way> =
+        (50_000..50_025).map(|seed| (Order::Shuffled, Rules::Drawn136, seed)).collect();
+    let left = left_over(&root("tests/bench/trees/harsh"), &ways);
+    assert_eq!(left, [0; 25]);
 }

@@ -61,7 +61,7 @@ fn a_search_in_a_large_cluster_goes_on_where_the_last_one_ended() {
         let mut finds = Finds::default();
         let tried = cluster.0.search(class, &mut finds);
         windows.push((finds.nodes[0], finds.nodes.len(), tried));
-        cluster.0.start = cluster.0.ground.order.advanced(cluster.0.start, tried);
+        cluster.0.start = cluster.0.order.advanced(cluster.0.start, tried);
     }
     assert_eq!(windows, [(0, 120, 120), (120, 120, 120), (240, 120, 120)]);
 }
