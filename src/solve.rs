@@ -326,7 +326,9 @@ pub fn solve(input: &Input) -> Solution {
     let refusals = offers.refusals.iter().map(|(p, r)| unplaced::refusal_text(p, r));
     let refusals = refusals.chain(settle::unrehearsed_text(groups));
     let refusals = refusals.chain(stage.uncontested_text(&outcome.settled));
-    let refusals = refusals.chain((!eventful).then(|| LUCK.to_owned())).collect();
+    let refusals = refusals.chain((!eventful).then(|| LUCK.to_owned()));
+    let luck = (input.purpose == Purpose::Plan).then(|| stage.luck_text(&outcome.settled));
+    let refusals = refusals.chain(luck.flatten()).collect();
     let target = Target {
         elsewhere: apart.elsewhere(stage.elsewhere(&outcome.settled)),
         launches,

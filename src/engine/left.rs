@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::Inputs;
-use crate::fleet::{CordonedFor, Node};
+use crate::fleet::{CORDONED_ANNOTATION, CordonedFor, Node};
 use crate::ids::NodeName;
 use crate::plan::wire::{Action, Diagnostic, Plan};
 
@@ -27,10 +27,13 @@ fn warning(node: &Node) -> Diagnostic {
         severity: "warning".to_owned(),
         origin: None,
         object: format!("node {name}"),
-        message: "it takes no pods: an apply cordoned it to drain it, and ended early".to_owned(),
+        message: "it takes no pods: an apply cordoned it to drain it, and ended early, unless one \
+                  is under way"
+            .to_owned(),
         hint: Some(format!(
             "the loop, and any apply that changes something, has it take pods again; so does \
-             `kubectl uncordon {name}`"
+             `kubectl uncordon {name}`, after which `kubectl annotate node {name} {CORDONED_ANNOTATION}-` takes \
+             our mark off"
         )),
     }
 }

@@ -103,8 +103,8 @@ impl Scheduler {
     fn best(&mut self, finds: &Finds) -> usize {
         let highest = finds.totals.iter().copied().fold(i32::MIN, i32::max);
         let ties = finds.totals.iter().filter(|total| **total == highest).count();
-        let mut best = finds.totals.iter().zip(&finds.nodes).enumerate();
-        let mut best = best.by_ref().filter(|(_, (total, _))| **total == highest);
+        let scored = finds.totals.iter().zip(&finds.nodes).enumerate();
+        let mut best = scored.filter(|(_, (total, _))| **total == highest);
         let taken = match self.ties {
             Ties::Heaped => best.min_by_key(|(index, _)| place_in_heap(*index)),
             Ties::Drawn => best.nth(if ties > 1 { self.rng.random_range(0..ties) } else { 0 }),

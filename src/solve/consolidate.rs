@@ -234,7 +234,7 @@ impl Round<'_> {
         let holds = settled.unplaced.iter().all(has_place);
         let holds = holds && !self.leans_on_starting(current, &settled);
         let pays = saves >= needed && self.settings.gain(saves, moves) > MicroUsd::ZERO;
-        if holds && pays && self.stage.is_as_sure(&settled, current) {
+        if holds && pays && self.stage.is_as_sure(&settled, current, 0) {
             return Some(settled);
         }
         self.decline(&set, Declined { saves, needed, moves });

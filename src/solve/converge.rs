@@ -133,7 +133,10 @@ impl Passes<'_> {
         outcome.settled = self.kept_back(model, outcome.settled);
         let stage = self.stage(self.demand, self.standing, model);
         let before = outcome.settled.layout.price;
-        outcome.settled = stage.grown(outcome.settled);
+        let grown = stage.grown(outcome.settled.clone());
+        // More pods have a place now, which takes luck of its own.
+        let has_grown = grown.unplaced != outcome.settled.unplaced;
+        outcome.settled = if has_grown { stage.hardened(grown) } else { grown };
         outcome.baseline += outcome.settled.layout.price - before;
         outcome.settled = stage.over_zones(outcome.settled);
         let kept = |name: &NodeName| {
@@ -168,7 +171,7 @@ impl Passes<'_> {
         let Verdict::Passed(proven) = stage.rehearse(&leaner.layout) else { return None };
         let left = |settled: &Settled| settled.left(&self.demand.groups);
         let packed = leaner.packed;
-        let holds = left(&proven) <= left(earlier) && stage.is_as_sure(&proven, earlier);
+        let holds = left(&proven) <= left(earlier) && stage.is_as_sure(&proven, earlier, 0);
         holds.then_some(Settled { packed, ..proven })
     }
 
@@ -270,7 +273,7 @@ impl Passes<'_> {
             let costs_no_more = other.layout.price <= settled.layout.price;
             if costs_no_more
                 && other.unplaced == settled.unplaced
-                && stage.is_as_sure(&other, &settled)
+                && stage.is_as_sure(&other, &settled, 0)
             {
                 settled = Settled { packed: settled.packed.min(other.packed), ..other };
             }

@@ -2,11 +2,15 @@
 //!
 //! The runs of a rehearsal draw each order once. On a small fleet one tie may decide whether the last
 //! pod finds a place, so a fleet that passed them is drawn many more times; a draw in which a pod
-//! waits becomes one of the runs, and nodes are added until it passes as well. How many draws there
-//! are is counted in work. Above some size none are made: there, many ties even out.
+//! waits becomes one of the runs, and nodes are added until it passes as well. Some draws no node
+//! mends, such as those that have the first of pods which must share a node go to a small one: they
+//! are told. How many draws there are is counted in work. Above some size none are made: there, many
+//! ties even out.
 
+use std::collections::BTreeSet;
 use std::sync::PoisonError;
 
+use super::Purpose;
 use super::play::Cast;
 use super::rehearse::{Settled, Stage};
 use super::runs::{Run, draws, planned_pods};
@@ -16,57 +20,94 @@ use super::settle::is_rehearsed;
 const MENDED_MAX: usize = 12;
 
 impl Stage<'_> {
-    /// Returns the fleet with what it takes for every draw to find each of its pods a place; a draw
-    /// for which no nodes bring that about is passed over, and may leave the same pods over later.
+    /// Returns the fleet with what it takes for each draw to find each of its pods a place, but for
+    /// draws that no nodes mend.
     pub(super) fn hardened(&self, settled: Settled) -> Settled {
+        if self.purpose == Purpose::Estimate {
+            return settled;
+        }
         let packed = settled.packed;
-        let (mut best, mut from) = (settled, 0);
+        let (mut best, mut hopeless) = (settled, BTreeSet::new());
         for _ in 0..MENDED_MAX {
-            let Some((at, run)) = self.unlucky(&best, from) else { break };
-            self.remember(run);
+            let draws = self.draws(&best, 0);
+            let Some(at) = self.unlucky(&best, &draws, &hopeless) else { break };
+            self.remember(draws[at]);
             match self.mended(&best) {
                 Some(better) if better.unplaced == best.unplaced => best = better,
                 Some(_) | None => {
                     self.forget_last();
-                    from = at + 1;
+                    hopeless.insert(at);
                 }
             }
         }
         Settled { packed, ..best }
     }
 
-    /// Returns whether `next` holds as well as `current` does, whatever is drawn.
-    pub(super) fn is_as_sure(&self, next: &Settled, current: &Settled) -> bool {
-        self.unlucky(next, 0).is_none() || self.unlucky(current, 0).is_some()
+    /// Returns whether `next` leaves no pod over in a draw in which `current` leaves none; at least so
+    /// many draws are made, whatever the size.
+    pub(super) fn is_as_sure(&self, next: &Settled, current: &Settled, least: u64) -> bool {
+        let draws = self.draws(next, least);
+        let mut passed_over = BTreeSet::new();
+        while let Some(at) = self.unlucky(next, &draws, &passed_over) {
+            if self.unlucky(current, &draws[at..=at], &BTreeSet::new()).is_none() {
+                return false;
+            }
+            passed_over.insert(at);
+        }
+        true
     }
 
-    /// Returns the first draw, of those from the one numbered `from` on, in which a pod waits that the
-    /// fleet has a place for.
-    fn unlucky(&self, settled: &Settled, from: usize) -> Option<(usize, Run)> {
+    /// Says, where that is so, in how many draws pods wait that the fleet has a place for.
+    pub(super) fn luck_text(&self, settled: &Settled) -> Option<String> {
+        let draws = self.draws(settled, 0);
+        let first = self.unlucky(settled, &draws, &BTreeSet::new())?;
+        let is_unlucky =
+            |at: &usize| self.unlucky(settled, &draws[*at..=*at], &BTreeSet::new()).is_some();
+        let unlucky = 1 + (first + 1..draws.len()).filter(is_unlucky).count();
+        Some(format!(
+            "in {unlucky} of {} further draws, with other ties or nodes in another order, some pod \
+             waits that has a place in every order named: no further node was found to help",
+            draws.len()
+        ))
+    }
+
+    fn draws(&self, settled: &Settled, least: u64) -> Vec<Run> {
         if !is_rehearsed(self.groups) {
-            return None;
+            return Vec::new();
         }
+        let kept = settled.layout.kept.iter().filter(|kept| **kept).count();
+        draws(planned_pods(self.groups), kept + settled.offers.len(), least)
+    }
+
+    /// Returns the first of the draws, but for some, in which a pod waits that the fleet has a place for.
+    fn unlucky(
+        &self,
+        settled: &Settled,
+        draws: &[Run],
+        passed_over: &BTreeSet<usize>,
+    ) -> Option<usize> {
         let scene = self.scene(&settled.layout, &settled.offers);
         let guided = self.steered.then(|| self.guided(&settled.layout, &scene));
         let cast = Cast { unplaced: &settled.unplaced, guided: guided.as_ref() };
-        let draws = draws(planned_pods(self.groups), scene.nodes());
-        let played = self.play_all(&scene, draws.get(from..)?, cast);
+        let looked_at: Vec<usize> =
+            (0..draws.len()).filter(|draw| !passed_over.contains(draw)).collect();
+        let runs: Vec<Run> = looked_at.iter().map(|draw| draws[*draw]).collect();
+        let played = self.play_all(&scene, &runs, cast);
         let is_left = played.last().is_some_and(|last| !last.left.is_empty());
-        let at = from + played.len().checked_sub(1)?;
-        is_left.then(|| (at, draws[at]))
+        is_left.then(|| looked_at[played.len() - 1])
     }
 
     /// Makes a draw one of the runs.
     fn remember(&self, run: Run) {
-        self.unlucky.lock().unwrap_or_else(PoisonError::into_inner).push(run);
+        self.remembered.lock().unwrap_or_else(PoisonError::into_inner).push(run);
     }
 
     fn forget_last(&self) {
-        self.unlucky.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        self.remembered.lock().unwrap_or_else(PoisonError::into_inner).pop();
     }
 
     /// Returns the draws that were made runs.
     pub(super) fn remembered(&self) -> Vec<Run> {
-        self.unlucky.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.remembered.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }

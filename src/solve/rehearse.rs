@@ -51,7 +51,7 @@ pub(super) struct Stage<'a> {
     /// The run that failed last: it is the first to be played of the next fleet.
     hardest: AtomicUsize,
     /// Draws that were unlucky with some fleet: every other has to pass them too.
-    pub unlucky: Mutex<Vec<Run>>,
+    pub remembered: Mutex<Vec<Run>>,
 }
 
 /// Where pods of each group are.
@@ -114,7 +114,7 @@ impl<'a> Stage<'a> {
             pace: Pace::default(),
             shares: shares::Limits::none(),
             hardest: AtomicUsize::new(0),
-            unlucky: Mutex::default(),
+            remembered: Mutex::default(),
         }
     }
 

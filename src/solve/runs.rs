@@ -181,13 +181,14 @@ pub(super) fn runs(pods: u64, nodes: usize, events: Events) -> Vec<Run> {
     runs.chain(early).chain(drains).copied().collect()
 }
 
-/// Returns what is drawn of so many pods on so many nodes, beside the runs.
-pub(super) fn draws(pods: u64, nodes: usize) -> Vec<Run> {
+/// Returns what is drawn of so many pods on so many nodes, beside the runs: at least so many draws,
+/// whatever the work.
+pub(super) fn draws(pods: u64, nodes: usize, least: u64) -> Vec<Run> {
     let work = pods.saturating_mul(u64::try_from(nodes).unwrap_or(u64::MAX)).max(1);
     let rules = [Rules::Heaped136, Rules::Drawn135, Rules::Drawn136];
     let rules = rules.into_iter().flat_map(|rules| [rules; DRAWN.len()]).cycle();
     let orders = DRAWN.into_iter().cycle();
-    let draws = 1..=(DRAWS_WORK / work).min(DRAWS_MAX);
+    let draws = 1..=(DRAWS_WORK / work).clamp(least, DRAWS_MAX);
     let run = |(draw, (order, rules))| {
         let order =
             if order == Order::Shuffled(0) { Order::Shuffled(FIRST_SHUFFLE + draw) } else { order };
@@ -372,13 +373,14 @@ mod tests {
     fn what_is_drawn_is_drawn_once_and_bounded_by_work() {
         let seeds = |runs: &[Run]| runs.iter().map(|run| run.seed()).collect::<BTreeSet<u64>>();
         let events = Events { drained: true, early: true };
-        let all = [runs(100, 10, events), draws(100, 10)].concat();
+        let all = [runs(100, 10, events), draws(100, 10, 0)].concat();
         assert_eq!(all.len(), RUNS.len() + 3 + usize::try_from(DRAWS_MAX).expect("small"));
         assert_eq!(seeds(&all).len(), all.len());
         let orders = |draws: &[Run]| draws.iter().map(|run| run.name()).collect::<BTreeSet<_>>();
-        assert_eq!(draws(2_000, 1_000).len(), 10);
-        assert_eq!(orders(&draws(2_000, 1_000)).len(), 10);
-        assert!(draws(100_000, 1_000).is_empty());
+        assert_eq!(draws(2_000, 1_000, 0).len(), 10);
+        assert_eq!(orders(&draws(2_000, 1_000, 0)).len(), 10);
+        assert!(draws(100_000, 1_000, 0).is_empty());
+        assert_eq!(draws(100_000, 1_000, 4).len(), 4);
     }
 
     #[test]

@@ -18,6 +18,9 @@ use super::settle::{is_rehearsed, pinned};
 /// How often fewer nodes are tried where a run left a pod over: half of them each time.
 const TRIES_MAX: usize = 4;
 
+/// Draws that are made of any fleet: there is nothing to gain that luck would be worth.
+const DRAWS_MIN: u64 = 4;
+
 impl Stage<'_> {
     /// Returns the fleet with its new nodes over as many zones as may be.
     pub(super) fn over_zones(&self, settled: Settled) -> Settled {
@@ -31,7 +34,7 @@ impl Stage<'_> {
                 return Settled { packed: settled.packed, ..self.as_packed(&layout) };
             }
             let over = self.without(&layout, settled.unplaced.clone());
-            if let Some(over) = over.filter(|over| self.is_as_sure(over, &settled)) {
+            if let Some(over) = over.filter(|over| self.is_as_sure(over, &settled, DRAWS_MIN)) {
                 return Settled { packed: settled.packed, ..over };
             }
             moves.truncate(moves.len() / 2);

@@ -33,7 +33,8 @@ pub(crate) fn rows(trees: &[PathBuf]) -> anyhow::Result<()> {
         "left over", "pods", "USD/h", "plan ms", "1.35", "1.36, ties drawn", "1.36"
     );
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/bench/trees");
-    let own = TREES.iter().map(|(name, ..)| *name).chain(["harsh"]).map(|name| root.join(name));
+    let own =
+        TREES.iter().map(|(name, ..)| *name).chain(["harsh", "shared"]).map(|name| root.join(name));
     let trees: Vec<PathBuf> = if trees.is_empty() { own.collect() } else { trees.to_vec() };
     trees.iter().try_for_each(|tree| row(tree))
 }

@@ -11,6 +11,7 @@ use fleetwright::engine::{Inputs, Scope, plan};
 use fleetwright::fleet::{ClusterIdentity, Observed, read_world};
 use fleetwright::git::read_tree;
 use fleetwright::manifest::{read, read_fleet};
+use fleetwright::plan::Plan;
 use fleetwright::plan::wire::{Base, BaseWorld};
 use fleetwright::solve::Settings;
 
@@ -22,8 +23,8 @@ const RENDERED: &str = "overlays";
 /// Ways in which the larger tree is held; all of them would take minutes.
 const FEW: usize = 4;
 
-/// Returns how many pods of each way are left over, for the world that the tree names.
-fn left_over(root: &Path, ways: &[Way]) -> Vec<usize> {
+/// Returns the plan for the world that the tree names, and how many pods of each way are left over.
+fn replayed(root: &Path, ways: &[Way]) -> (Plan, Vec<usize>) {
     let files = read_tree(root).expect("the tree is readable");
     let (fleet, _) = read_fleet(&files.tree);
     let desired = read(&files.tree, &fleet);
@@ -70,7 +71,12 @@ fn left_over(root: &Path, ways: &[Way]) -> Vec<usize> {
     assert!(plan.capacity.pods.placed > 0, "{} places pods", root.display());
     let demand = Demand::build(&desired, &observed, DemandMode::Live);
     let cast = Cast { desired: &desired, demand: &demand, observed: &observed };
-    ways.iter().map(|way| cast.left_over(&plan, *way)).collect()
+    let left = ways.iter().map(|way| cast.left_over(&plan, *way)).collect();
+    (plan, left)
+}
+
+fn left_over(root: &Path, ways: &[Way]) -> Vec<usize> {
+    replayed(root, ways).1
 }
 
 fn root(of: &str) -> PathBuf {
@@ -106,4 +112,13 @@ fn a_small_tree_of_many_rules_leaves_none_over_whatever_is_drawn() {
         (50_000..50_025).map(|seed| (Order::Shuffled, Rules::Drawn136, seed)).collect();
     let left = left_over(&root("tests/bench/trees/harsh"), &ways);
     assert_eq!(left, [0; 25]);
+}
+
+/// Its pods that must share a zone find room in it only if the first of them goes to the right one.
+#[test]
+fn what_no_node_mends_is_told() {
+    let (plan, _) = replayed(&root("tests/bench/trees/shared"), &[]);
+    let told =
+        plan.capacity.diagnostics.iter().filter(|told| told.message.contains("further draws"));
+    assert_eq!(told.count(), 1, "{:#?}", plan.capacity.diagnostics);
 }
