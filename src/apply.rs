@@ -14,14 +14,15 @@
 //! [`CORDONED_ANNOTATION`]: crate::fleet::CORDONED_ANNOTATION
 
 mod fence;
+mod give_up;
 mod group;
 mod guard;
 mod launch;
 mod many;
 mod receipt;
-mod reopen;
 mod retire;
 mod stand_in;
+mod uncordon;
 mod work;
 
 pub use fence::Fenced;
@@ -212,9 +213,7 @@ pub async fn apply<C: Cloud, K: Cluster, T: Clock>(
     // Planning again takes long, and holding the lock may have become uncertain meanwhile.
     run.ports.clock.breathe().await;
     run.say(None, Step::Checked { dropped: run.dropped.len() });
-    if let Some(seen) = &run.seen {
-        run.reopen(&waves, seen).await;
-    }
+    run.uncordon_stale(&waves).await;
     for wave in &waves {
         let changes = wave.addresses().filter(|address| !run.dropped.contains_key(*address));
         run.say(None, Step::Wave { step: wave.step(), changes: changes.count() });

@@ -10,8 +10,8 @@
 //! inputs give the same bytes. What it does not decide: what to read, how to show it, whether it
 //! may be applied by whom.
 
+mod cordons;
 mod forecast;
-mod left;
 mod modes;
 mod pinned;
 mod quota;
@@ -411,7 +411,7 @@ fn finish(inputs: &Inputs, demand: &Demand, mut plan: Plan) -> Plan {
     plan.capacity.modes = modes;
     plan.capacity.diagnostics.extend(found);
     plan.capacity.diagnostics.extend(quota::beyond(inputs, &plan));
-    plan.capacity.diagnostics.extend(left::cordoned(inputs, &plan));
+    plan.capacity.diagnostics.extend(cordons::stale(inputs, &plan));
     plan.capacity.diagnostics.sort();
     seal(&mut plan);
     let facts = Facts {

@@ -12,6 +12,7 @@ pub(crate) mod fixture;
 mod gone;
 mod group;
 mod scaling;
+mod version;
 
 pub use capacity::{Exclusion, MatchCriteria, Reservation, ReservationKind, ReservationState};
 pub use difference::{Difference, Disagreement};
@@ -20,6 +21,7 @@ pub use group::{Group, Membership, ScheduledSize};
 pub use scaling::{
     LiveEvents, LiveHorizontal, LiveMetric, LiveScale, LiveVertical, Recommendation, Scaling,
 };
+pub use version::ResourceVersion;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -262,6 +264,9 @@ pub struct Node {
     pub name: NodeName,
     /// UID.
     pub uid: Uid,
+    /// The version in which it was seen; no world file keeps it.
+    #[serde(skip)]
+    pub version: ResourceVersion,
     /// The instance it runs on, from its provider id.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub instance: Option<InstanceId>,

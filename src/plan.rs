@@ -10,6 +10,7 @@ pub mod canonical;
 pub mod check;
 mod checksum;
 mod compare;
+mod cordons;
 mod diff;
 mod digest;
 mod drift;
@@ -30,6 +31,7 @@ pub use approval::{Approval, ApprovalError, Approvals, approve, verify_approvals
 pub use breakdown::breakdown;
 pub use check::{Facts, Violation, check};
 pub use compare::{Difference, DifferenceRow, Side, compare, difference};
+pub use cordons::{StaleCordon, stale_cordons};
 pub use diff::{Parts, diff};
 pub use digest::{digest, is_whole};
 pub use drift::{BEHIND, drift, has_drift};

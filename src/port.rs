@@ -120,6 +120,16 @@ pub enum LaunchOutcome {
     },
 }
 
+/// How cordoning or uncordoning a node ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CordonOutcome {
+    /// It was written.
+    Written,
+    /// Nothing was written: another node has the name, or somebody has written this one since it was seen, and may
+    /// have cordoned it. Whoever asked looks again.
+    Outdated,
+}
+
 /// How an eviction ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum EvictOutcome {
@@ -204,15 +214,14 @@ pub struct ClusterObjects {
 pub trait Cluster {
     /// Reads nodes, pods, workloads, storage and the state of autoscalers.
     fn objects(&self) -> impl Future<Output = Result<ClusterObjects, PortError>>;
-    /// Cordons a node for what `mark` says, or uncordons it; fails if the node's UID is another.
+    /// Cordons a node for what `mark` says, or uncordons it; writes nothing where the node is not as it was seen.
     ///
     /// The same write sets, or removes, [`crate::fleet::CORDONED_ANNOTATION`].
     fn cordon(
         &self,
-        node: &NodeName,
-        uid: &Uid,
+        node: &Node,
         mark: Option<CordonedFor>,
-    ) -> impl Future<Output = Result<(), PortError>>;
+    ) -> impl Future<Output = Result<CordonOutcome, PortError>>;
     /// Evicts a pod through the Eviction API; a pod that is gone counts as evicted.
     fn evict(&self, pod: &Pod) -> impl Future<Output = Result<EvictOutcome, PortError>>;
     /// Deletes a node object whose instance is gone; a node that is gone is no error.

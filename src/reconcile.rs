@@ -21,7 +21,6 @@ mod fixture;
 mod health;
 mod kept;
 mod lane;
-mod left;
 mod mail;
 mod message;
 mod past;
@@ -33,6 +32,7 @@ mod state;
 mod status;
 mod steer;
 mod trace;
+mod uncordon;
 mod view;
 mod work;
 
@@ -51,8 +51,8 @@ pub use ports::{Desk, Planner, Signals, Source};
 pub use request::Request;
 pub use state::{Start, State, step};
 pub use status::{
-    ApprovedBy, AwayPhase, Breaker, Deed, Failure, Going, Held, HeldBy, KeptNow, Lifted, Past,
-    PlanNow, RepositoryNow, SourceState, Status, Suspension, WorldNow,
+    ApprovedBy, AwayPhase, Breaker, Deed, Failure, Going, Held, HeldBy, KeptNow, Past, PlanNow,
+    RepositoryNow, SourceState, Status, Suspension, Uncordoned, WorldNow,
 };
 
 use std::sync::Arc;

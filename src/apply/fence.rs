@@ -4,11 +4,11 @@
 //! lock is still certain; one that is not made is an error of that verb, which the change reports, and
 //! the same plan run again finishes it.
 
-use crate::fleet::{CordonedFor, Pod};
+use crate::fleet::{CordonedFor, Node, Pod};
 use crate::ids::{GroupName, InstanceId, NodeName, Uid};
 use crate::port::{
-    Cloud, Cluster, ClusterObjects, EvictOutcome, Fate, Holdings, LaunchOutcome, LaunchRequest,
-    PortError,
+    Cloud, Cluster, ClusterObjects, CordonOutcome, EvictOutcome, Fate, Holdings, LaunchOutcome,
+    LaunchRequest, PortError,
 };
 
 /// A port whose writes need a lock.
@@ -72,12 +72,11 @@ impl<P: Cluster> Cluster for Fenced<'_, P> {
 
     async fn cordon(
         &self,
-        node: &NodeName,
-        uid: &Uid,
+        node: &Node,
         mark: Option<CordonedFor>,
-    ) -> Result<(), PortError> {
+    ) -> Result<CordonOutcome, PortError> {
         self.check("cordon node")?;
-        self.port.cordon(node, uid, mark).await
+        self.port.cordon(node, mark).await
     }
 
     async fn evict(&self, pod: &Pod) -> Result<EvictOutcome, PortError> {

@@ -8,7 +8,7 @@ use jiff::{SignedDuration, Timestamp};
 use super::{ApplyError, ApplySettings, Event, Ports, Receipt, Replan, Replanned, apply};
 use crate::catalog::{CapacityType, PriceSource};
 use crate::demand::DemandMode;
-use crate::fleet::{CordonedFor, Instance, KEY_LABEL, Observed, Pod, tag};
+use crate::fleet::{CordonedFor, Instance, KEY_LABEL, Node, Observed, Pod, tag};
 use crate::ids::{Address, GroupName, InstanceId, NodeName, Uid, WorkloadKind};
 use crate::observe::observe;
 use crate::plan::wire::{
@@ -17,8 +17,8 @@ use crate::plan::wire::{
 };
 use crate::plan::{Pinned, Plan, change_id};
 use crate::port::{
-    Clock, Cloud, Cluster, ClusterObjects, EvictOutcome, Fate, Holdings, LaunchOutcome,
-    LaunchRequest, PortError,
+    Clock, Cloud, Cluster, ClusterObjects, CordonOutcome, EvictOutcome, Fate, Holdings,
+    LaunchOutcome, LaunchRequest, PortError,
 };
 use crate::requirement::{key, label};
 use crate::sim::fixture::{cluster, genesis, id, launch, request, resources, run, shapes};
@@ -305,13 +305,21 @@ pub(super) enum Fault {
     FailBefore,
     /// The call has its effect, and the reply is an error.
     FailAfter,
+    /// As `FailBefore`, for a reason that may pass.
+    TurnAway,
     /// As `FailAfter`, for a reason that may pass.
     LoseReply,
 }
 
 impl Fault {
-    pub(super) const ALL: [Self; 5] =
-        [Self::DieBefore, Self::DieAfter, Self::FailBefore, Self::FailAfter, Self::LoseReply];
+    pub(super) const ALL: [Self; 6] = [
+        Self::DieBefore,
+        Self::DieAfter,
+        Self::FailBefore,
+        Self::FailAfter,
+        Self::TurnAway,
+        Self::LoseReply,
+    ];
 }
 
 /// Ports of a world that fail once, at the `at`-th writing call; a read may lag.
@@ -324,6 +332,10 @@ pub(super) struct Faulty<'w> {
     pub(super) lag: SignedDuration,
     /// Until when every node has a volume attached.
     pub(super) attached: Timestamp,
+    /// How often Kubernetes was read.
+    pub(super) reads: Cell<usize>,
+    /// What somebody else does just before a node is cordoned or uncordoned.
+    pub(super) meddles: Option<&'w dyn Fn(&Node)>,
 }
 
 impl<'w> Faulty<'w> {
@@ -335,6 +347,8 @@ impl<'w> Faulty<'w> {
             calls: Cell::new(0),
             lag: SignedDuration::ZERO,
             attached: Timestamp::MIN,
+            reads: Cell::new(0),
+            meddles: None,
         }
     }
 
@@ -355,6 +369,7 @@ impl<'w> Faulty<'w> {
                 std::future::pending().await
             }
             Fault::FailBefore => Err(error(Fate::Refused)),
+            Fault::TurnAway => Err(error(Fate::TurnedAway)),
             Fault::FailAfter | Fault::LoseReply => {
                 let _ = verb.await;
                 Err(error(Fate::of(self.fault == Fault::LoseReply)))
@@ -389,6 +404,7 @@ impl Cloud for Faulty<'_> {
 
 impl Cluster for Faulty<'_> {
     async fn objects(&self) -> Result<ClusterObjects, PortError> {
+        self.reads.set(self.reads.get() + 1);
         let mut objects = self.world.objects().await?;
         if self.world.now() < self.attached {
             let nodes = objects.nodes.iter().map(|node| node.name.clone());
@@ -400,11 +416,13 @@ impl Cluster for Faulty<'_> {
 
     async fn cordon(
         &self,
-        node: &NodeName,
-        uid: &Uid,
+        node: &Node,
         mark: Option<CordonedFor>,
-    ) -> Result<(), PortError> {
-        self.write(self.world.cordon(node, uid, mark)).await
+    ) -> Result<CordonOutcome, PortError> {
+        if let Some(meddles) = self.meddles {
+            meddles(node);
+        }
+        self.write(self.world.cordon(node, mark)).await
     }
 
     async fn evict(&self, pod: &Pod) -> Result<EvictOutcome, PortError> {

@@ -123,7 +123,7 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
                 self.say(Some(work.address), Step::Joined { instance_id: instance.clone() });
                 let deadline = later(self.now(), self.settings.bounds.ready);
                 let success = success.clone();
-                booting.push(Booting { work, instance, success, deadline });
+                booting.push(Booting::new(work, instance, success, deadline));
             } else {
                 let why = if interrupted {
                     format!("interrupted while group {} was making the member", group.name)

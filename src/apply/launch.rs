@@ -11,7 +11,7 @@ use super::receipt::{Outcome, Step};
 use super::stand_in::{Offering, stand_in};
 use super::work::LaunchWork;
 use super::{Run, Waits, later};
-use crate::fleet::{CordonedFor, Instance, KEY_LABEL, Node, Observed, Pod, tag};
+use crate::fleet::{Instance, KEY_LABEL, Node, Observed, Pod, tag};
 use crate::ids::InstanceId;
 use crate::plan::client_token;
 use crate::plan::wire::{NodeState, WaveStep};
@@ -27,6 +27,20 @@ pub(super) struct Booting<'w, 'p> {
     /// What the change counts as once the node is Ready.
     pub(super) success: Outcome,
     pub(super) deadline: Timestamp,
+    /// Whether this apply may have cordoned its node, and how often it was tried in vain to end it.
+    pub(super) cordoned: bool,
+    pub(super) tries: u32,
+}
+
+impl<'w, 'p> Booting<'w, 'p> {
+    pub(super) fn new(
+        work: &'w LaunchWork<'p>,
+        instance: InstanceId,
+        success: Outcome,
+        deadline: Timestamp,
+    ) -> Self {
+        Self { work, instance, success, deadline, cordoned: false, tries: 0 }
+    }
 }
 
 /// What a look at a booting instance says.
@@ -81,17 +95,12 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
                     let instance = found.id.clone();
                     self.say(Some(work.address), Step::Found { instance_id: instance.clone() });
                     let deadline = later(found.launched_at, bound);
-                    return Some(Booting {
-                        work,
-                        instance,
-                        success: Outcome::AlreadyDone,
-                        deadline,
-                    });
+                    return Some(Booting::new(work, instance, Outcome::AlreadyDone, deadline));
                 }
                 match self.launch(work, gone.len()).await {
                     Ok(instance) => {
                         let deadline = self.deadline(bound);
-                        return Some(Booting { work, instance, success: Outcome::Done, deadline });
+                        return Some(Booting::new(work, instance, Outcome::Done, deadline));
                     }
                     Err(why) => Outcome::Failed { why },
                 }
@@ -226,7 +235,7 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
     async fn await_ready(&mut self, mut booting: Vec<Booting<'_, '_>>) {
         while !booting.is_empty() {
             let observed = self.look_whole().await;
-            let mut waiting = Vec::new();
+            let (mut waiting, mut overdue, mut left) = (Vec::new(), Vec::new(), Vec::new());
             for item in booting {
                 let verdict =
                     observed.as_ref().map_or(Verdict::Booting, |world| judge(&item, world));
@@ -237,14 +246,15 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
                         self.booted(&item, Outcome::Failed { why });
                     }
                     Verdict::Booting if self.settings.is_interrupted() => {
-                        let why = "interrupted while the node was booting".to_owned();
-                        self.booted(&item, Outcome::GivenUp { why });
+                        left.push((item, "interrupted while the node was booting".to_owned()));
                     }
-                    Verdict::Booting if self.now() >= item.deadline => {
-                        self.give_up(&item, observed.as_ref()).await;
-                    }
+                    Verdict::Booting if self.now() >= item.deadline => overdue.push(item),
                     Verdict::Booting => waiting.push(item),
                 }
+            }
+            self.leave(left).await;
+            if !overdue.is_empty() {
+                waiting.extend(self.give_up(overdue, observed).await);
             }
             booting = waiting;
             if !booting.is_empty() {
@@ -261,69 +271,9 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
         self.booted(item, item.success.clone());
     }
 
-    fn booted(&mut self, item: &Booting<'_, '_>, outcome: Outcome) {
+    pub(super) fn booted(&self, item: &Booting<'_, '_>, outcome: Outcome) {
         self.finish(item.work.address, WaveStep::Launch, Some(&item.instance), outcome);
     }
-
-    /// Ends an instance that did not become Ready in time, unless someone may be using it.
-    async fn give_up(&mut self, item: &Booting<'_, '_>, observed: Option<&Observed>) {
-        let bound = self.settings.bounds.ready;
-        let seen = observed.filter(|world| world.instances.contains_key(&item.instance));
-        let why = match seen {
-            None => format!("EC2 does not show the instance, {bound:#} after it was launched"),
-            Some(world) => {
-                let end = match self.closed(item, world).await {
-                    Ok(()) => match self.ports.cloud.terminate(&item.instance).await {
-                        Ok(()) => "it was terminated".to_owned(),
-                        Err(error) => error.to_string(),
-                    },
-                    Err(why) => why,
-                };
-                format!("the node was not Ready within {bound:#}; {end}")
-            }
-        };
-        self.booted(item, Outcome::GivenUp { why });
-    }
-
-    /// Returns once a look shows an instance that nobody uses, and that nobody will: a node that joined may become
-    /// Ready at any moment, and is cordoned before that look.
-    async fn closed(&self, item: &Booting<'_, '_>, observed: &Observed) -> Result<(), String> {
-        is_free(item, observed)?;
-        let Some(node) = observed.node_of(&item.instance).filter(|node| !node.unschedulable) else {
-            return Ok(());
-        };
-        let mark = Some(CordonedFor::Drain);
-        let cordoned = self.ports.cluster.cordon(&node.name, &node.uid, mark).await;
-        cordoned.map_err(|error| error.to_string())?;
-        self.say(Some(item.work.address), Step::Cordoned { node: node.name.clone() });
-        let fresh = self.look_again().await;
-        let free = fresh.ok_or_else(|| "the live state cannot be read; it was left".to_owned());
-        let Err(why) = free.and_then(|fresh| is_free(item, &fresh)) else { return Ok(()) };
-        match self.ports.cluster.cordon(&node.name, &node.uid, None).await {
-            Ok(()) => {
-                self.say(Some(item.work.address), Step::Uncordoned { node: node.name.clone() });
-                Err(why)
-            }
-            Err(error) => Err(format!("{why}; the node is still cordoned: {error}")),
-        }
-    }
-}
-
-/// Returns why an instance is left that is not Ready in time, where there is a reason.
-fn is_free(item: &Booting<'_, '_>, observed: &Observed) -> Result<(), String> {
-    let mine = |instance: &Instance| carries(instance, &item.work.change_id);
-    if observed.instances.get(&item.instance).is_some_and(mine)
-        && !is_used(observed, &item.instance)
-    {
-        return Ok(());
-    }
-    Err("it holds pods and was left".to_owned())
-}
-
-/// Returns whether pods that are no daemons are on the instance's node.
-fn is_used(observed: &Observed, instance: &InstanceId) -> bool {
-    let Some(node) = observed.node_of(instance) else { return false };
-    observed.pods.iter().any(|pod| is_movable(pod, node))
 }
 
 /// Returns whether the pod is on the node, and has to leave it before it goes.

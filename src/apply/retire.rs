@@ -16,10 +16,13 @@ use crate::fleet::{
 };
 use crate::plan::wire::WaveStep;
 use crate::pod::VolumeSource;
-use crate::port::{Clock, Cloud, Cluster, EvictOutcome, PortError};
+use crate::port::{Clock, Cloud, Cluster, CordonOutcome, EvictOutcome, PortError};
 
 /// Priority classes of what nodes and clusters cannot do without.
 const CRITICAL: [&str; 2] = ["system-cluster-critical", "system-node-critical"];
+
+/// What holds a cordon up where somebody wrote the node between look and write: the next look tells what.
+pub(super) const CHANGED: &str = "the node was changed meanwhile";
 
 /// How far a retirement has come.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -168,8 +171,13 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
             }
             Progress::Ended(outcome) => self.retired(item.work, outcome),
             Progress::TakeBack(outcome) => {
-                let outcome = self.take_back(item, outcome).await;
-                self.retired(item.work, outcome);
+                let work = item.work;
+                let left = self.take_back(&[(work.address, work.instance)]).await;
+                let outcome = match left.get(work.instance) {
+                    Some(problem) => still_cordoned(outcome, problem),
+                    None => outcome,
+                };
+                self.retired(work, outcome);
             }
         }
         false
@@ -226,10 +234,16 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
         // Who else cordoned it had a reason: their mark is not ours to remove.
         if !node.unschedulable {
             let mark = Some(CordonedFor::Drain);
-            if let Err(error) = self.ports.cluster.cordon(&node.name, &node.uid, mark).await {
-                return self.failed_call(item, &error);
+            match self.ports.cluster.cordon(node, mark).await {
+                Ok(CordonOutcome::Written) => {
+                    self.say(Some(work.address), Step::Cordoned { node: node.name.clone() });
+                }
+                Ok(CordonOutcome::Outdated) => {
+                    item.held_by = Some(CHANGED.to_owned());
+                    return Progress::Same;
+                }
+                Err(error) => return self.failed_call(item, &error),
             }
-            self.say(Some(work.address), Step::Cordoned { node: node.name.clone() });
         }
         Progress::Next(Phase::Draining)
     }
@@ -336,36 +350,6 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
             }
             Phase::Ending => Progress::Ended(Outcome::Failed { why }),
         }
-    }
-
-    /// Uncordons the node, if an apply had cordoned it; one whose machine goes by itself is left to the loop.
-    async fn take_back(&mut self, item: &Retiring<'_, '_>, outcome: Outcome) -> Outcome {
-        let mut problem = "the node could not be read".to_owned();
-        for attempt in 0..self.settings.bounds.tries {
-            if attempt > 0 {
-                self.say(Some(item.work.address), Step::Retrying { why: problem.clone() });
-                self.pause().await;
-            }
-            let observed = self.look().await;
-            let Some(node) = observed.node_of(item.work.instance) else {
-                if observed.is_complete() {
-                    return outcome;
-                }
-                continue;
-            };
-            if !node.unschedulable || node.cordoned_for() != Some(CordonedFor::Drain) {
-                return outcome;
-            }
-            match self.ports.cluster.cordon(&node.name, &node.uid, None).await {
-                Ok(()) => {
-                    let step = Step::Uncordoned { node: node.name.clone() };
-                    self.say(Some(item.work.address), step);
-                    return outcome;
-                }
-                Err(error) => problem = error.to_string(),
-            }
-        }
-        still_cordoned(outcome, &problem)
     }
 }
 

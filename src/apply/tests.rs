@@ -1,5 +1,6 @@
 //! What apply refuses, what it does, and that it can die anywhere.
 
+mod cordons;
 mod groups;
 
 use std::collections::BTreeMap;

@@ -130,7 +130,7 @@ fn status(plan: Plan, observed: Option<&Observed>, (since, now): (Timestamp, Tim
         plan: Some(PlanNow { since: plan.timestamp, plan: Arc::new(plan), held: [].into() }),
         applying: [].into(),
         history: Vec::new(),
-        lifted: Vec::new(),
+        uncordoned: Vec::new(),
         going: Vec::new(),
         sold_out: Vec::new(),
         quarantined: [].into(),

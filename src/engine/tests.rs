@@ -67,6 +67,36 @@ fn workshop() -> Story {
 }
 
 #[test]
+fn a_plan_warns_of_nodes_that_stand_cordoned_for_whatever_we_cordoned_them_and_of_no_others() {
+    let mut story = workshop();
+    story.scale(5);
+    story.carry_out(&story.solve());
+    for (mark, unschedulable, says) in [
+        (Some("drain"), true, Some("an apply cordoned it to drain it")),
+        (Some("leaving"), true, Some("its machine goes by itself")),
+        (Some("true"), true, Some("or by an earlier version")),
+        (Some("drain"), false, None),
+        (None, true, None),
+    ] {
+        let node = story.observed.nodes.values_mut().next().expect("one");
+        node.unschedulable = unschedulable;
+        let mark = mark.map(|mark| (crate::fleet::CORDONED_ANNOTATION.to_owned(), mark.to_owned()));
+        node.annotations = mark.into_iter().collect();
+        let object = format!("node {}", node.name);
+        let plan = plan_of(&story, Scope::default());
+        let found = plan.capacity.diagnostics.iter().filter(|row| row.object == object);
+        let found: Vec<_> = found.map(|row| row.message.as_str()).collect();
+        let goes =
+            plan.resource_changes.iter().any(|row| row.change.actions.contains(&Action::Delete));
+        assert!(!goes);
+        match says {
+            Some(says) => assert!(found.len() == 1 && found[0].contains(says), "{found:?}"),
+            None => assert!(found.is_empty(), "{found:?}"),
+        }
+    }
+}
+
+#[test]
 fn every_plan_of_the_workshop_walk_passes_the_judge_and_ends_in_nothing_to_do() {
     let mut story = workshop();
     for replicas in [0, 5, 12, 5, 1, 0] {

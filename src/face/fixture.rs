@@ -26,7 +26,7 @@ pub(crate) fn begun() -> Status {
         plan: None,
         applying: BTreeMap::new(),
         history: Vec::new(),
-        lifted: Vec::new(),
+        uncordoned: Vec::new(),
         going: Vec::new(),
         sold_out: Vec::new(),
         quarantined: BTreeMap::new(),

@@ -98,7 +98,7 @@ fn live(page: &Page<'_>) -> String {
             nodes => nodes,
         });
         html.push_str(&history::history(status));
-        html.push_str(&history::lifted(status));
+        html.push_str(&history::uncordoned(status));
         html.push_str(&history::cost(status));
         html.push_str(&page.forecast.map(crate::render::web::forecast).unwrap_or_default());
         for section in [&sections.cost, &sections.zones, &sections.demand, &sections.problems] {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
-use super::{Instance, InstanceState, Node, Pod, PodPhase, tag};
+use super::{Instance, InstanceState, Node, Pod, PodPhase, ResourceVersion, tag};
 use crate::catalog::CapacityType;
 use crate::units::Resources;
 
@@ -36,6 +36,7 @@ pub(crate) fn node(name: &str) -> Node {
     Node {
         name: name.into(),
         uid: name.into(),
+        version: ResourceVersion::default(),
         instance: None,
         labels: [].into(),
         annotations: [].into(),

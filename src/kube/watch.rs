@@ -25,10 +25,10 @@ use super::list::Sort;
 use super::objects::{PODS, SORTS, Shelf, assemble, may_be_absent, place};
 use super::piece::{Piece, Seen};
 use super::port_error;
-use crate::fleet::{CordonedFor, Node, Pod, PodPhase};
+use crate::fleet::{CordonedFor, Node, Pod, PodPhase, ResourceVersion};
 use crate::ids::{NodeName, Uid, WorkloadId, WorkloadKind};
 use crate::pod::PodTemplate;
-use crate::port::{Cluster, ClusterObjects, EvictOutcome, PortError};
+use crate::port::{Cluster, ClusterObjects, CordonOutcome, EvictOutcome, PortError};
 
 /// How long one watch lasts, in seconds: less than the longest wait for an answer, so that the server
 /// ends it and not a timeout.
@@ -82,15 +82,20 @@ struct Inner {
     /// Whether the watch of a sort runs.
     live: Vec<bool>,
     templates: BTreeMap<String, Arc<PodTemplate>>,
-    /// What was written here and is not shown yet: the node's UID, whether it is cordoned or gone, when.
+    /// What was written here, or by others as we learned, and is not shown yet: the node's UID, what, and when.
     written: BTreeMap<NodeName, (Uid, Written, Instant)>,
     /// Owners that pods name and that are not there, even after a while.
     absent: BTreeSet<WorkloadId>,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// What was written of a node.
+#[derive(Debug)]
 enum Written {
-    Cordoned(bool),
+    /// It is cordoned for that, or not cordoned.
+    Cordoned(Option<CordonedFor>),
+    /// Somebody else wrote it, after this version.
+    ByOthers(ResourceVersion),
+    /// It is gone.
     Gone,
 }
 
@@ -191,13 +196,16 @@ impl Cluster for Watched {
 
     async fn cordon(
         &self,
-        node: &NodeName,
-        uid: &Uid,
+        node: &Node,
         mark: Option<CordonedFor>,
-    ) -> Result<(), PortError> {
-        self.kubernetes.cordon(node, uid, mark).await?;
-        self.note(node, uid, Written::Cordoned(mark.is_some()));
-        Ok(())
+    ) -> Result<CordonOutcome, PortError> {
+        let outcome = self.kubernetes.cordon(node, mark).await?;
+        let written = match outcome {
+            CordonOutcome::Written => Written::Cordoned(mark),
+            CordonOutcome::Outdated => Written::ByOthers(node.version.clone()),
+        };
+        self.note(&node.name, &node.uid, written);
+        Ok(outcome)
     }
 
     async fn evict(&self, pod: &Pod) -> Result<EvictOutcome, PortError> {
@@ -243,10 +251,11 @@ impl Inner {
         written.retain(|name, (uid, written, _)| {
             let node = self.node(name).filter(|node| node.uid == *uid);
             match (written, node) {
-                (Written::Cordoned(unschedulable), Some(node)) => {
-                    node.unschedulable != *unschedulable
+                (Written::Cordoned(mark), Some(node)) => {
+                    node.unschedulable != mark.is_some() || node.cordoned_for() != *mark
                 }
-                (Written::Cordoned(_), None) => false,
+                (Written::ByOthers(version), Some(node)) => node.version.is_same(version),
+                (Written::Cordoned(_) | Written::ByOthers(_), None) => false,
                 (Written::Gone, node) => node.is_some(),
             }
         });

@@ -8,9 +8,9 @@ use serde_json::{Value as Json, json};
 
 use super::client::Kubernetes;
 use super::port_error;
-use crate::fleet::{CORDONED_ANNOTATION, CordonedFor, Pod};
+use crate::fleet::{CORDONED_ANNOTATION, CordonedFor, Node, Pod};
 use crate::ids::{NodeName, Uid};
-use crate::port::{Cluster, ClusterObjects, EvictOutcome, PortError};
+use crate::port::{Cluster, ClusterObjects, CordonOutcome, EvictOutcome, PortError};
 
 /// Who writes, as `managedFields` and events show it.
 pub(super) const MANAGER: &str = "fleetwright";
@@ -25,21 +25,28 @@ impl Cluster for Kubernetes {
 
     async fn cordon(
         &self,
-        node: &NodeName,
-        uid: &Uid,
+        node: &Node,
         mark: Option<CordonedFor>,
-    ) -> Result<(), PortError> {
+    ) -> Result<CordonOutcome, PortError> {
         let text = mark.map(CordonedFor::as_str);
-        // The UID in the patch is a precondition: the API server refuses it for another node.
-        let patch = json!({
-            "metadata": { "uid": uid.as_str(), "annotations": { CORDONED_ANNOTATION: text } },
+        // UID and version in the patch are preconditions: the API server refuses it for another node, and for this one
+        // where somebody, who may have cordoned it for a reason of their own, wrote it since it was seen.
+        let mut patch = json!({
+            "metadata": { "uid": node.uid, "annotations": { CORDONED_ANNOTATION: text } },
             "spec": { "unschedulable": mark.is_some() },
         });
+        if let Some(version) = node.version.name() {
+            patch["metadata"]["resourceVersion"] = version.into();
+        }
         let params = PatchParams { field_manager: Some(MANAGER.to_owned()), ..Default::default() };
         let nodes: Api<ApiNode> = Api::all(self.writer.clone());
         let patched: Result<PartialObjectMeta<ApiNode>, Error> =
-            nodes.patch_metadata(node.as_str(), &params, &Patch::Merge(&patch)).await;
-        patched.map(|_| ()).map_err(|error| port_error("cordon node", &error))
+            nodes.patch_metadata(node.name.as_str(), &params, &Patch::Merge(&patch)).await;
+        match patched {
+            Ok(_) => Ok(CordonOutcome::Written),
+            Err(Error::Api(status)) if is_outdated(&status) => Ok(CordonOutcome::Outdated),
+            Err(error) => Err(port_error("cordon node", &error)),
+        }
     }
 
     async fn evict(&self, pod: &Pod) -> Result<EvictOutcome, PortError> {
@@ -97,6 +104,14 @@ impl Kubernetes {
             pods.patch_status(&pod.name, &params, &Patch::Merge(&patch)).await;
         patched.map(|_| ()).map_err(|error| port_error("nominate pod", &error))
     }
+}
+
+/// Returns whether a patch is refused because its object is gone, another, or not as it was seen. Of another one the API
+/// server says either that the versions differ or, where they do not, that nobody may change a UID.
+fn is_outdated(status: &::kube::core::Status) -> bool {
+    let causes = status.details.as_ref().map(|details| &details.causes);
+    let of_uid = causes.into_iter().flatten().any(|cause| cause.field == "metadata.uid");
+    matches!(status.code, 404 | 409) || status.code == 422 && of_uid
 }
 
 /// Returns whether a budget forbids the eviction, rather than the API server asking for patience.

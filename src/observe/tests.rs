@@ -1,9 +1,9 @@
 //! Unknown is not empty.
 
 use super::*;
-use crate::fleet::{CordonedFor, tag, write_world};
+use crate::fleet::{CordonedFor, Node, tag, write_world};
 use crate::ids::{GroupName, InstanceId, NodeName, Uid, WorkloadKind};
-use crate::port::{EvictOutcome, Fate, LaunchOutcome, LaunchRequest};
+use crate::port::{CordonOutcome, EvictOutcome, Fate, LaunchOutcome, LaunchRequest};
 use crate::sim::fixture::{cluster, launch, request, run, world};
 use crate::sim::{Delivery, World};
 
@@ -62,11 +62,10 @@ impl Cluster for Faulty {
 
     async fn cordon(
         &self,
-        node: &NodeName,
-        uid: &Uid,
+        node: &Node,
         mark: Option<CordonedFor>,
-    ) -> Result<(), PortError> {
-        self.world.cordon(node, uid, mark).await
+    ) -> Result<CordonOutcome, PortError> {
+        self.world.cordon(node, mark).await
     }
 
     async fn evict(&self, pod: &crate::fleet::Pod) -> Result<EvictOutcome, PortError> {

@@ -23,7 +23,8 @@ use crate::catalog::{
 };
 use crate::demand::{Counts, Daemon, Decider, Demand, DemandMode, NodeChoice, PodGroup, PodShape};
 use crate::fleet::{
-    ClusterIdentity, Instance, InstanceState, LiveWorkload, Node, Observed, Pod, PodPhase, tag,
+    ClusterIdentity, Instance, InstanceState, LiveWorkload, Node, Observed, Pod, PodPhase,
+    ResourceVersion, tag,
 };
 use crate::ids::{Address, Labels, NodeName, Origin, WorkloadId, WorkloadKind};
 use crate::manifest::{
@@ -327,6 +328,7 @@ fn live(key: &str, kind: &str) -> (Instance, Node) {
     let node = Node {
         name: format!("n{key}").as_str().into(),
         uid: format!("uid-{key}").as_str().into(),
+        version: ResourceVersion::default(),
         instance: Some(instance.id.clone()),
         labels: state.labels,
         annotations: BTreeMap::new(),

@@ -16,9 +16,9 @@ use super::message::Message;
 use super::state::{BUSY_REFRESH, Lane, State, backoff};
 use super::status::{AwayPhase, Going};
 use super::view;
-use crate::fleet::{Instance, Node, Observed, Pod};
+use crate::fleet::{CordonedFor, Instance, Node, Observed, Pod};
 use crate::ids::{InstanceId, NodeName};
-use crate::port::{EvictOutcome, PortError};
+use crate::port::{CordonOutcome, EvictOutcome, PortError};
 
 /// How long before the end of a machine its pods are asked to leave, whether or not their new place is
 /// there: about as long as Kubernetes gives a pod by default to stop, and then some.
@@ -47,8 +47,8 @@ pub(super) struct Away {
     again: Timestamp,
     /// Since when its pods are asked to leave.
     draining: Option<Timestamp>,
-    /// Whether no pod comes to it any more: it is cordoned, or no node of it ever joined.
-    closed: bool,
+    /// Whether no pod comes to it any more: its node is cordoned, or none ever joined.
+    unschedulable: bool,
     /// Whether its drain was given up, so that its node is uncordoned.
     gives_up: bool,
     /// The first look at the world that may say that it is gone.
@@ -102,6 +102,7 @@ enum Whose {
 
 /// The moment, and what of it matters to a machine that goes.
 #[derive(Clone, Copy)]
+#[expect(clippy::struct_excessive_bools, reason = "each is about one thing of its own")]
 struct Moment {
     now: Timestamp,
     /// Whether all that was launched in its place is there.
@@ -110,6 +111,8 @@ struct Moment {
     looked: bool,
     /// Whether it had a node once, which no look may make undone at once.
     joined: bool,
+    /// Whether an apply drains it.
+    drained: bool,
     /// The first look that is begun from now on.
     next_look: u64,
 }
@@ -152,7 +155,7 @@ impl State {
             tries: 0,
             again,
             draining: None,
-            closed: false,
+            unschedulable: false,
             gives_up: false,
             from,
         };
@@ -230,8 +233,15 @@ impl State {
         let goes = kind.takes_away() && soon;
         let ours = instances.iter().filter(|id| goes && matches!(self.whose(id), Whose::Ours));
         for node in ours.filter_map(|id| world.node_of(id)).filter(|node| !node.unschedulable) {
-            let (node, uid) = (node.name.clone(), node.uid.clone());
-            effects.push(Effect::Shield { node, uid });
+            effects.push(Effect::Shield { node: Box::new(node.clone()) });
+        }
+    }
+
+    pub(super) fn was_shielded(&mut self, end: &Result<CordonOutcome, PortError>) {
+        self.count("errors.kubernetes", u64::from(end.is_err()));
+        if let Ok(CordonOutcome::Outdated) = end {
+            // Its message comes again within a visibility timeout, and is to find the node as it is by now.
+            self.world_due = self.world_due.min(self.next_look());
         }
     }
 
@@ -276,17 +286,22 @@ impl State {
     fn is_dealt_with(&self, instance: &InstanceId) -> bool {
         let recorded = self.recorded.contains(instance);
         // What an apply drains it may give up, and uncordon.
-        let drained = self.lanes.values().any(|lane| lane.removes_machine(instance));
-        let away = self.away.get(instance).filter(|_| !drained);
-        recorded && away.is_some_and(|away| away.closed && away.phase != AwayPhase::Noted)
+        let uncordoned = self.is_drained(instance) || self.uncordons.is_under_way(instance);
+        let away = self.away.get(instance).filter(|_| !uncordoned);
+        recorded && away.is_some_and(|away| away.unschedulable && away.phase != AwayPhase::Noted)
+    }
+
+    /// Returns whether an apply drains the machine, or is about to.
+    fn is_drained(&self, instance: &InstanceId) -> bool {
+        self.lanes.values().any(|lane| lane.removes_machine(instance))
     }
 
     /// Has the next look tell whether machines that go are cordoned still: an apply that has ended took back what it
     /// had cordoned and did not drain.
-    pub(super) fn reopened_by(&mut self, lane: &Lane) {
+    pub(super) fn doubts_cordons_of(&mut self, lane: &Lane) {
         let next = self.looks + 1;
         for (_, away) in self.away.iter_mut().filter(|(id, _)| lane.removes_machine(id)) {
-            (away.closed, away.from) = (false, next);
+            (away.unschedulable, away.from) = (false, next);
         }
     }
 
@@ -345,6 +360,7 @@ impl State {
     ) {
         // A look that shows no node at all shows nothing of any.
         let joined = node.is_none() && (world.nodes.is_empty() || self.had_joined(id));
+        let drained = self.is_drained(id);
         let Some(away) = self.away.get_mut(id) else { return };
         // Only a whole look may say that there is no such machine, or that it is not ours.
         let looked = self.world_no >= away.from && self.world_reads.failures == 0;
@@ -363,7 +379,7 @@ impl State {
             return;
         }
         let next_look = self.looks + 1;
-        let moment = Moment { now: self.now, replaced, looked, joined, next_look };
+        let moment = Moment { now: self.now, replaced, looked, joined, drained, next_look };
         let came = away.act(node, pods, moment, effects);
         if away.from == next_look {
             self.world_due = self.world_due.min(later(self.looked_at, BUSY_REFRESH).max(self.now));
@@ -396,20 +412,31 @@ impl State {
         !world.instances.values().any(booting)
     }
 
-    pub(super) fn was_cordoned(&mut self, instance: &InstanceId, end: &Result<(), PortError>) {
-        self.was_reopened(instance, end);
-        if end.is_err() {
-            self.count("errors.kubernetes", 1);
-            return;
-        }
+    /// Notes how cordoning the node of a machine ended, or uncordoning it where there is no `mark`.
+    pub(super) fn was_cordoned(
+        &mut self,
+        instance: &InstanceId,
+        mark: Option<CordonedFor>,
+        end: &Result<CordonOutcome, PortError>,
+    ) {
+        self.count("errors.kubernetes", u64::from(end.is_err()));
+        let of_stale = mark.is_none() && self.was_uncordoned(instance, end);
         let Some(away) = self.away.get_mut(instance) else { return };
-        if away.gives_up {
-            self.goes_no_more(instance);
-            return;
+        let Ok(outcome) = end else { return };
+        match (outcome, mark) {
+            (CordonOutcome::Outdated, _) => {}
+            (CordonOutcome::Written, None) if away.gives_up && !of_stale => {
+                self.goes_no_more(instance);
+                return;
+            }
+            // It was uncordoned before anybody knew that it goes.
+            (CordonOutcome::Written, None) => away.unschedulable = false,
+            (CordonOutcome::Written, Some(_)) => {
+                away.next(AwayPhase::Replacing, self.now);
+                away.unschedulable = true;
+            }
         }
-        away.next(AwayPhase::Replacing, self.now);
-        away.closed = true;
-        // Whatever came before the cordon is seen by a look that was begun after it.
+        // Whatever came before the write is seen by a look that was begun after it.
         away.from = self.looks + 1;
         self.world_due = self.world_due.min(later(self.looked_at, BUSY_REFRESH).max(self.now));
     }
@@ -531,13 +558,9 @@ impl Away {
         deadline.map_or(latest, |at| earlier(at, DRAIN_LEAD).min(latest))
     }
 
-    fn cordon(&mut self, node: &Node, unschedulable: bool, effects: &mut Vec<Effect>) {
-        effects.push(Effect::Cordon {
-            instance: self.leaving.instance.clone(),
-            node: node.name.clone(),
-            uid: node.uid.clone(),
-            unschedulable,
-        });
+    fn cordon(&self, node: &Node, mark: Option<CordonedFor>, effects: &mut Vec<Effect>) {
+        let (instance, node) = (self.leaving.instance.clone(), Box::new(node.clone()));
+        effects.push(Effect::Cordon { instance, node, mark });
     }
 
     fn act<'w>(
@@ -547,14 +570,18 @@ impl Away {
         moment: Moment,
         effects: &mut Vec<Effect>,
     ) -> Came {
-        let Moment { now, replaced, looked, joined, next_look } = moment;
+        let Moment { now, replaced, looked, joined, drained, next_look } = moment;
         if self.gives_up {
+            // Whoever drains it ends that, and takes the cordon back.
+            if drained {
+                return Came::On;
+            }
             let ours = |node: &&Node| node.cordoned_for().is_some();
             let Some(node) = node.filter(|node| node.unschedulable).filter(ours) else {
                 return if looked { Came::Over } else { Came::On };
             };
             if looked && self.tries(now, TRY_AGAIN) {
-                self.cordon(node, false, effects);
+                self.cordon(node, None, effects);
             }
             return Came::On;
         }
@@ -563,14 +590,21 @@ impl Away {
         if let Some(node) = node.filter(|node| !node.unschedulable)
             && self.phase != AwayPhase::Ending
         {
-            self.closed &= !looked;
+            self.unschedulable &= !looked;
             if looked && self.tries(now, TRY_AGAIN) {
-                self.cordon(node, true, effects);
+                self.cordon(node, Some(CordonedFor::Leaving), effects);
             }
             return Came::On;
         }
-        self.closed |= looked && (node.is_some() || !joined);
+        self.unschedulable |= looked && (node.is_some() || !joined);
+        let of_drain = |node: &&Node| node.cordoned_for() == Some(CordonedFor::Drain);
         match self.phase {
+            // Whoever drains it, or comes after one that did, would uncordon it.
+            AwayPhase::Noted if let Some(node) = node.filter(of_drain) => {
+                if looked && self.tries(now, TRY_AGAIN) {
+                    self.cordon(node, Some(CordonedFor::Leaving), effects);
+                }
+            }
             // That no node is shown says nothing where not all could be read, and little of one that had joined.
             AwayPhase::Noted if !looked || (joined && now < self.latest()) => {}
             AwayPhase::Noted => self.next(AwayPhase::Replacing, now),
@@ -596,7 +630,7 @@ impl Away {
 
     /// Has pods leave, and the machine end once none is left that a fresh look shows.
     fn drain(&mut self, left: &[&Pod], moment: Moment, effects: &mut Vec<Effect>) -> Came {
-        let Moment { now, looked, joined, .. } = moment;
+        let Moment { now, looked, joined, drained, .. } = moment;
         let begun = self.draining.unwrap_or(now);
         let forced = match self.forced_at() {
             Some(deadline) => now >= deadline,
@@ -609,7 +643,7 @@ impl Away {
             }
             return Came::On;
         }
-        if self.forced_at().is_none() && now >= later(begun, DRAIN_WITHIN) {
+        if self.forced_at().is_none() && !drained && now >= later(begun, DRAIN_WITHIN) {
             self.gives_up = true;
             (self.tries, self.again) = (0, now);
             return Came::GaveUp;

@@ -320,16 +320,15 @@ where
             Effect::Apply { ticket, commit, plan, without, waits, begun } => {
                 self.apply(ticket, &commit, (plan, without), (waits, begun))
             }
-            Effect::Cordon { instance, node, uid, unschedulable } => Box::pin(async move {
+            Effect::Cordon { instance, node, mark } => Box::pin(async move {
                 let may_write = || signals.may_write();
-                let mark = unschedulable.then_some(CordonedFor::Leaving);
-                let end = Fenced::new(cluster, &may_write).cordon(&node, &uid, mark).await;
-                Event::Cordoned { instance, end }
+                let end = Fenced::new(cluster, &may_write).cordon(&node, mark).await;
+                Event::Cordoned { instance, mark, end }
             }),
             // The one write without the lease: it is safe for any number to make, and takes nothing away.
-            Effect::Shield { node, uid } => Box::pin(async move {
-                let end = cluster.cordon(&node, &uid, Some(CordonedFor::Leaving)).await;
-                Event::Shielded { node, end }
+            Effect::Shield { node } => Box::pin(async move {
+                let end = cluster.cordon(&node, Some(CordonedFor::Leaving)).await;
+                Event::Shielded { node: node.name, end }
             }),
             Effect::Evict { instance, pods } => Box::pin(evict(outside, instance, pods)),
             Effect::End { instance } => Box::pin(async move {

@@ -10,11 +10,11 @@ use super::message::Message;
 use super::request::Request;
 use crate::apply;
 use crate::apply::Receipt;
-use crate::fleet::{Exclusion, Observed, Pod};
+use crate::fleet::{CordonedFor, Exclusion, Node, Observed, Pod};
 use crate::ids::{Address, InstanceId, NodeName, PoolName, Uid};
 use crate::manifest::{ControllerSettings, GuardSettings};
 use crate::plan::Plan;
-use crate::port::{EvictOutcome, PortError};
+use crate::port::{CordonOutcome, EvictOutcome, PortError};
 
 /// What was read of the repository, beside what plans are made from.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -108,19 +108,21 @@ pub enum Event {
         /// What was done, or why nothing was.
         end: Result<Box<Receipt>, String>,
     },
-    /// A node was cordoned, or was not.
+    /// A node was cordoned or uncordoned, or was not.
     Cordoned {
         /// The machine.
         instance: InstanceId,
+        /// What for; nothing where it was to be uncordoned.
+        mark: Option<CordonedFor>,
         /// How it went.
-        end: Result<(), PortError>,
+        end: Result<CordonOutcome, PortError>,
     },
     /// The node of a machine that EC2 takes back was cordoned, or was not, while an apply has the lease.
     Shielded {
         /// The node.
         node: NodeName,
         /// How it went.
-        end: Result<(), PortError>,
+        end: Result<CordonOutcome, PortError>,
     },
     /// Pods were asked to leave a node.
     Evicted {
@@ -237,23 +239,19 @@ pub enum Effect {
     },
     /// Have every apply undo its drains and begin nothing new.
     Interrupt,
-    /// Cordon the node of a machine.
+    /// Cordon the node of a machine, or uncordon it.
     Cordon {
         /// The machine.
         instance: InstanceId,
-        /// The node.
-        node: NodeName,
-        /// Its UID.
-        uid: Uid,
-        /// Whether pods may not come, or may again.
-        unschedulable: bool,
+        /// The node, as it was seen.
+        node: Box<Node>,
+        /// What for; nothing where it is to be uncordoned.
+        mark: Option<CordonedFor>,
     },
     /// Cordon the node of a machine that EC2 takes back, while an apply has the lease.
     Shield {
-        /// The node.
-        node: NodeName,
-        /// Its UID.
-        uid: Uid,
+        /// The node, as it was seen.
+        node: Box<Node>,
     },
     /// Ask pods to leave.
     Evict {

@@ -79,7 +79,7 @@ impl State {
             applying: self.applying(),
             history: self.history.clone(),
             going: self.going_now(),
-            lifted: self.left.lifted().to_vec(),
+            uncordoned: self.uncordons.done().to_vec(),
             sold_out: kept.map(|kept| kept.exclusions(self.now)).unwrap_or_default(),
             quarantined: quarantine
                 .filter(|(_, held)| self.now < held.until)

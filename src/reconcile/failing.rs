@@ -30,7 +30,9 @@ pub(super) fn done(event: &Event) -> Option<Done<'_>> {
     Some(match event {
         Event::Recalled(end) => (Deed::Recall, "", end.as_ref().err()),
         Event::Saved(end) => (Deed::Save, "", end.as_ref().err()),
-        Event::Cordoned { instance, end } => (Deed::Cordon, instance.as_str(), end.as_ref().err()),
+        Event::Cordoned { instance, end, .. } => {
+            (Deed::Cordon, instance.as_str(), end.as_ref().err())
+        }
         Event::Shielded { node, end } => (Deed::Cordon, node.as_str(), end.as_ref().err()),
         Event::Evicted { instance, ends } => {
             (Deed::Evict, instance.as_str(), ends.iter().find_map(|end| end.as_ref().err()))
@@ -109,7 +111,8 @@ fn is_shown(failure: &Failure, now: Timestamp) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::port::Fate;
+    use crate::fleet::CordonedFor;
+    use crate::port::{CordonOutcome, Fate};
 
     fn at(seconds: i64) -> Timestamp {
         Timestamp::from_second(1_000_000 + seconds).expect("a time")
@@ -121,7 +124,8 @@ mod tests {
             reason: reason.to_owned(),
             fate: Fate::Unknown,
         });
-        Event::Cordoned { instance: instance.into(), end: error.map_or(Ok(()), Err) }
+        let end = error.map_or(Ok(CordonOutcome::Written), Err);
+        Event::Cordoned { instance: instance.into(), mark: Some(CordonedFor::Leaving), end }
     }
 
     #[test]

@@ -81,10 +81,9 @@ impl Story {
         let (state, effects) = step(self.0.take().expect("between steps"), event, at(seconds));
         self.0 = Some(state);
         let told = |effect: &Effect| match effect {
-            Effect::Shield { node, uid } => Some(format!("shields {node} {uid}")),
-            Effect::Cordon { node, unschedulable, .. } => {
-                Some(format!("cordons {node} {unschedulable}"))
-            }
+            Effect::Shield { node } => Some(format!("shields {} {}", node.name, node.uid)),
+            Effect::Cordon { node, mark: None, .. } => Some(format!("uncordons {}", node.name)),
+            Effect::Cordon { node, mark: Some(_), .. } => Some(format!("cordons {}", node.name)),
             Effect::Acknowledge { receipt } => Some(format!("takes off {receipt}")),
             Effect::Evict { instance, .. } => Some(format!("drains {instance}")),
             Effect::End { instance } => Some(format!("ends {instance}")),

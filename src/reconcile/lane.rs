@@ -125,7 +125,7 @@ impl State {
         let took = now.duration_since(lane.past.started_at).as_millis();
         self.count("apply_millis", u64::try_from(took).unwrap_or(0));
         lane.past.ended_at = now;
-        self.reopened_by(&lane);
+        self.doubts_cordons_of(&lane);
         let failed = failed_pools(&lane.plan, end.as_deref().ok());
         // How each row ended stands in the history.
         lane.addresses.iter().for_each(|address| self.failing.forget(address.as_str()));

@@ -100,6 +100,7 @@ mod tests {
             let node = Node {
                 name: (*name).into(),
                 uid: (*name).into(),
+                version: crate::fleet::ResourceVersion::default(),
                 instance: Some(format!("i-{name}").into()),
                 labels: [].into(),
                 annotations: [].into(),

@@ -12,12 +12,12 @@ use super::face;
 use super::failing::Failing;
 use super::health::Unwell;
 use super::kept::{Approved, Kept, doubled, later};
-use super::left::Left;
 use super::mail::Mail;
 use super::quiet::Quiet;
 use super::request::Request;
 use super::status::{HeldBy, KeptNow, Past, SourceState, Suspension, WorldNow};
 use super::steer::Steering;
+use super::uncordon::Uncordons;
 use super::view::Unseen;
 use crate::fleet::{ClusterIdentity, Observed};
 use crate::ids::{Address, InstanceId, PoolName};
@@ -179,8 +179,8 @@ pub struct State {
     /// Machines that go which the record has.
     pub(super) recorded: BTreeSet<InstanceId>,
     pub(super) mail: Mail,
-    /// Nodes that were left cordoned.
-    pub(super) left: Left,
+    /// Nodes that stand cordoned for nothing.
+    pub(super) uncordons: Uncordons,
     /// Where the last plan needs nothing more: which state of the machines that go it was made for.
     pub(super) settled: Option<u64>,
     /// Where it needs no launch, either, the same.
@@ -308,7 +308,7 @@ impl State {
             leaving_kept: None,
             recorded: BTreeSet::new(),
             mail: Mail::default(),
-            left: Left::default(),
+            uncordons: Uncordons::default(),
             settled: None,
             covered: None,
             kept: None,
@@ -374,10 +374,8 @@ impl State {
                 self.turns(ticket, address, turn, &mut effects);
             }
             Event::Applied { ticket, end } => self.was_applied(ticket, end),
-            Event::Cordoned { instance, end } => self.was_cordoned(&instance, &end),
-            Event::Shielded { end, .. } => {
-                self.count("errors.kubernetes", u64::from(end.is_err()));
-            }
+            Event::Cordoned { instance, mark, end } => self.was_cordoned(&instance, mark, &end),
+            Event::Shielded { node: _, end } => self.was_shielded(&end),
             Event::Evicted { instance: _, ends } => self.were_evicted(&ends),
             Event::Ended { instance, end } => self.was_ended(&instance, &end),
             Event::Acknowledged { receipt: _, end } => self.was_acknowledged(&end),
@@ -477,7 +475,7 @@ impl State {
     }
 
     /// Returns when the world is looked at again because of a hint: each look serves all that came before it.
-    fn next_look(&self) -> Timestamp {
+    pub(super) fn next_look(&self) -> Timestamp {
         later(self.looked_at, HINTED).max(self.now)
     }
 

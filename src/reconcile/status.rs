@@ -33,7 +33,7 @@ use crate::units::MicroUsd;
 /// | `messages.acknowledged` | messages taken off the queue |
 /// | `messages.deferred` | messages left to come again, because too many waited |
 /// | `drains.given_up` | drains that did not end in time |
-/// | `cordons.lifted` | nodes that were left cordoned and are needed |
+/// | `nodes.uncordoned` | nodes that a drain that died had left cordoned, and that a plan keeps |
 /// | `nominations.made`, `.honoured`, `.dropped` | steered pods |
 /// | `errors.SOURCE` | errors of `git`, `ec2`, `kubernetes`, `queue`, `record`, `lease` |
 /// | `steps`, `step_micros` | steps of the state machine, and what they took |
@@ -75,8 +75,8 @@ pub struct Status {
     /// Machines that go or are to go, because of something that nobody here decided.
     pub going: Vec<Going>,
     /// Nodes that were left cordoned by whoever died in a drain, and that this process uncordoned, the last first; at
-    /// most [`Status::LIFTED_MAX`].
-    pub lifted: Vec<Lifted>,
+    /// most [`Status::UNCORDONED_MAX`].
+    pub uncordoned: Vec<Uncordoned>,
     /// Offerings that EC2 had no capacity for, and until when they are left out.
     pub sold_out: Vec<Exclusion>,
     /// Pools that launch nothing for a while, with the reason and the end.
@@ -98,7 +98,7 @@ impl Status {
     /// Most plans that the history holds.
     pub const PAST_MAX: usize = 50;
     /// Most nodes of which it is told that they were uncordoned.
-    pub const LIFTED_MAX: usize = 20;
+    pub const UNCORDONED_MAX: usize = 20;
 
     /// Returns whether the loop has read both the repository and the world at least once.
     #[must_use]
@@ -432,7 +432,7 @@ pub enum ApprovedBy {
 
 /// A node that was left cordoned, and was uncordoned.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Lifted {
+pub struct Uncordoned {
     /// The node.
     pub node: NodeName,
     /// Its machine.

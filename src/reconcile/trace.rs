@@ -36,7 +36,7 @@ pub(super) fn effect(effect: &Effect, step: &Span) -> Span {
         Effect::Recall => one("recall", ""),
         Effect::Save(_) => one("save", ""),
         Effect::Cordon { instance, .. } => one("cordon", instance.as_str()),
-        Effect::Shield { node, .. } => one("shield", node.as_str()),
+        Effect::Shield { node, .. } => one("shield", node.name.as_str()),
         Effect::Evict { instance, .. } => one("evict", instance.as_str()),
         Effect::End { instance } => one("end", instance.as_str()),
         Effect::Acknowledge { .. } => one("acknowledge", ""),

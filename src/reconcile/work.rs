@@ -126,7 +126,7 @@ impl State {
         if self.planning.is_some() || self.kept.is_none() || launching || !fresh {
             return;
         }
-        let waits = self.left.is_opening() || self.unseen.missing(&seen).is_some();
+        let waits = self.uncordons.are_under_way() || self.unseen.missing(&seen).is_some();
         if self.lanes.len() >= LANES || waits {
             return;
         }
@@ -211,7 +211,7 @@ impl State {
             })
             .collect();
         self.look_again_at(&held);
-        if self.reopens(&planning, &plan, effects) {
+        if self.uncordon_stale(&planning, &plan, effects) {
             return;
         }
         if verdicts.is_empty() {

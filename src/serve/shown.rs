@@ -58,6 +58,8 @@ pub(super) fn node(node: &Node, instance: Option<&Instance>) -> Json {
     let Node {
         name,
         uid,
+        // Whoever serves the object counts its versions.
+        version: _,
         instance: id,
         labels,
         annotations,

@@ -67,6 +67,7 @@ impl State {
         let node = Node {
             name: name.clone(),
             uid,
+            version: self.next_version(),
             instance: None,
             labels: [(COMPUTE_TYPE.into(), value()), (key::HOSTNAME.into(), name.as_str().into())]
                 .into(),

@@ -153,8 +153,12 @@ impl State {
         self.after(delay::TERMINATED, Due::Gone { instance: id.clone() });
     }
 
-    fn node_mut(&mut self, id: &InstanceId) -> Option<&mut Node> {
-        self.nodes.values_mut().find(|node| node.instance.as_ref() == Some(id))
+    /// Returns the node of a machine for somebody who writes it: it has another version from then on.
+    pub(super) fn node_mut(&mut self, id: &InstanceId) -> Option<&mut Node> {
+        let version = self.next_version();
+        let node = self.nodes.values_mut().find(|node| node.instance.as_ref() == Some(id))?;
+        node.version = version;
+        Some(node)
     }
 
     pub(super) fn instance_runs(&mut self, id: &InstanceId) {
@@ -183,6 +187,7 @@ impl State {
         let node = Node {
             name: name.clone(),
             uid,
+            version: self.next_version(),
             instance: Some(id.clone()),
             labels,
             annotations: [].into(),

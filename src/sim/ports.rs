@@ -10,11 +10,11 @@ use super::controllers::key_of;
 use super::journal::{self, Entry};
 use super::ledger::Call;
 use super::state::State;
-use crate::fleet::{CORDONED_ANNOTATION, CordonedFor, Instance, Pod, tag};
+use crate::fleet::{CORDONED_ANNOTATION, CordonedFor, Instance, Node, Pod, tag};
 use crate::ids::{GroupName, InstanceId, NodeName, Uid};
 use crate::port::{
-    Clock, Cloud, Cluster, ClusterObjects, EvictOutcome, Fate, Holdings, LaunchOutcome,
-    LaunchRequest, PortError, Tagger,
+    Clock, Cloud, Cluster, ClusterObjects, CordonOutcome, EvictOutcome, Fate, Holdings,
+    LaunchOutcome, LaunchRequest, PortError, Tagger,
 };
 
 /// Returns the error of a verb that the world refused; the same call is refused again.
@@ -127,14 +127,17 @@ impl Cluster for World {
 
     async fn cordon(
         &self,
-        node: &NodeName,
-        uid: &Uid,
+        node: &Node,
         mark: Option<CordonedFor>,
-    ) -> Result<(), PortError> {
+    ) -> Result<CordonOutcome, PortError> {
         const VERB: &str = "cordon node";
         self.check_saved(VERB)?;
-        self.record(|at| Call::Cordon { at, node: node.clone(), unschedulable: mark.is_some() });
-        self.state.borrow_mut().cordon(node, uid, mark).map_err(|reason| refused(VERB, reason))
+        let outcome = self.state.borrow_mut().cordon(node, mark);
+        if outcome == CordonOutcome::Written {
+            let (node, unschedulable) = (node.name.clone(), mark.is_some());
+            self.record(|at| Call::Cordon { at, node, unschedulable });
+        }
+        Ok(outcome)
     }
 
     async fn evict(&self, pod: &Pod) -> Result<EvictOutcome, PortError> {
@@ -171,17 +174,14 @@ impl Clock for World {
 }
 
 impl State {
-    fn cordon(
-        &mut self,
-        name: &NodeName,
-        uid: &Uid,
-        mark: Option<CordonedFor>,
-    ) -> Result<(), String> {
-        let node = self
-            .nodes
-            .get_mut(name)
-            .filter(|node| node.uid == *uid)
-            .ok_or_else(|| format!("there is no node `{name}` with the UID {uid}"))?;
+    fn cordon(&mut self, seen: &Node, mark: Option<CordonedFor>) -> CordonOutcome {
+        let version = self.next_version();
+        let as_seen =
+            |node: &&mut Node| node.uid == seen.uid && node.version.is_same(&seen.version);
+        let Some(node) = self.nodes.get_mut(&seen.name).filter(as_seen) else {
+            return CordonOutcome::Outdated;
+        };
+        node.version = version;
         node.unschedulable = mark.is_some();
         if let Some(mark) = mark {
             node.annotations.insert(CORDONED_ANNOTATION.to_owned(), mark.as_str().to_owned());
@@ -189,7 +189,7 @@ impl State {
             node.annotations.remove(CORDONED_ANNOTATION);
             self.wake_scheduler();
         }
-        Ok(())
+        CordonOutcome::Written
     }
 
     fn evict(&mut self, pod: &Pod) -> Result<EvictOutcome, String> {

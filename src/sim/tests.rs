@@ -12,7 +12,9 @@ use crate::observe::observe;
 use crate::pod::{
     Expression, NodeInclusion, Selector, Taint, TaintEffect, TopologySpread, WhenUnsatisfiable,
 };
-use crate::port::{Clock, Cloud, Cluster, EvictOutcome, LaunchOutcome, LaunchRequest};
+use crate::port::{
+    Clock, Cloud, Cluster, CordonOutcome, EvictOutcome, LaunchOutcome, LaunchRequest,
+};
 use crate::requirement::{Operator, key};
 
 const MINUTE: SignedDuration = SignedDuration::from_mins(1);
@@ -52,7 +54,7 @@ fn a_pod_that_spreads_is_tried_again_when_a_node_goes() {
     let world = fleet(2);
     let [full, other] = <[Node; 2]>::try_from(nodes(&world)).expect("two nodes");
     // Its taint keeps pods away, and it counts as a domain without any all the same.
-    run(world.cordon(&other.name, &other.uid, Some(CordonedFor::Drain))).expect("known");
+    run(world.cordon(&other, Some(CordonedFor::Drain))).expect("known");
     let mut template = template("db", 100);
     template.spec.topology_spread = vec![TopologySpread {
         max_skew: 1,
@@ -362,7 +364,7 @@ fn daemons_run_on_every_node_that_admits_them() {
     assert_eq!(world.observed().workloads[0].replicas, 1);
     // A cordoned node keeps its daemons, and gets new ones.
     let node = &world.observed().nodes[&host];
-    run(world.cordon(&node.name, &node.uid, Some(CordonedFor::Drain))).expect("known");
+    run(world.cordon(node, Some(CordonedFor::Drain))).expect("known");
     delivery = delivery.with(WorkloadKind::DaemonSet, "second", 0, 100);
     deliver(&world, &delivery);
     settle(&world);
@@ -443,14 +445,20 @@ fn pods_of_a_node_that_is_gone_come_back_elsewhere() {
 }
 
 #[test]
-fn cordoning_another_uid_fails_and_marks_its_own_work() {
+fn cordoning_writes_the_node_that_was_seen_as_it_was_seen_and_marks_it() {
     let world = fleet(1);
     let node = nodes(&world).remove(0);
-    assert!(run(world.cordon(&node.name, &"other".into(), Some(CordonedFor::Drain))).is_err());
-    run(world.cordon(&node.name, &node.uid, Some(CordonedFor::Drain))).expect("known");
+    let cordon = |node: &Node, mark| run(world.cordon(node, mark)).expect("never an error");
+    let drain = Some(CordonedFor::Drain);
+    let other = Node { uid: "other".into(), ..node.clone() };
+    assert_eq!(cordon(&other, drain), CordonOutcome::Outdated);
+    assert_eq!(nodes(&world)[0], node);
+    assert_eq!(cordon(&node, drain), CordonOutcome::Written);
     let cordoned = nodes(&world).remove(0);
     assert!(cordoned.unschedulable && cordoned.annotations.len() == 1);
-    run(world.cordon(&node.name, &node.uid, None)).expect("known");
+    // Whoever has not seen it since may take nothing back.
+    assert_eq!(cordon(&node, None), CordonOutcome::Outdated);
+    assert_eq!(cordon(&cordoned, None), CordonOutcome::Written);
     assert_eq!(nodes(&world).remove(0), node);
 }
 

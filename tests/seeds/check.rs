@@ -59,6 +59,8 @@ pub(crate) struct Checks {
     approved: BTreeMap<ChangeId, Launch>,
     /// Machines that plans which are or were carried out have go, and what comes in their place.
     planned: BTreeMap<InstanceId, Removal>,
+    /// The same of each plan.
+    drains: BTreeMap<PlanId, BTreeSet<InstanceId>>,
     /// Machines that go by themselves, as each replica last told it.
     going: BTreeMap<usize, BTreeMap<InstanceId, Going>>,
     /// Machines that went by themselves as any replica ever told it.
@@ -241,14 +243,18 @@ impl Checks {
 
     /// I9: what is being drained is not uncordoned by whoever looks after machines that go, or were left.
     fn uncordons(&mut self, effect: &Effect, step: &Step<'_>) {
-        let Effect::Cordon { instance, node, unschedulable: false, .. } = effect else { return };
+        let Effect::Cordon { instance, node, mark: None } = effect else { return };
+        let node = &node.name;
         let goes = step.status.going.iter().any(|going| going.instance == *instance);
-        if !goes && !step.status.applying.is_empty() {
+        let applying = &step.status.applying;
+        // Of a machine that goes by itself it is known which apply may drain it as well.
+        let drains = |plan: &PlanId| self.drains.get(plan).is_none_or(|all| all.contains(instance));
+        if if goes { applying.keys().any(drains) } else { !applying.is_empty() } {
             self.fail(step.now, &format!("I9: {node} is uncordoned beside an apply"));
         }
         let plan = step.status.plan.iter().flat_map(|plan| rows(&plan.plan, WaveStep::Retire));
         let mut planned = plan.filter_map(|row| row.change.before.as_ref()?.instance_id.as_ref());
-        if !goes && planned.any(|id| id == instance) {
+        if planned.any(|id| id == instance) {
             self.fail(step.now, &format!("I9: {node} is uncordoned, and the plan has it go"));
         }
     }
@@ -267,6 +273,7 @@ impl Checks {
         if let Some(why) = neutral::drifts_from_itself(plan) {
             self.fail(now, &format!("I16: {why}"));
         }
+        self.drains.entry(plan.capacity.plan_id.clone()).or_default();
         let launched: Vec<&ResourceChange> = rows(plan, WaveStep::Launch).collect();
         let retired: Vec<&ResourceChange> = rows(plan, WaveStep::Retire).collect();
         self.quarantines_hold(&launched, status, now);
@@ -311,6 +318,7 @@ impl Checks {
             let after = launched.iter().filter(mine);
             let row_of = |row: &ResourceChange| (plan_id.clone(), row.address.clone());
             let after = after.map(|row| (change(&row.address), row_of(row))).collect();
+            self.drains.entry(plan_id.clone()).or_default().insert(id.clone());
             self.planned.insert(id, Removal { unit: unit(row), after });
         }
     }

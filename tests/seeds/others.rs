@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use fleetwright::catalog::Catalog;
 use fleetwright::fleet::{Node, tag};
-use fleetwright::ids::Uid;
+use fleetwright::ids::{NodeName, Uid};
 use fleetwright::reconcile::Request;
 use fleetwright::sim::{Reported, Unavailable};
 use jiff::SignedDuration;
@@ -40,6 +40,18 @@ pub(crate) const ALL: &[(&str, Story)] = &[
         dies_after_cordon,
     ),
     ("what a person cordoned stays cordoned", person_cordons),
+    (
+        "what a person uncordons after a death, and cordons again, stays cordoned",
+        person_cordons_what_a_drain_left,
+    ),
+    (
+        "a person who takes over the cordon of a drain that died keeps it, whatever is being written",
+        person_takes_a_cordon_over,
+    ),
+    (
+        "a person who cordons what is about to be drained keeps the cordon once the drain is given up",
+        person_cordons_what_is_drained,
+    ),
 ];
 
 fn seconds(n: i64) -> SignedDuration {
@@ -386,8 +398,8 @@ fn dies_after_cordon(catalog: &Rc<Catalog>) -> End {
         let after: BTreeSet<_> = run.machines().into_iter().map(|machine| machine.id).collect();
         is(before == after, || format!("{before:?} became {after:?}"))?;
         let status = run.status().ok_or("nobody lives")?;
-        let lifted = status.counters.get("cordons.lifted").copied();
-        is(lifted >= Some(1), || "no cordon was lifted".to_owned())?;
+        let uncordoned = status.counters.get("nodes.uncordoned").copied();
+        is(uncordoned >= Some(1), || "no node was uncordoned".to_owned())?;
     }
     Ok(())
 }
@@ -395,7 +407,7 @@ fn dies_after_cordon(catalog: &Rc<Catalog>) -> End {
 fn person_cordons(catalog: &Rc<Catalog>) -> End {
     let mut run = settled(catalog, 95, Commit::default().with("api", 8))?;
     let node = run.observed().nodes.values().next().cloned().ok_or("no node")?;
-    run.shared.world.change_node(&Node { unschedulable: true, ..node.clone() });
+    run.shared.person_cordons(&node.name, true);
     run.kill(0);
     run.start(0);
     run.pass(minutes(20));
@@ -404,4 +416,88 @@ fn person_cordons(catalog: &Rc<Catalog>) -> End {
     run.well()?;
     let found: Vec<_> = cordoned(&run).into_iter().map(|node| node.name).collect();
     is(found.contains(&node.name), || format!("{found:?} are cordoned"))
+}
+
+/// Returns a run in which a process died right after it cordoned a node to drain it, and what stands cordoned; the
+/// branch asks for no drain any more.
+fn dies_in_a_drain(catalog: &Rc<Catalog>, seed: u64) -> Result<(Run, NodeName), String> {
+    let mut run = settled(catalog, seed, Commit::default())?;
+    run.commit(|commit| Commit { image: "al2023@v20261001".to_owned(), ..commit });
+    until_cordoned(&mut run)?;
+    run.kill(0);
+    run.pass(seconds(1));
+    run.commit(|commit| Commit { image: "al2023@v20260901".to_owned(), ..commit });
+    let node = cordoned(&run).into_iter().find(|node| node.cordoned_for().is_some());
+    let node = node.ok_or("nothing stands cordoned")?;
+    Ok((run, node.name))
+}
+
+fn stays_cordoned(run: &mut Run, node: &NodeName) -> End {
+    run.pass(minutes(20));
+    run.well()?;
+    let found = run.observed().nodes.remove(node).ok_or("it went")?;
+    is(found.unschedulable, || format!("{node} takes pods again"))?;
+    is(found.cordoned_for().is_none(), || format!("{node} carries our mark"))?;
+    run.shared.person_cordons(node, false);
+    run.comes_to_rest(minutes(30))
+}
+
+fn person_cordons_what_a_drain_left(catalog: &Rc<Catalog>) -> End {
+    let (mut run, node) = dies_in_a_drain(catalog, 97)?;
+    run.shared.person_cordons(&node, false);
+    run.start(0);
+    // Whoever has seen that it takes pods takes the mark off.
+    run.pass(minutes(2));
+    run.shared.person_cordons(&node, true);
+    run.kill(0);
+    run.start(0);
+    stays_cordoned(&mut run, &node)
+}
+
+fn person_takes_a_cordon_over(catalog: &Rc<Catalog>) -> End {
+    let mut beside = 0;
+    for n in 0..24 {
+        let (mut run, node) = dies_in_a_drain(catalog, 98)?;
+        run.start(0);
+        let uncordons = |run: &Run| {
+            let last = run.shared.asked.borrow().last().map(|call| call.what.clone());
+            matches!(last, Some(What::Cordon { on: false, .. }))
+        };
+        run.pass(SignedDuration::from_millis(150 * n));
+        if uncordons(&run) || run.observed().nodes.get(&node).is_none_or(|n| !n.unschedulable) {
+            break;
+        }
+        beside += 1;
+        run.shared.person_takes_mark_off(&node);
+        run.shared.person_cordons(&node, true);
+        stays_cordoned(&mut run, &node).map_err(|why| format!("{n}: {why}"))?;
+    }
+    is(beside > 0, || "it was uncordoned too soon".to_owned())
+}
+
+fn person_cordons_what_is_drained(catalog: &Rc<Catalog>) -> End {
+    // No pod of it may leave, so that the drain is given up.
+    let commit = Commit { budget: Some("100%".to_owned()), ..Commit::default().with("api", 8) };
+    for n in 0..6 {
+        let mut run = settled(catalog, 99, commit.clone())?;
+        let machine = run.machines().first().map(|machine| machine.id.clone());
+        let machine = machine.ok_or("no machine")?;
+        let node = run.observed().node_of(&machine).map(|node| node.name.clone());
+        let node = node.ok_or("no node")?;
+        let detail = format!(
+            r#"{{"service":"EC2","eventTypeCategory":"scheduledChange","affectedEntities":[{{"entityValue":"{machine}"}}]}}"#
+        );
+        run.message("AWS Health Event", "aws.health", &detail);
+        run.pass(SignedDuration::from_millis(50 * n));
+        if run.observed().nodes[&node].unschedulable {
+            return is(n > 0, || "it was cordoned too soon".to_owned());
+        }
+        run.shared.person_cordons(&node, true);
+        run.pass(minutes(40));
+        run.well().map_err(|why| format!("{n}: {why}"))?;
+        let found = run.observed().nodes.remove(&node);
+        let keeps = found.is_none_or(|node| node.unschedulable && node.cordoned_for().is_none());
+        is(keeps, || format!("{n}: {node} takes pods again, or carries our mark"))?;
+    }
+    Ok(())
 }

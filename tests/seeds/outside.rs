@@ -7,8 +7,8 @@ use std::rc::Rc;
 use fleetwright::fleet::{CordonedFor, Instance, Node, Pod, tag};
 use fleetwright::ids::{Address, ChangeId, GroupName, InstanceId, NodeName, PlanId, Uid};
 use fleetwright::port::{
-    Cloud, Cluster, ClusterObjects, EvictOutcome, Fate, Holdings, LaunchOutcome, LaunchRequest,
-    PortError,
+    Cloud, Cluster, ClusterObjects, CordonOutcome, EvictOutcome, Fate, Holdings, LaunchOutcome,
+    LaunchRequest, PortError,
 };
 use fleetwright::reconcile::{Desk, Head, Kept, Message, Request, Signal, Signals, Source};
 use fleetwright::sim::World;
@@ -176,6 +176,8 @@ pub(crate) struct Shared {
     pub(crate) lease: Cell<Option<(usize, Timestamp)>>,
     /// Until when there is always another signal.
     pub(crate) flood: Cell<Option<Timestamp>>,
+    /// Nodes that a person cordoned who found no mark of ours on them, and has not uncordoned since.
+    of_persons: RefCell<BTreeSet<Uid>>,
     /// What EC2 showed a while ago, of ours.
     past: RefCell<VecDeque<(Timestamp, Vec<Instance>)>>,
 }
@@ -245,6 +247,7 @@ impl Shared {
             queue: RefCell::default(),
             lease: Cell::default(),
             flood: Cell::default(),
+            of_persons: RefCell::default(),
             past: RefCell::default(),
         })
     }
@@ -311,6 +314,23 @@ impl Shared {
         }
     }
 
+    /// Has a person cordon a node, or uncordon it, as `kubectl` does: marks are left alone.
+    pub(crate) fn person_cordons(&self, node: &NodeName, on: bool) {
+        let Some(node) = self.world.observed().nodes.remove(node) else { return };
+        let mut of_persons = self.of_persons.borrow_mut();
+        of_persons.remove(&node.uid);
+        if on && node.cordoned_for().is_none() {
+            of_persons.insert(node.uid.clone());
+        }
+        self.world.change_node(&Node { unschedulable: on, ..node });
+    }
+
+    /// Has a person take our mark off a node.
+    pub(crate) fn person_takes_mark_off(&self, node: &NodeName) {
+        let Some(node) = self.world.observed().nodes.remove(node) else { return };
+        self.world.change_node(&Node { annotations: BTreeMap::new(), ..node });
+    }
+
     /// Returns whether a node may be cordoned, or uncordoned: its machine is ours, or of a group that is, and whoever
     /// cordoned it was one of us.
     fn may_cordon(&self, node: &NodeName, on: bool) -> bool {
@@ -318,7 +338,8 @@ impl Shared {
         let Some(node) = observed.nodes.get(node) else { return false };
         let instance = node.instance.as_ref().and_then(|id| observed.instances.get(id));
         let ours = instance.is_some_and(|i| i.is_ours(&observed.cluster.name) || i.group.is_some());
-        ours && (on || !node.unschedulable || node.cordoned_for().is_some())
+        let of_person = node.unschedulable && self.of_persons.borrow().contains(&node.uid);
+        ours && !of_person && (on || !node.unschedulable || node.cordoned_for().is_some())
     }
 
     /// Returns machines of ours that a message has go, and that are neither cordoned nor in what is kept.
@@ -515,19 +536,21 @@ impl Cluster for Replica {
 
     async fn cordon(
         &self,
-        node: &NodeName,
-        uid: &Uid,
+        node: &Node,
         mark: Option<CordonedFor>,
-    ) -> Result<(), PortError> {
+    ) -> Result<CordonOutcome, PortError> {
         let by = self.writes("cordon node").await?;
         if self.shared.faults.get().kubernetes {
             return Err(broken("cordon node"));
         }
-        let ours = self.shared.may_cordon(node, mark.is_some());
-        let what = What::Cordon { node: node.clone(), on: mark.is_some(), ours };
-        self.shared.note(&by, what);
-        self.shared.world.cordon(node, uid, mark).await?;
-        self.replies("cordon node").await
+        let ours = self.shared.may_cordon(&node.name, mark.is_some());
+        let outcome = self.shared.world.cordon(node, mark).await?;
+        if outcome == CordonOutcome::Written {
+            let what = What::Cordon { node: node.name.clone(), on: mark.is_some(), ours };
+            self.shared.note(&by, what);
+        }
+        self.replies("cordon node").await?;
+        Ok(outcome)
     }
 
     async fn evict(&self, pod: &Pod) -> Result<EvictOutcome, PortError> {

@@ -9,7 +9,7 @@ use serde_json::{Map, Value as Json};
 use crate::apply::{ChangeOutcome, Outcome, Receipt};
 use crate::cli::Console;
 use crate::plan::wire::{Summary, WaveStep};
-use crate::reconcile::{Lifted, Past, PlanNow, Status};
+use crate::reconcile::{Past, PlanNow, Status, Uncordoned};
 use crate::render::escape;
 use crate::telemetry::{LogFormat, line};
 
@@ -24,7 +24,7 @@ pub(super) struct Teller<'c> {
     /// How many plans were told to have ended.
     ended: usize,
     /// How many nodes were told to take pods again.
-    lifted: usize,
+    uncordoned: usize,
 }
 
 /// Something to tell.
@@ -55,7 +55,14 @@ impl News {
 
 impl<'c> Teller<'c> {
     pub(super) fn new(console: &'c mut Console, format: LogFormat) -> Self {
-        Self { console, format, told: BTreeMap::new(), about: String::new(), ended: 0, lifted: 0 }
+        Self {
+            console,
+            format,
+            told: BTreeMap::new(),
+            about: String::new(),
+            ended: 0,
+            uncordoned: 0,
+        }
     }
 
     /// Tells what is new in `status`.
@@ -74,7 +81,7 @@ impl<'c> Teller<'c> {
             }
         }
         self.incidents(now, status);
-        self.lifts(now, status);
+        self.uncordons(now, status);
         self.ends(now, status);
     }
 
@@ -141,16 +148,16 @@ impl<'c> Teller<'c> {
     }
 
     /// Tells which nodes take pods again since the last look.
-    fn lifts(&mut self, now: Timestamp, status: &Status) {
-        let all = status.counters.get("cordons.lifted").copied().unwrap_or(0);
+    fn uncordons(&mut self, now: Timestamp, status: &Status) {
+        let all = status.counters.get("nodes.uncordoned").copied().unwrap_or(0);
         let all = usize::try_from(all).unwrap_or(usize::MAX);
-        let new = all.saturating_sub(self.lifted);
-        for Lifted { node, instance, at: _ } in status.lifted.iter().take(new).rev() {
+        let new = all.saturating_sub(self.uncordoned);
+        for Uncordoned { node, instance, at: _ } in status.uncordoned.iter().take(new).rev() {
             let why = "a drain that ended early had left it cordoned, and the plan keeps it";
             let news = News::of("uncordoned", format!("{node} takes pods again: {why}"));
             self.say(now, &news.with("node", node).with("instance", instance));
         }
-        self.lifted = all;
+        self.uncordoned = all;
     }
 
     /// Tells how plans ended since the last look.

@@ -24,7 +24,7 @@ const WHOLE: [(&str, &str, u64); 14] = [
     ("messages.acknowledged", "fleetwright_interruption_messages_acknowledged_total", 1),
     ("messages.deferred", "fleetwright_interruption_messages_deferred_total", 1),
     ("drains.given_up", "fleetwright_drains_given_up_total", 1),
-    ("cordons.lifted", "fleetwright_cordons_lifted_total", 1),
+    ("nodes.uncordoned", "fleetwright_nodes_uncordoned_total", 1),
     ("steps", "fleetwright_steps_total", 1),
     ("step_micros", "fleetwright_stepping_seconds_total", 1_000_000),
     ("pending.reactions", "fleetwright_reactions_total", 1),

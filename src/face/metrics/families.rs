@@ -180,7 +180,7 @@ pub const FAMILIES: &[Family] = &[
         "Drains that did not end in time; the node takes pods again.",
     ),
     counter(
-        "fleetwright_cordons_lifted_total",
+        "fleetwright_nodes_uncordoned_total",
         &[],
         "Nodes that were left cordoned by whoever died in a drain, and take pods again.",
     ),

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 
 use super::{commit, moment};
 use crate::apply::{ChangeOutcome, Outcome, Receipt};
-use crate::reconcile::{ApprovedBy, Lifted, Past, Status};
+use crate::reconcile::{ApprovedBy, Past, Status, Uncordoned};
 use crate::render::web::{hourly, monthly_delta, span, steps, text};
 use crate::units::MicroUsd;
 
@@ -29,11 +29,11 @@ pub(super) fn history(status: &Status) -> String {
 }
 
 /// Returns the nodes that a drain left cordoned which ended early, and that take pods again.
-pub(super) fn lifted(status: &Status) -> String {
-    if status.lifted.is_empty() {
+pub(super) fn uncordoned(status: &Status) -> String {
+    if status.uncordoned.is_empty() {
         return String::new();
     }
-    let row = |one: &Lifted| {
+    let row = |one: &Uncordoned| {
         format!(
             "<tr data-text=\"{0} {1}\"><td>{2}</td><td>{0}</td><td class=\"mono\">{1}</td></tr>\n",
             text(one.node.as_str(), NAME),
@@ -41,9 +41,9 @@ pub(super) fn lifted(status: &Status) -> String {
             moment(one.at),
         )
     };
-    let rows: String = status.lifted.iter().map(row).collect();
+    let rows: String = status.uncordoned.iter().map(row).collect();
     format!(
-        "<h2 id=\"lifted\">Nodes that take pods again</h2>\n<p class=\"dim\">A drain that ended early had left \
+        "<h2 id=\"uncordoned\">Nodes that take pods again</h2>\n<p class=\"dim\">A drain that ended early had left \
          them cordoned, and the plan keeps them.</p>\n<div class=\"scroll\" tabindex=\"0\"><table><thead><tr>\
          <th>when</th><th>node</th><th>instance</th></tr></thead><tbody>\n{rows}</tbody></table></div>\n"
     )

@@ -13,8 +13,8 @@ use fleetwright::ids::Address;
 use fleetwright::plan::Plan;
 use fleetwright::plan::wire::{Action, WaveStep};
 use fleetwright::reconcile::{
-    ApprovedBy, AwayPhase, Breaker, Deed, Failure, Going, Held, HeldBy, Lifted, Mode, Past,
-    PlanNow, RepositoryNow, SourceState, Status, Suspension, WorldNow,
+    ApprovedBy, AwayPhase, Breaker, Deed, Failure, Going, Held, HeldBy, Mode, Past, PlanNow,
+    RepositoryNow, SourceState, Status, Suspension, Uncordoned, WorldNow,
 };
 use fleetwright::units::MicroUsd;
 use jiff::{SignedDuration, Timestamp};
@@ -83,7 +83,7 @@ pub(crate) fn begun() -> Status {
         plan: None,
         applying: BTreeMap::new(),
         history: Vec::new(),
-        lifted: Vec::new(),
+        uncordoned: Vec::new(),
         going: Vec::new(),
         sold_out: Vec::new(),
         quarantined: BTreeMap::new(),
@@ -277,7 +277,7 @@ pub(crate) fn busy() -> Status {
         }),
         applying: BTreeMap::from([(plan_id, (removals.into_iter().take(4).collect(), before(2)))]),
         history: history(&plan),
-        lifted: vec![Lifted {
+        uncordoned: vec![Uncordoned {
             node: "ip-10-0-1-12.eu-west-1.compute.internal".into(),
             instance: "i-0123456789abcdef1".into(),
             at: before(25),

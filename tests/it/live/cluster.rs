@@ -1,9 +1,9 @@
 //! The port `Cluster` over a real kube-apiserver.
 
-use fleetwright::fleet::{CordonedFor, Pod};
+use fleetwright::fleet::{CordonedFor, Node, Pod};
 use fleetwright::ids::WorkloadKind;
 use fleetwright::kube::{Kubernetes, Lease, LeaseError};
-use fleetwright::port::{Cluster, ClusterObjects, EvictOutcome};
+use fleetwright::port::{Cluster, ClusterObjects, CordonOutcome, EvictOutcome};
 use jiff::Timestamp;
 use kube::{Client, Config};
 use serde_json::{Value as Json, json};
@@ -207,11 +207,18 @@ async fn reads(kubernetes: &Kubernetes) {
 
 async fn cordons(kubernetes: &Kubernetes) {
     let node = kubernetes.objects().await.expect("read").nodes.remove(0);
-    let other = kubernetes.cordon(&node.name, &"another".into(), Some(CordonedFor::Drain)).await;
-    assert!(!other.expect_err("another node").is_transient());
+    let drain = Some(CordonedFor::Drain);
+    let another = Node { uid: "another".into(), ..node.clone() };
+    let another = kubernetes.cordon(&another, drain).await.expect("answered");
+    assert_eq!(another, CordonOutcome::Outdated);
     assert!(!kubernetes.objects().await.expect("read").nodes[0].unschedulable);
-    for mark in [Some(CordonedFor::Drain), Some(CordonedFor::Leaving), None] {
-        kubernetes.cordon(&node.name, &node.uid, mark).await.expect("written");
+    for mark in [drain, Some(CordonedFor::Leaving), None] {
+        let node = kubernetes.objects().await.expect("read").nodes.remove(0);
+        let written = kubernetes.cordon(&node, mark).await.expect("answered");
+        assert_eq!(written, CordonOutcome::Written);
+        // By then it is another version.
+        let again = kubernetes.cordon(&node, None).await.expect("answered");
+        assert_eq!(again, CordonOutcome::Outdated);
         let seen = kubernetes.objects().await.expect("read").nodes.remove(0);
         assert_eq!((seen.unschedulable, seen.cordoned_for()), (mark.is_some(), mark));
     }

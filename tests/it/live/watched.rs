@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use fleetwright::fleet::CordonedFor;
 use fleetwright::kube::{Kubernetes, News, Watched};
-use fleetwright::port::{Cluster, ClusterObjects};
+use fleetwright::port::{Cluster, ClusterObjects, CordonOutcome};
 use kube::{Client, Config};
 use serde_json::json;
 use tokio::sync::mpsc;
@@ -65,12 +65,15 @@ fn watches_show_what_lists_do_and_what_was_written_and_a_server_that_is_gone_is_
         until_the_same(&watched, &kubernetes).await;
 
         // What was written is shown from then on.
-        let node = watched.objects().await.expect("shown").nodes[0].clone();
+        let name = watched.objects().await.expect("shown").nodes[0].name.clone();
         for mark in [Some(CordonedFor::Drain), None, Some(CordonedFor::Leaving)] {
-            watched.cordon(&node.name, &node.uid, mark).await.expect("written");
+            let before = watched.objects().await.expect("shown").nodes;
+            let node = before.into_iter().find(|node| node.name == name).expect("the node");
+            let outcome = watched.cordon(&node, mark).await.expect("answered");
+            assert_eq!(outcome, CordonOutcome::Written);
             let shown = watched.objects().await.expect("shown");
             let mut nodes = shown.nodes.iter();
-            let same = nodes.find(|other| other.name == node.name).expect("the node");
+            let same = nodes.find(|other| other.name == name).expect("the node");
             assert_eq!((same.unschedulable, same.cordoned_for()), (mark.is_some(), mark));
         }
         until_the_same(&watched, &kubernetes).await;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use fleetwright::fleet::CORDONED_ANNOTATION;
-use fleetwright::reconcile::{Limits, Planner};
+use fleetwright::reconcile::{AwayPhase, Going, Limits, Planner};
 use fleetwright::units::Bytes;
 
 use super::{
@@ -206,9 +206,8 @@ impl Trace {
     /// Has the node of the `n`-th machine that goes be uncordoned.
     fn uncordons(&self, n: usize) {
         let Ended { id: instance, node, .. } = self.removal(&self.shrinks, n);
-        let node = self.world.nodes[&node.expect("it joined")].clone();
-        let (uid, unschedulable) = (node.uid, false);
-        self.effects(&[Effect::Cordon { instance, node: node.name, uid, unschedulable }]);
+        let node = Box::new(self.world.nodes[&node.expect("it joined")].clone());
+        self.effects(&[Effect::Cordon { instance, node, mark: None }]);
     }
 
     fn later(&mut self, minutes: i64) {
@@ -419,6 +418,15 @@ const OF_REMOVALS: &[Violation] = &[
     }),
     ("I9", "an uncordon beside an apply", |t| {
         t.status.applying.insert("p".into(), (Vec::new(), t.now));
+        t.uncordons(0);
+    }),
+    ("I9", "an uncordon of a machine that goes by itself beside the apply that drains it", |t| {
+        t.applies(&t.shrinks);
+        t.status.applying.insert(t.shrinks.capacity.plan_id.clone(), (Vec::new(), t.now));
+        let instance = t.removal(&t.shrinks, 0).id;
+        let (why, since) = ("health".to_owned(), t.now);
+        let phase = AwayPhase::Draining;
+        t.status.going.push(Going { instance, node: None, why, since, deadline: None, phase });
         t.uncordons(0);
     }),
     ("I9", "an uncordon of a node that the plan has go", |t| {

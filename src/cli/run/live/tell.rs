@@ -43,24 +43,26 @@ impl Record {
     /// Takes what a step led to.
     pub(super) fn look(&self, status: &Status, effects: &[Effect]) {
         for effect in effects {
-            let Effect::Cordon { node, instance, unschedulable, .. } = effect else { continue };
+            let Effect::Cordon { node, instance, mark } = effect else { continue };
             let going = status.going.iter().find(|going| going.instance == *instance);
-            let (reason, message) = match (unschedulable, going) {
-                (true, _) => {
+            let (reason, message) = match (mark, going) {
+                (Some(_), _) => {
                     let why = going.map_or("it goes", |going| going.why.as_str());
                     let message = format!("no pod may come any more: {instance} goes ({why})");
                     ("Leaving", message)
                 }
-                (false, Some(_)) => {
+                (None, Some(_)) => {
                     let message = "it could not be drained, and pods may come again".to_owned();
                     ("Uncordoned", message)
                 }
-                (false, None) => {
+                // Whoever uncordoned it before is told nothing new.
+                (None, None) if !node.unschedulable => continue,
+                (None, None) => {
                     let why = "a drain that ended early had left it cordoned";
                     ("Uncordoned", format!("pods may come again: {why}, and the plan keeps it"))
                 }
             };
-            self.note(About::Node(node.clone()), reason, (message, true), status);
+            self.note(About::Node(node.name.clone()), reason, (message, true), status);
         }
         self.note_ended(status);
         self.status.replace(Some(status.clone()));

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use super::*;
-use crate::fleet::CORDONED_ANNOTATION;
+use crate::fleet::{CORDONED_ANNOTATION, Observed};
 use crate::plan::wire::WaveStep;
-use crate::port::Fate;
+use crate::port::{CordonOutcome, Fate};
 use crate::reconcile::fixture::{Story, at, world};
 use crate::reconcile::status::Suspension;
 use crate::reconcile::{Event, Kind, Signal};
@@ -60,8 +60,13 @@ fn planned(story: &mut Story, seconds: i64, plan: Plan) -> Vec<String> {
     story.next(seconds, Event::Planned { ticket, plan, took })
 }
 
-const FIRST: &str = "cordons node-of-i-1 false";
-const SECOND: &str = "cordons node-of-i-2 false";
+/// Returns that uncordoning the node of a machine ended so.
+fn uncordoned(instance: &str, end: Result<CordonOutcome, PortError>) -> Event {
+    Event::Cordoned { instance: instance.into(), mark: None, end }
+}
+
+const FIRST: &str = "uncordons node-of-i-1";
+const SECOND: &str = "uncordons node-of-i-2";
 
 #[test]
 fn what_a_drain_left_cordoned_and_a_plan_keeps_takes_pods_again_before_anything_else_is_done() {
@@ -72,7 +77,7 @@ fn what_a_drain_left_cordoned_and_a_plan_keeps_takes_pods_again_before_anything_
     story.next(4, Event::World(Arc::new(cordoned(4, Some("drain")))));
     assert!(story.state().planning.is_none());
     for id in ["i-1", "i-2"] {
-        assert_eq!(story.next(5, Event::Cordoned { instance: id.into(), end: Ok(()) }), [""; 0]);
+        assert_eq!(story.next(5, uncordoned(id, Ok(CordonOutcome::Written))), [""; 0]);
     }
     assert!(story.state().planning.is_none(), "what was seen before does not count");
     // One look was under way when the second was heard of.
@@ -82,8 +87,8 @@ fn what_a_drain_left_cordoned_and_a_plan_keeps_takes_pods_again_before_anything_
     }
     assert_eq!(planned(&mut story, 8, keeps()), [""; 0]);
     let status = story.state().status();
-    assert_eq!(status.counters["cordons.lifted"], 2);
-    let told: Vec<_> = status.lifted.iter().map(|one| (one.node.as_str(), one.at)).collect();
+    assert_eq!(status.counters["nodes.uncordoned"], 2);
+    let told: Vec<_> = status.uncordoned.iter().map(|one| (one.node.as_str(), one.at)).collect();
     assert_eq!(told, [("node-of-i-2", at(5)), ("node-of-i-1", at(5))]);
 }
 
@@ -115,10 +120,12 @@ fn what_somebody_else_cordoned_what_goes_and_what_may_go_stays_cordoned() {
 fn a_machine_that_goes_by_itself_a_loop_that_is_suspended_and_one_that_ends_leave_it() {
     let drain = Some("drain");
     let mut story = leads(Mode::Full, cordoned(2, drain));
-    assert_eq!(story.told(3, Kind::SpotInterruption, &["i-1"], Some(120)), [""; 0]);
+    // From now on it stands cordoned for that.
+    let done = story.told(3, Kind::SpotInterruption, &["i-1"], Some(120));
+    assert_eq!(done, ["cordons node-of-i-1"]);
     // The plan that was being made counted with it.
     assert_eq!(planned(&mut story, 4, keeps()), [""; 0]);
-    assert_eq!(planned(&mut story, 5, keeps()), [SECOND]);
+    assert_eq!(planned(&mut story, 4, keeps()), [SECOND]);
 
     let mut story = leads(Mode::Full, cordoned(2, drain));
     let (reason, by) = ("a migration".to_owned(), "alice".to_owned());
@@ -150,6 +157,64 @@ fn one_whose_machine_was_to_go_by_itself_waits_for_its_message_to_come_again() {
 }
 
 #[test]
+fn a_mark_is_taken_off_a_node_that_takes_pods_at_once_and_counts_as_nothing_that_was_uncordoned() {
+    for mark in ["drain", "leaving", "true"] {
+        let mut world = cordoned(2, Some(mark));
+        world.nodes.values_mut().for_each(|node| node.unschedulable = false);
+        let mut story = leads(Mode::Full, world);
+        assert_eq!(planned(&mut story, 3, keeps()), [FIRST, SECOND], "{mark}");
+        for id in ["i-1", "i-2"] {
+            story.next(4, uncordoned(id, Ok(CordonOutcome::Written)));
+        }
+        let status = story.state().status();
+        assert!(!status.counters.contains_key("nodes.uncordoned") && status.uncordoned.is_empty());
+    }
+}
+
+#[test]
+fn where_somebody_wrote_the_node_since_it_is_looked_at_again_and_nothing_failed() {
+    let mut story = leads(Mode::Full, cordoned(2, Some("drain")));
+    assert_eq!(planned(&mut story, 3, keeps()), [FIRST, SECOND]);
+    story.next(4, uncordoned("i-1", Ok(CordonOutcome::Outdated)));
+    story.next(4, uncordoned("i-2", Ok(CordonOutcome::Outdated)));
+    let status = story.state().status();
+    assert!(status.failing.is_empty() && !status.counters.contains_key("nodes.uncordoned"));
+    // A person has cordoned the first one meanwhile.
+    let mut seen = cordoned(5, Some("drain"));
+    let first = seen.nodes.values_mut().next().expect("one");
+    first.annotations.clear();
+    let seen = Arc::new(seen);
+    story.next(5, Event::World(Arc::clone(&seen)));
+    story.next(6, Event::World(seen));
+    assert_eq!(planned(&mut story, 7, keeps()), [SECOND]);
+}
+
+#[test]
+fn a_machine_that_goes_is_cordoned_again_where_its_node_was_being_uncordoned() {
+    let mut story = leads(Mode::Full, cordoned(2, Some("drain")));
+    assert_eq!(planned(&mut story, 3, keeps()), [FIRST, SECOND]);
+    // It is heard of while the write is under way, and stands cordoned as far as is known.
+    story.told(4, Kind::SpotInterruption, &["i-1"], Some(120));
+    let leaving = CordonOutcome::Outdated;
+    let mark = Some(CordonedFor::Leaving);
+    let cordoned_again = |end| Event::Cordoned { instance: "i-1".into(), mark, end: Ok(end) };
+    story.next(5, cordoned_again(leaving));
+    let mut done = story.next(5, Event::Saved(Ok(())));
+    done.extend(story.next(5, uncordoned("i-1", Ok(CordonOutcome::Written))));
+    done.extend(story.next(6, Event::Saved(Ok(()))));
+    assert_eq!(done, [""; 0], "its message stays, and nobody takes its uncordon for a cordon");
+    let mut open = cordoned(7, Some("drain"));
+    let first = open.nodes.get_mut(&NodeName::from("node-of-i-1")).expect("it");
+    (first.unschedulable, first.annotations) = (false, [].into());
+    let open = Arc::new(open);
+    let mut done = story.next(8, Event::World(Arc::clone(&open)));
+    done.extend(story.next(9, Event::World(open)));
+    assert_eq!(done, ["cordons node-of-i-1"]);
+    let done = story.next(10, cordoned_again(CordonOutcome::Written));
+    assert_eq!(done, ["takes off r"]);
+}
+
+#[test]
 fn where_it_fails_it_is_tried_again_after_a_while_and_holds_nothing_up() {
     let mut story = leads(Mode::Full, cordoned(2, Some("drain")));
     assert_eq!(planned(&mut story, 3, keeps()).len(), 2);
@@ -159,7 +224,7 @@ fn where_it_fails_it_is_tried_again_after_a_while_and_holds_nothing_up() {
             reason: "too many requests".to_owned(),
             fate: Fate::TurnedAway,
         };
-        story.next(4, Event::Cordoned { instance: id.into(), end: Err(error) });
+        story.next(4, uncordoned(id, Err(error)));
     }
     let mut done = Vec::new();
     for n in 0..40 {
@@ -170,10 +235,10 @@ fn where_it_fails_it_is_tried_again_after_a_while_and_holds_nothing_up() {
         }
     }
     assert_eq!(done, [(5, 0), (305, 2)], "a plan at once, and one more try");
-    assert!(!story.state().status().counters.contains_key("cordons.lifted"));
+    assert!(!story.state().status().counters.contains_key("nodes.uncordoned"));
     // A clock that is set back makes nobody wait for longer.
     for id in ["i-1", "i-2"] {
-        story.next(-7_000, Event::Cordoned { instance: id.into(), end: Ok(()) });
+        story.next(-7_000, uncordoned(id, Ok(CordonOutcome::Written)));
     }
     for _ in 0..2 {
         story.next(-6_999, Event::World(Arc::new(cordoned(-6_999, Some("drain")))));

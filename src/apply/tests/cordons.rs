@@ -1,0 +1,179 @@
+//! Whose cordon is whose, and what is given up with its node cordoned.
+
+use std::cell::Cell;
+
+use super::*;
+use crate::fleet::{CORDONED_ANNOTATION, CordonedFor};
+use crate::ids::NodeName;
+
+/// Has a person cordon a node, whoever had.
+fn cordons(world: &World, node: &Node) {
+    let node = world.observed().nodes[&node.name].clone();
+    let changed = Node { unschedulable: true, annotations: [].into(), ..node };
+    world.change_node(&changed);
+}
+
+/// Has a person cordon the first node that is about to be written, just before it is.
+fn applies_beside_a_person(plan: &Plan, world: &World) -> (Receipt, NodeName) {
+    let first: Cell<Option<NodeName>> = Cell::default();
+    let meddles = |node: &Node| {
+        let name = first.take().unwrap_or_else(|| {
+            cordons(world, node);
+            node.name.clone()
+        });
+        first.set(Some(name));
+    };
+    let mut ports = Faulty::new(world, usize::MAX, Fault::FailBefore);
+    ports.meddles = Some(&meddles);
+    let receipt = apply_over(plan, &ports, &settings()).0.expect("not refused");
+    (receipt, first.take().expect("a node was to be written"))
+}
+
+/// Returns the node of the `n`-th row of a plan, marked as cordoned for a drain.
+fn marked(plan: &Plan, world: &World, n: usize, unschedulable: bool) -> Node {
+    let before = plan.resource_changes[n].change.before.as_ref();
+    let name = before.and_then(|before| before.node.clone()).expect("a node");
+    let mark = (CORDONED_ANNOTATION.to_owned(), "drain".to_owned());
+    let node = world.observed().nodes[&name].clone();
+    let node = Node { unschedulable, annotations: [mark].into(), ..node };
+    world.change_node(&node);
+    node
+}
+
+/// Returns the same without what goes.
+fn without_retirements(mut plan: Plan) -> Plan {
+    for row in &mut plan.resource_changes[..2] {
+        row.change.actions = vec![Action::NoOp];
+    }
+    plan.capacity.waves.retain(|wave| wave.step == WaveStep::Launch);
+    plan.capacity.waves[0].addresses.retain(|one| *one != address("1"));
+    plan
+}
+
+#[test]
+fn what_a_person_cordons_between_look_and_write_keeps_their_cordon_and_gets_no_mark() {
+    let world = fleet();
+    world.deliver(&workloads(6).budget("api", None, Some("0"))).expect("kept in memory");
+    let (receipt, name) = applies_beside_a_person(&plan(&world), &world);
+    let given_up =
+        |key| matches!(outcome(&receipt, key, WaveStep::Retire), Outcome::GivenUp { .. });
+    assert!(given_up("0") && given_up("1"), "{receipt:#?}");
+    let node = &world.observed().nodes[&name];
+    assert_eq!((node.unschedulable, node.cordoned_for()), (true, None));
+}
+
+#[test]
+fn what_a_person_cordons_while_a_stale_cordon_is_taken_back_stays_cordoned() {
+    let world = fleet();
+    let plan = without_retirements(plan(&world));
+    let node = marked(&plan, &world, 0, true);
+    let (receipt, name) = applies_beside_a_person(&plan, &world);
+    assert_eq!((receipt.verdict, &name), (Verdict::Applied, &node.name));
+    assert!(world.observed().nodes[&name].unschedulable);
+}
+
+#[test]
+fn a_mark_is_taken_off_a_node_that_takes_pods_and_nobody_is_told_that_it_does() {
+    let world = fleet();
+    let plan = without_retirements(plan(&world));
+    let node = marked(&plan, &world, 0, false);
+    let (receipt, events) = apply_over(&plan, &world, &settings());
+    assert_eq!(receipt.map(|receipt| receipt.verdict), Ok(Verdict::Applied));
+    let found = &world.observed().nodes[&node.name];
+    assert_eq!((found.unschedulable, found.cordoned_for()), (false, None));
+    assert!(!events.iter().any(|event| matches!(event.step, Step::Uncordoned { .. })));
+}
+
+#[test]
+fn an_apply_that_is_interrupted_uncordons_nothing_and_one_that_did_looks_again() {
+    let flag = AtomicBool::new(false);
+    for interrupts in [true, false] {
+        flag.store(false, std::sync::atomic::Ordering::Relaxed);
+        let world = fleet();
+        let plan = without_retirements(plan(&world));
+        let node = marked(&plan, &world, 0, true);
+        let mut settings = ApplySettings { interrupted: Some(&flag), ..settings() };
+        settings.waits = Waits::UntilLaunched;
+        let ports = Faulty::new(&world, usize::MAX, Fault::FailBefore);
+        let reads = Cell::new(0);
+        let mut report = |event: &Event| {
+            if matches!(event.step, Step::Checked { .. }) {
+                flag.store(interrupts, std::sync::atomic::Ordering::Relaxed);
+            } else if matches!(event.step, Step::Launched { .. }) {
+                reads.set(ports.reads.get());
+            }
+        };
+        let all = Ports { cloud: &ports, cluster: &ports, clock: &ports };
+        run(apply(&plan, &all, &settings, &mut report)).expect("begun");
+        let left = world.observed().nodes[&node.name].cordoned_for();
+        assert_eq!(left, interrupts.then_some(CordonedFor::Drain));
+        // What was seen before shows a node cordoned that takes pods.
+        assert_eq!(reads.get(), if interrupts { 0 } else { 2 });
+    }
+}
+
+/// Returns settings by which what was launched has joined and is not Ready when its time is over.
+fn impatient() -> ApplySettings<'static> {
+    let mut settings = settings();
+    settings.bounds.ready = SignedDuration::from_secs(40);
+    settings
+}
+
+fn given_up(receipt: &Receipt) -> Vec<(&InstanceId, &str)> {
+    let all = receipt.outcomes.iter().filter_map(|change| {
+        let Outcome::GivenUp { why } = &change.outcome else { return None };
+        Some((change.instance_id.as_ref()?, why.as_str()))
+    });
+    all.collect()
+}
+
+#[test]
+fn all_that_are_not_ready_in_time_are_judged_by_one_look_after_the_last_was_cordoned() {
+    let world = fleet();
+    let ports = Faulty::new(&world, usize::MAX, Fault::FailBefore);
+    let (mut before, mut after) = (None, 0);
+    let mut report = |event: &Event| {
+        if matches!(event.step, Step::Cordoned { .. }) {
+            before.get_or_insert(ports.reads.get());
+        } else if matches!(event.step, Step::Finished { step: WaveStep::Launch, .. }) {
+            after = ports.reads.get();
+        }
+    };
+    let all = Ports { cloud: &ports, cluster: &ports, clock: &ports };
+    let receipt = run(apply(&plan(&world), &all, &impatient(), &mut report)).expect("begun");
+    let all = given_up(&receipt);
+    assert_eq!(all.len(), 3, "{receipt:#?}");
+    assert!(all.iter().all(|(_, why)| why.contains("terminated")), "{all:?}");
+    assert_eq!(before.map(|reads| reads + 1), Some(after));
+}
+
+#[test]
+fn a_call_that_fails_for_now_leaves_no_machine_that_is_not_ready_in_time() {
+    for fault in [Fault::TurnAway, Fault::LoseReply] {
+        let mut given = 0;
+        for at in 0..12 {
+            let world = fleet();
+            let ports = Faulty::new(&world, at, fault);
+            let receipt = apply_over(&plan(&world), &ports, &impatient()).0.expect("not refused");
+            let observed = world.observed();
+            for (id, why) in given_up(&receipt) {
+                let runs = observed.instances.get(id).is_some_and(Instance::is_active);
+                assert!(!runs, "{fault:?} at {at}: {id}: {why}");
+                given += 1;
+            }
+        }
+        assert!(given >= 12, "{given}");
+    }
+}
+
+#[test]
+fn a_machine_that_ec2_no_longer_shows_is_not_said_to_hold_pods() {
+    let world = fleet();
+    let mut ports = Faulty::new(&world, usize::MAX, Fault::FailBefore);
+    ports.lag = SignedDuration::from_secs(45);
+    let receipt = apply_over(&plan(&world), &ports, &impatient()).0.expect("not refused");
+    for (_, why) in given_up(&receipt) {
+        assert!(why.contains("EC2 does not show the instance"), "{why}");
+    }
+    assert_eq!(given_up(&receipt).len(), 3);
+}

@@ -1,0 +1,124 @@
+//! Cordons that are taken back: those of this apply, and those of one before it that died.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::Run;
+use super::receipt::Step;
+use super::retire::CHANGED;
+use super::work::WaveWork;
+use crate::fleet::{CordonedFor, Node};
+use crate::ids::{Address, InstanceId};
+use crate::plan::{StaleCordon, stale_cordons};
+use crate::port::{Clock, Cloud, Cluster, CordonOutcome};
+
+impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
+    /// Uncordons the nodes of machines that this apply had cordoned and leaves as they were; one whose machine goes by
+    /// itself is left to the loop. Returns those of which it could not, each with the reason.
+    pub(super) async fn take_back(
+        &self,
+        cordoned: &[(&Address, &InstanceId)],
+    ) -> BTreeMap<InstanceId, String> {
+        let unread = || "the node could not be read".to_owned();
+        let mut left: BTreeMap<&InstanceId, (&Address, String)> =
+            cordoned.iter().map(|(address, id)| (*id, (*address, unread()))).collect();
+        for attempt in 0..self.settings.bounds.tries {
+            if left.is_empty() {
+                break;
+            }
+            if attempt > 0 {
+                for (address, problem) in left.values().filter(|(_, problem)| problem != CHANGED) {
+                    self.say(Some(address), Step::Retrying { why: problem.clone() });
+                }
+                self.pause().await;
+            }
+            let seen = self.look().await;
+            for (id, (address, _)) in std::mem::take(&mut left) {
+                let end = match seen.node_of(id) {
+                    Some(node) => self.uncordon_drained(address, node).await,
+                    None if seen.is_complete() => Ok(()),
+                    None => Err(unread()),
+                };
+                if let Err(problem) = end {
+                    left.insert(id, (address, problem));
+                }
+            }
+        }
+        left.into_iter().map(|(id, (_, problem))| (id.clone(), problem)).collect()
+    }
+
+    /// Uncordons a node that is cordoned for a drain of an apply.
+    async fn uncordon_drained(&self, address: &Address, node: &Node) -> Result<(), String> {
+        if node.cordoned_for() != Some(CordonedFor::Drain) {
+            return Ok(());
+        }
+        match self.ports.cluster.cordon(node, None).await {
+            Ok(CordonOutcome::Written) => {
+                if node.unschedulable {
+                    let step = Step::Uncordoned { node: node.name.clone() };
+                    self.say(Some(address), step);
+                }
+                Ok(())
+            }
+            Ok(CordonOutcome::Outdated) => Err(CHANGED.to_owned()),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
+    /// Takes back the cordons of drains that ended with the apply that had begun them, of nodes that do not go now, and
+    /// takes our mark off those that somebody else has uncordoned. What fails stays for the next apply: nothing waits
+    /// for it.
+    pub(super) async fn uncordon_stale(&mut self, waves: &[WaveWork<'_>]) {
+        if !self.settings.alone {
+            return;
+        }
+        let goes: BTreeSet<InstanceId> =
+            waves.iter().flat_map(|wave| self.going(wave)).cloned().collect();
+        for _ in 0..self.settings.bounds.tries {
+            let Some(seen) = self.seen.take() else { return };
+            let (mut wrote, mut outdated) = (false, false);
+            let stale = stale_cordons(self.plan, &seen, &goes);
+            for cordon in stale.iter().filter(|cordon| cordon.is_of_apply()) {
+                if self.settings.is_interrupted() {
+                    break;
+                }
+                let end = self.uncordon(cordon).await;
+                wrote |= end == Some(CordonOutcome::Written);
+                outdated |= end == Some(CordonOutcome::Outdated);
+            }
+            // Once something was written it no longer shows what is there.
+            self.seen = Some(seen).filter(|_| !wrote && !outdated);
+            if !outdated {
+                return;
+            }
+            self.seen = self.look_again().await;
+        }
+    }
+
+    async fn uncordon(&self, cordon: &StaleCordon<'_>) -> Option<CordonOutcome> {
+        let StaleCordon { node, .. } = cordon;
+        match self.ports.cluster.cordon(node, None).await {
+            Ok(outcome) => {
+                if outcome == CordonOutcome::Written && node.unschedulable {
+                    self.say(None, Step::Uncordoned { node: node.name.clone() });
+                }
+                Some(outcome)
+            }
+            Err(error) => {
+                let why =
+                    format!("the mark of a drain that is over stays on {}: {error}", node.name);
+                self.say(None, Step::Blocked { why });
+                None
+            }
+        }
+    }
+
+    /// Returns the machines that a wave ends.
+    fn going<'w>(&'w self, wave: &'w WaveWork<'_>) -> impl Iterator<Item = &'w InstanceId> {
+        let retires = match wave {
+            WaveWork::Launch(_) => &[][..],
+            WaveWork::Retire(retires) => retires,
+        };
+        let needed = |address| !self.dropped.contains_key(address);
+        retires.iter().filter(move |work| needed(work.address)).map(|work| work.instance)
+    }
+}
