@@ -76,6 +76,7 @@ pub mod adr_0009 {}
 #[doc = include_str!("adr/0011-budgets.md")]
 pub mod adr_0011 {}
 
+pub use bound::Proof;
 pub use groups::{amiss_elsewhere, live_group, observed_only, with_groups_made_elsewhere};
 pub use learned::measure;
 pub use offer::{
@@ -217,7 +218,7 @@ pub struct Packed {
 /// Returns the tightest packing found, which only a scheduler could follow that does as it is told;
 /// what solving alone comes to, beside what proving it takes.
 #[must_use]
-pub fn packing(input: &Input, with_bound: bool) -> Packed {
+pub fn packing(input: &Input, proof: Option<Proof>) -> Packed {
     let Prepared { apart, offers, standing, fixed: _, pace } = Prepared::of(input);
     let (demand, list) = (&apart.demand, &offers.list);
     let shares = shares::Limits::new(&input.desired.failure_domains);
@@ -231,8 +232,8 @@ pub fn packing(input: &Input, with_bound: bool) -> Packed {
     let kept = layout.kept.iter().filter(|kept| **kept).count();
     let nodes = kept + layout.packing.opened.len();
     let hourly = layout.price;
-    let lower_bound =
-        if with_bound { passes.bound_of_packing(&model, &layout) } else { MicroUsd::ZERO };
+    let bound = |proof| passes.bound_of_packing(&model, &layout, proof);
+    let lower_bound = proof.map_or(MicroUsd::ZERO, bound);
     Packed { nodes, hourly, lower_bound, left }
 }
 
@@ -339,7 +340,7 @@ pub fn solve(input: &Input) -> Solution {
         packed: outcome.settled.packed.min(outcome.settled.layout.price),
         orders: orders((groups, &offers.list), &standing, (&outcome, eventful)),
         unsteered: input.settings.steer.then(|| passes.unsteered(&model, &outcome)),
-        lower_bound: passes.bound(&outcome),
+        lower_bound: passes.bound(&outcome, Proof::Quick),
         failure_domains: kept_apart,
     };
     standing.retain(|node| !fixed.contains(&node.name));

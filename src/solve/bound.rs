@@ -16,14 +16,27 @@ use crate::units::MicroUsd;
 /// How much is done for a bound: some tens of milliseconds for hundreds of classes and kinds.
 const EFFORT: Effort = Effort { cut_rounds: 80, rounds: 60, steps: 2_000, steps_total: 400_000 };
 
+/// How hard a bound is looked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Proof {
+    /// In a small part of the time that planning takes.
+    Quick,
+    /// With whole pods of hundreds of classes as well, which may take seconds.
+    Thorough,
+}
+
 /// Returns a bound on the price of holding `placed` pods (by class) on new nodes and on `singles`.
-pub(super) fn lower_bound(model: &Model, placed: &[u32], singles: &[Single]) -> MicroUsd {
+pub(super) fn lower_bound(
+    model: &Model,
+    placed: &[u32],
+    (singles, proof): (&[Single], Proof),
+) -> MicroUsd {
     let survey = Survey::of(model, placed, &model.undominated, singles);
-    MicroUsd(bound(&survey.market, &survey.wanted))
+    MicroUsd(bound(&survey.market, &survey.wanted, proof))
 }
 
 /// Returns the bound in micro-USD per hour.
-fn bound(market: &Market, wanted: &[u32]) -> i64 {
+fn bound(market: &Market, wanted: &[u32], proof: Proof) -> i64 {
     if let Some(cheapest) = cheapest(market, wanted) {
         return cheapest.price;
     }
@@ -31,6 +44,8 @@ fn bound(market: &Market, wanted: &[u32]) -> i64 {
     pricing.price_cut();
     if pricing.whole_pods_may_prove_more() {
         pricing.price_whole(&[]);
+    } else if proof == Proof::Thorough {
+        pricing.price_tabled();
     }
     pricing.best().bound.max(apart(market, wanted))
 }

@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::allot::{Allotment, Field};
-use super::bound::lower_bound;
+use super::bound::{Proof, lower_bound};
 use super::consolidate::{Consolidated, consolidate};
 use super::layout::{Counts, Ground, Layout};
 use super::limits::Limits;
@@ -177,7 +177,7 @@ impl Passes<'_> {
 
     /// Returns a bound on every fleet that holds the placed pods and keeps the nodes that stay in
     /// any case; no domain is chosen for pods here, since another fleet may choose another.
-    pub(super) fn bound(&self, outcome: &Consolidated) -> MicroUsd {
+    pub(super) fn bound(&self, outcome: &Consolidated, proof: Proof) -> MicroUsd {
         let (settled, standing) = (&outcome.settled, self.standing);
         let groups = &self.demand.groups;
         let supply = Supply { offers: self.offers, standing, daemons: &self.demand.daemons };
@@ -203,14 +203,19 @@ impl Passes<'_> {
         };
         let singles: Vec<Single> = (0..standing.len()).filter_map(single).collect();
         let paid: MicroUsd = (0..standing.len()).filter(stays).map(price).sum();
-        paid + lower_bound(&model, &placed, &singles)
+        paid + lower_bound(&model, &placed, (&singles, proof))
     }
 
     /// Returns a bound on every fleet that holds what a packing holds.
-    pub(super) fn bound_of_packing(&self, model: &Model, layout: &Layout) -> MicroUsd {
+    pub(super) fn bound_of_packing(
+        &self,
+        model: &Model,
+        layout: &Layout,
+        proof: Proof,
+    ) -> MicroUsd {
         let settled = self.stage(self.demand, self.standing, model).as_packed(layout);
         let (baseline, declined, barred) = (layout.price, BTreeMap::new(), BTreeSet::new());
-        self.bound(&Consolidated { settled, baseline, declined, barred })
+        self.bound(&Consolidated { settled, baseline, declined, barred }, proof)
     }
 
     /// Places `groups` on `standing` and what else it takes, and consolidates.

@@ -22,6 +22,8 @@ pub(super) mod purchase;
 mod quota;
 mod relaxation;
 mod seeded;
+mod table;
+mod tabled;
 
 /// Amounts by resource; all vectors of a market have the same length.
 pub(super) type Amounts = Vec<i64>;

@@ -10,7 +10,7 @@ use fleetwright::demand::{Demand, DemandMode};
 use fleetwright::fleet::{ClusterIdentity, Observed};
 use fleetwright::git::read_tree;
 use fleetwright::manifest::{Desired, read, read_fleet};
-use fleetwright::solve::{Input, Packed, Purpose, Settings, packing};
+use fleetwright::solve::{Input, Packed, Proof, Purpose, Settings, packing};
 use fleetwright::units::MicroUsd;
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64;
@@ -77,7 +77,7 @@ impl World {
         Ok(Self { desired, observed, catalog, demand })
     }
 
-    fn packed(&self, with_bound: bool) -> Packed {
+    fn packed(&self, proof: Option<Proof>) -> Packed {
         let Self { desired, observed, catalog, demand } = self;
         let input = Input {
             desired,
@@ -91,7 +91,7 @@ impl World {
             settings: Settings::default(),
             purpose: Purpose::Plan,
         };
-        packing(&input, with_bound)
+        packing(&input, proof)
     }
 }
 
@@ -127,14 +127,14 @@ fn row(name: &str, pods: usize, world: &World) -> anyhow::Result<()> {
     let (mut times, mut last) = (Vec::new(), None);
     for _ in 0..RUNS {
         let begun = Instant::now();
-        last = Some(world.packed(false));
+        last = Some(world.packed(None));
         times.push(begun.elapsed());
     }
     let packed = last.expect("it was packed");
     times.sort();
     let seconds = times[RUNS / 2].max(Duration::from_micros(1)).as_secs_f64();
     let peak = peak_megabytes();
-    let bound = world.packed(true).lower_bound;
+    let bound = world.packed(Some(Proof::Thorough)).lower_bound;
     println!(
         "{:<28} {:>8} {:>7} {:>8} {:>8} {:>10.1} {:>10.0} {:>12} {:>7.2} {:>8}",
         name,

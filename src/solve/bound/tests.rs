@@ -129,7 +129,7 @@ proptest! {
         let optimum = Brute::cheapest(&market, &wanted);
         prop_assert_eq!(cheapest(&market, &wanted).map(|found| found.price), optimum);
         if let Some(optimum) = optimum {
-            prop_assert_eq!(bound(&market, &wanted), optimum);
+            prop_assert_eq!(bound(&market, &wanted, Proof::Quick), optimum);
             let [cut, whole] = by_prices(&market, &wanted, 2_000);
             prop_assert!(cut <= whole, "{} is above {}", cut, whole);
             prop_assert!(whole <= optimum, "{} is above {}", whole, optimum);
@@ -163,7 +163,7 @@ proptest! {
         let mut more = wanted.clone();
         more[class] += 1;
         if cheapest(&market, &more).is_some() {
-            prop_assert!(bound(&market, &wanted) <= bound(&market, &more));
+            prop_assert!(bound(&market, &wanted, Proof::Quick) <= bound(&market, &more, Proof::Quick));
         }
     }
 }
@@ -212,7 +212,7 @@ fn first_fit(market: &Market, wanted: &[u32]) -> i64 {
 #[test]
 fn many_classes_are_bounded_closely() {
     let (market, wanted) = large(90, false);
-    let (bound, packed) = (bound(&market, &wanted), first_fit(&market, &wanted));
+    let (bound, packed) = (bound(&market, &wanted, Proof::Quick), first_fit(&market, &wanted));
     assert!(bound <= packed && bound * 100 >= packed * 85, "{bound} and {packed}");
 }
 
@@ -221,7 +221,8 @@ fn pods_that_keep_apart_raise_the_bound() {
     for classes in [20, 90] {
         let (market, wanted) = large(classes, true);
         let (free, _) = large(classes, false);
-        let (bound, without) = (bound(&market, &wanted), bound(&free, &wanted));
+        let (bound, without) =
+            (bound(&market, &wanted, Proof::Quick), bound(&free, &wanted, Proof::Quick));
         let packed = first_fit(&market, &wanted);
         assert!(without < bound && bound <= packed, "{without}, {bound} and {packed}");
     }
@@ -233,13 +234,13 @@ fn ten_thousand_pods_apart_need_as_many_nodes() {
     let (mut market, _) = large(1, false);
     market =
         Market::new(vec![ware], market.kinds, Vec::new(), vec![Cap { members: vec![0], most: 1 }]);
-    assert_eq!(bound(&market, &[10_000]), 10_000 * market.kinds[0].price);
+    assert_eq!(bound(&market, &[10_000], Proof::Quick), 10_000 * market.kinds[0].price);
 }
 
 #[test]
 fn the_same_market_has_the_same_bound() {
     let (market, wanted) = large(90, true);
-    assert_eq!(bound(&market, &wanted), bound(&market, &wanted));
+    assert_eq!(bound(&market, &wanted, Proof::Quick), bound(&market, &wanted, Proof::Quick));
 }
 
 /// Nodes that were bought hold their pods, and all pods are on them or left over.
@@ -279,7 +280,7 @@ fn many_pods_are_bought_for_close_to_the_bound() {
     for (classes, capped, percent) in [(20, false, 115), (20, true, 130), (90, false, 103)] {
         let (market, wanted) = large(classes, capped);
         let (price, left) = assert_sound(&market, &wanted);
-        let bound = bound(&market, &wanted);
+        let bound = bound(&market, &wanted, Proof::Quick);
         assert_eq!(left, 0);
         assert!(bound <= price && price * 100 <= bound * percent, "{classes}: {price} and {bound}");
     }
@@ -290,7 +291,7 @@ fn many_classes_are_bought_for_closer_to_the_bound_with_more_work() {
     let (market, wanted) = large(90, false);
     let tight = tightest(&market, &wanted).expect("more classes than are priced one by one");
     let (price, left) = assert_sound_of(&market, &wanted, &tight);
-    let bound = bound(&market, &wanted);
+    let bound = bound(&market, &wanted, Proof::Quick);
     assert_eq!(left, 0);
     assert!(bound <= price && price * 100 <= bound * 112, "{price} and {bound}");
     let (few, count) = large(20, false);

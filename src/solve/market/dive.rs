@@ -42,7 +42,7 @@ pub(super) fn dive(market: &Market, wanted: &[u32], mut pricing: Pricing) -> Bou
     bought
 }
 
-fn buy_whole(bought: &mut Bought, mix: &[(Pattern, f64)]) -> bool {
+pub(super) fn buy_whole(bought: &mut Bought, mix: &[(Pattern, f64)]) -> bool {
     let mut any = false;
     for (node, count) in mix {
         let count = u32::try_from(whole(count + 1e-6)).unwrap_or(u32::MAX);

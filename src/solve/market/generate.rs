@@ -64,12 +64,12 @@ pub(in crate::solve) struct Claim {
 
 /// Pods and nodes, ready to be priced.
 pub(in crate::solve) struct Pricing<'a> {
-    market: &'a Market,
-    wanted: &'a [u32],
-    kinds: Vec<Blank>,
+    pub(super) market: &'a Market,
+    pub(super) wanted: &'a [u32],
+    pub(super) kinds: Vec<Blank>,
     singles: Vec<(Blank, u32)>,
     /// Classes of which pods are wanted and some kind takes them.
-    rows: Vec<usize>,
+    pub(super) rows: Vec<usize>,
     best: Claim,
     cut: Cut,
     steps: u64,
@@ -139,7 +139,7 @@ impl<'a> Pricing<'a> {
         };
         self.try_claim(&first);
         if self.rows.len() <= ROWS_MAX {
-            let mut mix = self.first_mix();
+            let mut mix = each_alone(&self.kinds, self.wanted, &self.rows);
             self.seed(&mut mix);
             self.run(&mut mix, Pods::MayBeCut, self.effort.cut_rounds);
             self.keep_cut(&mix);
@@ -189,7 +189,7 @@ impl<'a> Pricing<'a> {
         if self.rows.is_empty() {
             return Vec::new();
         }
-        let mut mix = self.first_mix();
+        let mut mix = each_alone(&self.kinds, self.wanted, &self.rows);
         for pattern in known {
             self.recall(&mut mix, pattern);
         }
@@ -205,7 +205,7 @@ impl<'a> Pricing<'a> {
         let useful = |(filling, count): &(&Filling, f64)| {
             *count > 0.0 || mix.reduced(filling) < filling.price * NEARLY_PAYS
         };
-        let pattern = |(filling, count): (&Filling, f64)| (self.pattern(filling), count);
+        let pattern = |(filling, count): (&Filling, f64)| (pattern(&self.rows, filling), count);
         mix.fillings.iter().zip(counts).filter(useful).map(pattern).collect()
     }
 
@@ -223,12 +223,6 @@ impl<'a> Pricing<'a> {
             let price = real(self.kinds[pattern.kind].price);
             mix.add(Filling { kind: pattern.kind, price, pods });
         }
-    }
-
-    fn pattern(&self, filling: &Filling) -> Pattern {
-        let count = |n: f64| u32::try_from(whole(n + 0.5)).unwrap_or(u32::MAX);
-        let pods = filling.pods.iter().map(|(row, n)| (self.rows[*row], count(*n))).collect();
-        Pattern { kind: filling.kind, pods }
     }
 
     /// Improves mix and claim in turn.
@@ -382,7 +376,7 @@ impl<'a> Pricing<'a> {
         fresh
     }
 
-    fn claim(&mut self, worth: &[i64], most: &[i128]) {
+    pub(super) fn claim(&mut self, worth: &[i64], most: &[i128]) {
         let worth = scaled(worth, most, &self.kinds);
         let bound = bound(&worth, self.wanted, &self.singles);
         if bound > self.best.bound || self.best.worth.iter().all(|worth| *worth == 0) {
@@ -453,29 +447,33 @@ impl<'a> Pricing<'a> {
         };
         (0..self.market.resources()).map(price).collect()
     }
+}
 
-    /// Each class alone on the kind where it is cheapest.
-    fn first_mix(&self) -> Master {
-        let mut best: Vec<Option<(f64, f64, usize)>> = vec![None; self.wanted.len()];
-        for (kind, blank) in self.kinds.iter().enumerate() {
-            for item in &blank.items {
-                let (price, most) = (real(blank.price), f64::from(item.most));
-                let best = &mut best[item.class];
-                if best.is_none_or(|(p, m, _)| price * m < p * most) {
-                    *best = Some((price, most, kind));
-                }
+/// Returns a filling with classes instead of rows.
+pub(super) fn pattern(rows: &[usize], filling: &Filling) -> Pattern {
+    let count = |n: f64| u32::try_from(whole(n + 0.5)).unwrap_or(u32::MAX);
+    let pods = filling.pods.iter().map(|(row, n)| (rows[*row], count(*n))).collect();
+    Pattern { kind: filling.kind, pods }
+}
+
+/// Returns the mix that has each class alone, on the kind where it is cheapest; `rows` are the classes
+/// that some kind takes.
+pub(super) fn each_alone(kinds: &[Blank], wanted: &[u32], rows: &[usize]) -> Master {
+    let mut best: Vec<Option<(f64, f64, usize)>> = vec![None; wanted.len()];
+    for (kind, blank) in kinds.iter().enumerate() {
+        for item in &blank.items {
+            let (price, most) = (real(blank.price), f64::from(item.most));
+            let best = &mut best[item.class];
+            if best.is_none_or(|(p, m, _)| price * m < p * most) {
+                *best = Some((price, most, kind));
             }
         }
-        let first = self.rows.iter().filter_map(|class| best[*class]).enumerate();
-        let first = first.map(|(row, (price, most, kind))| Filling {
-            kind,
-            price,
-            pods: vec![(row, most)],
-        });
-        let wanted: Vec<f64> =
-            self.rows.iter().map(|class| f64::from(self.wanted[*class])).collect();
-        Master::of(&wanted, first.collect())
     }
+    let first = rows.iter().filter_map(|class| best[*class]).enumerate();
+    let first =
+        first.map(|(row, (price, most, kind))| Filling { kind, price, pods: vec![(row, most)] });
+    let wanted: Vec<f64> = rows.iter().map(|class| f64::from(wanted[*class])).collect();
+    Master::of(&wanted, first.collect())
 }
 
 fn by_item(blank: &Blank, worth: &[i64]) -> Vec<f64> {

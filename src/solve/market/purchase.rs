@@ -1,16 +1,19 @@
 //! The cheapest nodes found for all pods of a market: every way to part them if they are few, else
 //! the better of the ways that pay for few and for many pods a node.
 
+use std::collections::BTreeSet;
+
 use super::Market;
 use super::blank::copies;
 use super::bought::Bought;
-use super::dive::dive;
+use super::dive::{buy_whole, dive};
 use super::exact::cheapest;
 use super::generate::{Effort, Pricing, ROWS_MAX};
 use super::grown::grown;
 use super::guided::guided;
 use super::quota::shared_out;
 use super::seeded::seeded;
+use super::tabled::{self, tabled};
 
 /// How much is done for prices and the first mix.
 const EFFORT: Effort = Effort { cut_rounds: 80, rounds: 60, steps: 500, steps_total: 500_000 };
@@ -95,6 +98,13 @@ fn of_size(market: &Market, wanted: &[u32], pods: u32) -> Vec<usize> {
 /// Nodes of a kind, or parts of them, that prices have to speak for.
 const SPOKEN_FOR: f64 = 0.01;
 
+/// Pods of a class on average from which each class is priced by itself: nodes are bought by the
+/// number then, and little is lost to fractions.
+const MANY_ALIKE: u64 = 32;
+
+/// Share of a bound, in percent, within which nothing more is looked for.
+const CLOSE_PERCENT: i64 = 2;
+
 /// Returns nodes for more classes than can be priced one by one, found with more work than a trial
 /// is worth; `None` where caps decide, or prices speak for fewer classes.
 pub(in crate::solve) fn tightest(market: &Market, wanted: &[u32]) -> Option<Bought> {
@@ -104,12 +114,38 @@ pub(in crate::solve) fn tightest(market: &Market, wanted: &[u32]) -> Option<Boug
     }
     let mut pricing = Pricing::of(market, wanted, EFFORT);
     pricing.price_cut();
+    let pods: u64 = wanted.iter().map(|count| u64::from(*count)).sum();
+    let is_large = pods / u64::try_from(classes).unwrap_or(u64::MAX) >= MANY_ALIKE;
+    if is_large && pricing.rows() <= tabled::ROWS_MAX {
+        return Some(of_many_alike(market, wanted, &pricing));
+    }
     let nodes = &pricing.cut().nodes;
     let kinds: Vec<usize> = (0..nodes.len()).filter(|kind| nodes[*kind] > SPOKEN_FOR).collect();
-    let mut bought = seeded(market, wanted, &pricing.best().worth, &kinds);
+    Some(with_rest(market, Bought::nothing(wanted), (&pricing.best().worth, &kinds)))
+}
+
+/// Returns nodes for many pods of each class: shared out where that is close to the bound, else whole
+/// ones of the cheapest mix.
+fn of_many_alike(market: &Market, wanted: &[u32], pricing: &Pricing) -> Bought {
+    let shared = of_any_size(market, wanted);
+    if shared.price(market) / 100 * (100 - CLOSE_PERCENT) <= pricing.best().bound {
+        return shared;
+    }
+    let mix = tabled(pricing);
+    let mut bought = Bought::nothing(wanted);
+    buy_whole(&mut bought, &mix.nodes);
+    let kinds: BTreeSet<usize> = mix.nodes.iter().map(|(node, _)| node.kind).collect();
+    let kinds: Vec<usize> = kinds.into_iter().collect();
+    cheaper(market, shared, with_rest(market, bought, (&mix.worth, &kinds)))
+}
+
+/// Returns `bought` with nodes for what is left: around the pods that are hardest to place first.
+fn with_rest(market: &Market, mut bought: Bought, (worth, kinds): (&[i64], &[usize])) -> Bought {
+    let around = seeded(market, &bought.left, worth, kinds);
+    bought.and_then(around);
     let rest = for_rest(market, &bought.left);
     bought.and_then(rest);
-    Some(bought)
+    bought
 }
 
 fn for_rest(market: &Market, left: &[u32]) -> Bought {
