@@ -351,7 +351,7 @@ pub fn solve(input: &Input) -> Solution {
 const LUCK: &str = "no fleet was found that holds every pod while nodes come up or are drained: \
                     some may wait then, and a plan made afterwards looks for a place for them";
 
-/// Names of the runs that the fleet passed.
+/// Names of the runs that the fleet passed, and of the draws that were made runs.
 fn orders(
     (groups, offers): (&[PodGroup], &[Offer]),
     standing: &[Standing],
@@ -362,12 +362,15 @@ fn orders(
     }
     let layout = &outcome.settled.layout;
     let nodes = layout.kept.iter().filter(|kept| **kept).count() + layout.packing.opened.len();
-    if !eventful {
-        return runs::run_names(groups, nodes, runs::Events::NONE);
-    }
-    let drained = !runs::leaving(groups, standing, &layout.kept).is_empty();
-    let stays = |(node, kept): (&Standing, &bool)| *kept && !node.is_new;
-    let stands = standing.iter().zip(&layout.kept).any(stays);
-    let early = early::is_early(stands, &outcome.settled.offers, offers);
-    runs::run_names(groups, nodes, runs::Events { drained, early })
+    let events = || {
+        let drained = !runs::leaving(groups, standing, &layout.kept).is_empty();
+        let stays = |(node, kept): (&Standing, &bool)| *kept && !node.is_new;
+        let stands = standing.iter().zip(&layout.kept).any(stays);
+        let early = early::is_early(stands, &outcome.settled.offers, offers);
+        runs::Events { drained, early }
+    };
+    let events = if eventful { events() } else { runs::Events::NONE };
+    let mut orders = runs::run_names(groups, nodes, events);
+    orders.extend(runs::names(&outcome.drawn, (groups, nodes)));
+    orders
 }

@@ -11,7 +11,7 @@ use super::Settings;
 use super::layout::{Ground, Layout};
 use super::pace::Pace;
 use super::rehearse::{Settled, Stage, Verdict};
-use super::runs::{occupied, planned_pods};
+use super::runs::{Run, occupied, planned_pods};
 use super::settle::is_rehearsed;
 use super::standing::{Fate, Leave, Standing};
 use super::target::{BlockReason, KeepReason};
@@ -53,6 +53,8 @@ pub(super) struct Consolidated {
     pub declined: BTreeMap<NodeName, Declined>,
     /// Nodes that stay only because no more of their pool may go.
     pub barred: BTreeSet<NodeName>,
+    /// Draws that were made runs.
+    pub drawn: Vec<Run>,
 }
 
 /// A change that was not worth it.
@@ -89,7 +91,7 @@ pub(super) fn consolidate(stage: &Stage, settings: &Settings) -> Consolidated {
     let Round { mut declined, mut barred, .. } = round;
     declined.retain(|name, _| kept(name));
     barred.retain(kept);
-    Consolidated { settled, baseline, declined, barred }
+    Consolidated { settled, baseline, declined, barred, drawn: stage.remembered() }
 }
 
 /// Leaves out the nodes that should leave, unless that would leave pods without a place.

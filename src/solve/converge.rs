@@ -137,6 +137,7 @@ impl Passes<'_> {
         // More pods have a place now, which takes luck of its own.
         let has_grown = grown.unplaced != outcome.settled.unplaced;
         outcome.settled = if has_grown { stage.hardened(grown) } else { grown };
+        outcome.drawn.extend(stage.remembered());
         outcome.baseline += outcome.settled.layout.price - before;
         outcome.settled = stage.over_zones(outcome.settled);
         let kept = |name: &NodeName| {
@@ -215,7 +216,8 @@ impl Passes<'_> {
     ) -> MicroUsd {
         let settled = self.stage(self.demand, self.standing, model).as_packed(layout);
         let (baseline, declined, barred) = (layout.price, BTreeMap::new(), BTreeSet::new());
-        self.bound(&Consolidated { settled, baseline, declined, barred }, proof)
+        let drawn = Vec::new();
+        self.bound(&Consolidated { settled, baseline, declined, barred, drawn }, proof)
     }
 
     /// Places `groups` on `standing` and what else it takes, and consolidates.

@@ -7,7 +7,7 @@
 //! are told. How many draws there are is counted in work. Above some size none are made: there, many
 //! ties even out.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::PoisonError;
 
 use super::Purpose;
@@ -15,6 +15,9 @@ use super::play::Cast;
 use super::rehearse::{Settled, Stage};
 use super::runs::{Run, draws, planned_pods};
 use super::settle::is_rehearsed;
+
+/// Workloads that are named of those whose pods wait.
+const NAMED_MAX: usize = 3;
 
 /// Times that nodes are looked for on account of a draw.
 const MENDED_MAX: usize = 12;
@@ -57,17 +60,26 @@ impl Stage<'_> {
         true
     }
 
-    /// Says, where that is so, in how many draws pods wait that the fleet has a place for.
+    /// Says, where that is so, in how many draws pods wait that the fleet has a place for, and whose.
     pub(super) fn luck_text(&self, settled: &Settled) -> Option<String> {
         let draws = self.draws(settled, 0);
-        let first = self.unlucky(settled, &draws, &BTreeSet::new())?;
-        let is_unlucky =
-            |at: &usize| self.unlucky(settled, &draws[*at..=*at], &BTreeSet::new()).is_some();
-        let unlucky = 1 + (first + 1..draws.len()).filter(is_unlucky).count();
+        self.unlucky(settled, &draws, &BTreeSet::new())?;
+        let scene = self.scene(&settled.layout, &settled.offers);
+        let guided = self.steered.then(|| self.guided(&settled.layout, &scene));
+        let cast = Cast { unplaced: &settled.unplaced, guided: guided.as_ref() };
+        let left = draws.iter().map(|draw| self.play_one(&scene, *draw, cast).left);
+        let left: Vec<BTreeMap<usize, u32>> = left.filter(|left| !left.is_empty()).collect();
+        let of = |group: &usize| &self.groups[*group].workload;
+        let whose: BTreeSet<_> = left.iter().flat_map(BTreeMap::keys).map(of).collect();
+        let named: Vec<String> = whose.iter().take(NAMED_MAX).map(ToString::to_string).collect();
+        let beyond = whose.len() - named.len();
+        let more = if beyond > 0 { format!(" and {beyond} more") } else { String::new() };
         Some(format!(
-            "in {unlucky} of {} further draws, with other ties or nodes in another order, some pod \
-             waits that has a place in every order named: no further node was found to help",
-            draws.len()
+            "in {} of {} further draws, with other ties or nodes in another order, some pod waits \
+             that has a place in every order named, of {}{more}: no further node was found to help",
+            left.len(),
+            draws.len(),
+            named.join(", "),
         ))
     }
 

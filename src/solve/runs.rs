@@ -358,9 +358,17 @@ pub(super) fn spreads(groups: usize, nodes: usize) -> bool {
 
 /// Returns the names of the runs that a plan of this size passes.
 pub(super) fn run_names(groups: &[PodGroup], nodes: usize, events: Events) -> Vec<String> {
+    names(&runs(planned_pods(groups), nodes, events), (groups, nodes))
+}
+
+/// Returns names of runs over so many nodes.
+pub(super) fn names(runs: &[Run], (groups, nodes): (&[PodGroup], usize)) -> Vec<String> {
     let suffix = if spreads(groups.len(), nodes) { "" } else { ", without default spreading" };
-    let runs = runs(planned_pods(groups), nodes, events);
-    runs.iter().map(|run| format!("{}{suffix}", run.name())).collect()
+    let draw = |run: &Run| match run.draw {
+        0 => String::new(),
+        draw => format!(", draw {draw}"),
+    };
+    runs.iter().map(|run| format!("{}{}{suffix}", run.name(), draw(run))).collect()
 }
 
 #[cfg(test)]

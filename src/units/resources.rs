@@ -95,13 +95,23 @@ pub struct Resources {
     /// Number of pods.
     pub pods: i64,
     /// Extended resources and huge pages, in whole units (bytes for huge pages); no zero entries.
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    #[serde(skip_serializing_if = "BTreeMap::is_empty", deserialize_with = "without_zeros")]
     pub extended: BTreeMap<ResourceName, i64>,
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
 fn is_zero_bytes(bytes: &Bytes) -> bool {
     bytes.0 == 0
+}
+
+/// Reads amounts without those that are nothing, which nodes state (huge pages, mostly): an amount that
+/// is stated to be nothing is the same as one that is not stated.
+fn without_zeros<'de, D: serde::Deserializer<'de>>(
+    deserializer: D,
+) -> Result<BTreeMap<ResourceName, i64>, D::Error> {
+    let mut amounts = BTreeMap::<ResourceName, i64>::deserialize(deserializer)?;
+    amounts.retain(|_, amount| *amount != 0);
+    Ok(amounts)
 }
 
 impl Resources {
@@ -227,6 +237,16 @@ mod tests {
 
     fn resources(cpu: i64, memory: i64) -> Resources {
         Resources { cpu: MilliCpu(cpu), memory: Bytes(memory), pods: 1, ..Resources::default() }
+    }
+
+    #[test]
+    fn an_amount_that_is_stated_to_be_nothing_is_not_there() {
+        let read = |extended: &str| {
+            let text = format!(r#"{{"cpu": 1, "memory": 2, "pods": 3, "extended": {extended}}}"#);
+            serde_json::from_str::<Resources>(&text).expect("it reads")
+        };
+        assert_eq!(read(r#"{"hugepages-2Mi": 0}"#), read("{}"));
+        assert_ne!(read(r#"{"nvidia.com/gpu": 1, "hugepages-2Mi": 0}"#), read("{}"));
     }
 
     #[test]
