@@ -103,6 +103,15 @@ impl Story {
         effects.iter().filter_map(told).collect()
     }
 
+    /// Has all that is to be kept be kept.
+    pub(super) fn saves(&mut self, seconds: i64) -> Vec<String> {
+        let mut done = Vec::new();
+        while self.state().saving.is_some() {
+            done.extend(self.next(seconds, Event::Saved(Ok(()))));
+        }
+        done
+    }
+
     /// Has it be told that machines are taken back, by a message of its own each time.
     pub(super) fn told(
         &mut self,

@@ -118,9 +118,7 @@ fn a_node_that_stands_cordoned_for_a_drain_stands_so_for_its_machine_that_goes_b
     story.next(2, Event::World(Arc::new(with_a_drain(2))));
     let done = story.told(3, Kind::SpotInterruption, &["i-1"], Some(120));
     assert_eq!(done, ["cordons node-of-i-1"], "who drains it would uncordon it");
-    for _ in 0..3 {
-        assert_eq!(story.next(3, Event::Saved(Ok(()))), [""; 0]);
-    }
+    assert_eq!(story.saves(3), [""; 0]);
     assert_eq!(story.next(4, cordoned(CordonOutcome::Written)), ["takes off r"]);
 }
 
@@ -130,9 +128,7 @@ fn what_was_written_since_it_was_seen_is_looked_at_again_before_it_is_cordoned()
     story.next(2, Event::World(Arc::new(world(2))));
     let done = story.told(3, Kind::SpotInterruption, &["i-1"], Some(120));
     assert_eq!(done, ["cordons node-of-i-1"]);
-    for _ in 0..3 {
-        assert_eq!(story.next(3, Event::Saved(Ok(()))), [""; 0]);
-    }
+    assert_eq!(story.saves(3), [""; 0]);
     assert_eq!(story.next(4, cordoned(CordonOutcome::Outdated)), [""; 0]);
     assert!(story.state().status().failing.is_empty());
     // The look that was under way may be of before.
@@ -140,6 +136,47 @@ fn what_was_written_since_it_was_seen_is_looked_at_again_before_it_is_cordoned()
     let done = story.next(10, Event::World(Arc::new(world(10))));
     assert_eq!(done, ["cordons node-of-i-1"]);
     assert_eq!(story.next(11, cordoned(CordonOutcome::Written)), ["takes off r"]);
+}
+
+#[test]
+fn no_drain_is_given_up_beside_an_apply_that_drains_the_same_machine() {
+    let node = with_a_drain(0).nodes.remove(&NodeName::from("node-of-i-1")).expect("it");
+    let pod = Pod { node: Some(node.name.clone()), ..fixture::pod("api") };
+    let why = "health".to_owned();
+    let leaving = Leaving { instance: "i-1".into(), why, since: at(0), deadline: None };
+    let mut away = Away {
+        leaving,
+        phase: AwayPhase::Draining,
+        tries: 0,
+        again: at(0),
+        draining: Some(at(0)),
+        unschedulable: true,
+        gives_up: false,
+        from: 1,
+    };
+    let mut act = |minutes: i64, drained| {
+        let moment = Moment {
+            now: at(60 * minutes),
+            replaced: true,
+            looked: true,
+            joined: true,
+            drained,
+            next_look: 2,
+        };
+        let mut effects = Vec::new();
+        let came = away.act(Some(&node), |_| vec![&pod], moment, &mut effects);
+        let uncordons = |effect: &Effect| matches!(effect, Effect::Cordon { mark: None, .. });
+        (matches!(came, Came::GaveUp), effects.iter().any(uncordons))
+    };
+    for (minutes, drained, expected) in [
+        (14, false, (false, false)),
+        (16, true, (false, false)),
+        (17, false, (true, false)),
+        (18, true, (false, false)),
+        (19, false, (false, true)),
+    ] {
+        assert_eq!(act(minutes, drained), expected, "{minutes}");
+    }
 }
 
 #[test]

@@ -199,9 +199,9 @@ fn a_machine_that_goes_is_cordoned_again_where_its_node_was_being_uncordoned() {
     let mark = Some(CordonedFor::Leaving);
     let cordoned_again = |end| Event::Cordoned { instance: "i-1".into(), mark, end: Ok(end) };
     story.next(5, cordoned_again(leaving));
-    let mut done = story.next(5, Event::Saved(Ok(())));
+    let mut done = story.saves(5);
     done.extend(story.next(5, uncordoned("i-1", Ok(CordonOutcome::Written))));
-    done.extend(story.next(6, Event::Saved(Ok(()))));
+    done.extend(story.saves(6));
     assert_eq!(done, [""; 0], "its message stays, and nobody takes its uncordon for a cordon");
     let mut open = cordoned(7, Some("drain"));
     let first = open.nodes.get_mut(&NodeName::from("node-of-i-1")).expect("it");
