@@ -38,6 +38,8 @@ const APPROVED_ROWS_MAX: usize = 500;
 const SOLD_OUT_MAX: usize = 100;
 /// In how many parts launches are told in short where they do not fit: each is one look at the length.
 const SHED_PARTS: usize = 8;
+/// Most machines of which it is remembered that one was launched in place of them.
+pub(super) const IN_PLACE_OF_MAX: usize = 4;
 /// How long launches and removals are remembered: as long as any budget looks back.
 const MOVES_KEPT: SignedDuration = Rate::WITHIN_MAX;
 /// How long an approval counts.
@@ -129,10 +131,10 @@ pub struct Launched {
     /// Whether it was known before a node of it could have joined: else nobody can say that none did.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub from_start: bool,
-    /// Whether it was launched in place of others that, as far as is known, are still there: that no pod is on it says
-    /// nothing until they have gone.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub waits: bool,
+    /// Machines that it was launched in place of and that, as far as is known, are still there: that no pod is on it
+    /// says nothing until they have gone. Of many the first, at most [`IN_PLACE_OF_MAX`].
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub in_place_of: Vec<InstanceId>,
 }
 
 /// A machine that was removed.
@@ -217,7 +219,7 @@ impl Kept {
                     ready_at: None,
                     helped: false,
                     from_start: instance.state == InstanceState::Pending,
-                    waits: false,
+                    in_place_of: Vec::new(),
                 });
             }
         }
@@ -235,6 +237,7 @@ impl Kept {
             let told = found.map(|instance| instance.launched_at).filter(|told| *told <= now);
             launch.at = told.map_or(launch.at, |told| launch.at.max(told));
             let runs = found.is_some_and(Instance::is_active);
+            launch.take_over_from_what_went(observed, now);
             // One that went before it had its time says nothing about what it was good for.
             let cut = !runs && !launch.is_futile(now);
             launch.helped |= busy.contains(&launch.instance) || cut;
@@ -365,15 +368,6 @@ impl Kept {
             if approval.rows.len() > APPROVED_ROWS_MAX {
                 approval.rows.clear();
             }
-        }
-    }
-
-    /// Notes that what machines were launched in place of has gone: from now on pods are to come to them.
-    pub(super) fn took_over(&mut self, machines: &BTreeSet<InstanceId>, now: Timestamp) {
-        for launch in self.launched.iter_mut().filter(|launch| machines.contains(&launch.instance))
-        {
-            launch.waits = false;
-            launch.ready_at = launch.ready_at.map(|at| at.max(now));
         }
     }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use jiff::{SignedDuration, Timestamp};
 
 use super::event::{Effect, Ticket, sold_out};
-use super::kept::{Launched, later};
+use super::kept::{IN_PLACE_OF_MAX, Launched, later};
 use super::state::{Lane, Retry, State};
 use super::status::Status;
 use super::{allow, asked, work};
@@ -100,8 +100,7 @@ impl State {
         let now = self.now;
         self.unseen.launch(instance, now);
         let Some(lane) = self.lanes.get_mut(&ticket) else { return };
-        lane.launched.insert(instance.clone());
-        let waits = address.is_some_and(|address| is_exchanged(&lane.plan, address));
+        let in_place_of = address.map(|address| replaced(&lane.plan, address)).unwrap_or_default();
         let mut rows = lane.plan.resource_changes.iter();
         let row = rows.find(|row| Some(&row.address) == address);
         let pool = row.and_then(|row| row.change.after.as_ref()?.pool.clone());
@@ -114,7 +113,7 @@ impl State {
             ready_at: None,
             helped: false,
             from_start: true,
-            waits,
+            in_place_of,
         });
     }
 
@@ -138,13 +137,6 @@ impl State {
                 };
                 self.count(name, 1);
                 self.count_outcomes(&receipt);
-                let mut retired =
-                    receipt.outcomes.iter().filter(|change| change.step == WaveStep::Retire);
-                if let Some(kept) = &mut self.kept
-                    && retired.all(|change| change.outcome.is_settled())
-                {
-                    kept.took_over(&lane.launched, now);
-                }
                 lane.past.outcomes = outcomes(&receipt);
                 self.release(&lane, Some(&receipt));
                 lane.past.receipt = Some(*receipt);
@@ -306,11 +298,17 @@ impl State {
     }
 }
 
-/// Returns whether a launch is one of rows that replace each other.
-fn is_exchanged(plan: &Plan, address: &Address) -> bool {
-    let mut explained = plan.capacity.explain.iter();
-    explained.any(|row| row.address == *address && row.group.is_some())
-        || work::retired(plan).any(|row| row.address == *address)
+/// Returns machines that the launch at `address` takes the place of: that of its own row, and those of the rows that
+/// it replaces together with others.
+fn replaced(plan: &Plan, address: &Address) -> Vec<InstanceId> {
+    let explained = plan.capacity.explain.iter();
+    let groups: BTreeMap<&Address, &String> =
+        explained.filter_map(|row| Some((&row.address, row.group.as_ref()?))).collect();
+    let group = groups.get(address);
+    let goes = work::retired(plan).filter(|row| {
+        row.address == *address || group.is_some() && groups.get(&row.address) == group
+    });
+    goes.filter_map(work::instance).take(IN_PLACE_OF_MAX).collect()
 }
 
 /// Pools of which something failed.

@@ -75,8 +75,6 @@ pub(super) struct Lane {
     /// Machines that it removes, and those of them that were told to end.
     pub(super) goes: BTreeSet<InstanceId>,
     pub(super) ended: BTreeSet<InstanceId>,
-    /// Machines that it has launched.
-    pub(super) launched: BTreeSet<InstanceId>,
     /// Launches of which EC2 may have heard, while nobody has heard of its answer.
     pub(super) unheard: BTreeSet<Address>,
     /// Launches that wait until it is kept which offering they ask for next.

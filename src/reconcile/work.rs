@@ -409,7 +409,6 @@ impl State {
             launching,
             goes,
             ended,
-            launched: BTreeSet::new(),
             unheard,
             turning,
             begins,

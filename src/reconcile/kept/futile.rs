@@ -6,7 +6,8 @@ use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use super::{Kept, Launched, MOVES_MAX, READY_WITHIN, doubled, earlier, later};
-use crate::ids::PoolName;
+use crate::fleet::{Instance, Observed};
+use crate::ids::{InstanceId, PoolName};
 use crate::reconcile::status::Breaker;
 
 /// How long a pool launches nothing whose machines did not help, for the first time, and at most.
@@ -37,8 +38,21 @@ impl Launched {
     /// Ready.
     pub(super) fn is_futile(&self, now: Timestamp) -> bool {
         let since = self.ready_at.map_or(later(self.at, READY_WITHIN), |at| later(at, USED_WITHIN));
-        let awaited = self.ready_at.is_some() && self.waits;
+        let awaited = self.ready_at.is_some() && !self.in_place_of.is_empty();
         !self.helped && !awaited && now >= since
+    }
+
+    /// Notes which of the machines have gone that it was launched in place of, whoever had them go: once all have, pods
+    /// are to come to it.
+    pub(super) fn take_over_from_what_went(&mut self, observed: &Observed, now: Timestamp) {
+        if self.in_place_of.is_empty() {
+            return;
+        }
+        let runs = |id: &InstanceId| observed.instances.get(id).is_some_and(Instance::is_active);
+        self.in_place_of.retain(runs);
+        if self.in_place_of.is_empty() {
+            self.ready_at = self.ready_at.map(|at| at.max(now));
+        }
     }
 }
 

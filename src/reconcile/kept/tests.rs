@@ -2,7 +2,7 @@
 
 use super::super::asked::ROWS_MAX;
 use super::*;
-use crate::fleet::fixture;
+use crate::fleet::{ClusterIdentity, fixture};
 
 fn at(seconds: i64) -> Timestamp {
     Timestamp::from_second(1_000_000 + seconds).expect("a time")
@@ -67,7 +67,7 @@ fn a_pool_whose_machines_are_of_no_use_launches_nothing_for_a_while() {
         ready_at: ready.map(at),
         helped,
         from_start: false,
-        waits: false,
+        in_place_of: Vec::new(),
     };
     let held = |launches: &[Launched], now| {
         let mut kept = Kept { launched: launches.to_vec(), ..Kept::default() };
@@ -82,13 +82,24 @@ fn a_pool_whose_machines_are_of_no_use_launches_nothing_for_a_while() {
     assert!(!held(&three(None, false), 800), "still booting");
     assert!(held(&three(None, false), 904), "never Ready");
     let in_place_of = |ready| {
-        let waits = |launch| Launched { waits: true, ..launch };
+        let waits = |launch| Launched { in_place_of: vec!["i-8".into(), "i-9".into()], ..launch };
         three(ready, false).into_iter().map(waits).collect::<Vec<_>>()
     };
     assert!(!held(&in_place_of(Some(40)), 2_000), "what they are to take over is there still");
     assert!(held(&in_place_of(None), 904), "never Ready, whatever for");
+    // It does not matter who had them go: that they have is seen.
     let mut took_over = Kept { launched: in_place_of(Some(40)), ..Kept::default() };
-    took_over.took_over(&[1, 2, 3].map(|n| format!("i-{n}").into()).into(), at(600));
+    let world = |ids: &[&str]| {
+        let mut world = Observed::empty(ClusterIdentity::default(), at(600));
+        world.instances = ids.iter().map(|id| ((*id).into(), fixture::instance(id))).collect();
+        world
+    };
+    let all = ["i-1", "i-2", "i-3", "i-8", "i-9"];
+    for (shown, seconds) in [(&all[..], 500), (&all[..4], 550)] {
+        took_over.learn(&world(shown), at(seconds));
+        assert!(!held(&took_over.launched, 2_000), "one is there still");
+    }
+    took_over.learn(&world(&all[..3]), at(600));
     assert!(!held(&took_over.launched, 644) && held(&took_over.launched, 645), "from then on");
     let mut kept = Kept { launched: three(Some(40), false), ..Kept::default() };
     kept.judge_launches(&wanted, at(100));
@@ -110,7 +121,7 @@ fn a_launch_counts_from_the_moment_that_ec2_tells_by_whatever_clock_it_was_noted
         ready_at: None,
         helped: false,
         from_start: true,
-        waits: false,
+        in_place_of: Vec::new(),
     };
     // Five were launched at 0 to 4; who noted the last had a clock four minutes behind.
     let mut kept = Kept { launched: vec![launched(at(-236))], ..Kept::default() };
@@ -171,7 +182,7 @@ fn full() -> Kept {
                 ready_at: Some(at(9)),
                 helped: true,
                 from_start: true,
-                waits: false,
+                in_place_of: Vec::new(),
             })
             .collect(),
         removed: (0..MOVES_MAX)
@@ -286,7 +297,7 @@ fn machines_of_no_use_latch_the_breaker_in_fleets_of_any_size() {
             ready_at: Some(at(n)),
             helped,
             from_start: false,
-            waits: false,
+            in_place_of: Vec::new(),
         };
         let all = (0..helped + futile).map(|n| launch(n, n < helped)).collect();
         let (mut kept, now) = (Kept { launched: all, ..Kept::default() }, at(2_000));
@@ -337,7 +348,7 @@ fn what_is_kept_is_bounded_and_reads_back() {
             ready_at: None,
             helped: true,
             from_start: false,
-            waits: false,
+            in_place_of: Vec::new(),
         });
     }
     kept.forget(at(1_000));
