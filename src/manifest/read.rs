@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::classify::{Class, Object, classify};
 use super::collect::Collected;
 use super::decode::{Field, Map, Namespaces, PLAIN, Report, Scope};
-use super::fleet::{FILE, Fleet, is_below, is_fleet};
+use super::fleet::{FILE, Fleet, is_below, is_fleet, normal_path};
 use super::layout::{Layout, is_kustomization};
 use super::meta::{Meta, Place, meta, shown};
 use super::model::{Desired, Problem, Severity, Tree, TreeFile};
@@ -33,7 +33,7 @@ pub fn read(tree: &Tree, fleet: &Fleet) -> Desired {
 /// What an order stands for whose result `renderings` does not hold is unresolved.
 #[must_use]
 pub fn read_rendered(tree: &Tree, fleet: &Fleet, renderings: &Renderings) -> Desired {
-    let tree = &*sorted(tree);
+    let tree = &*without_world(sorted(tree), fleet);
     let report = Report::default();
     let layout = Layout::of(tree);
     let areas = areas(fleet);
@@ -94,6 +94,20 @@ pub(super) fn sorted(tree: &Tree) -> Cow<'_, Tree> {
     }
     let mut tree = tree.clone();
     tree.files.sort_by(|a, b| a.path.cmp(&b.path));
+    Cow::Owned(tree)
+}
+
+/// Returns the tree without the embedded world that it holds: the file is no manifest, and may be larger
+/// than any that is read.
+fn without_world<'a>(tree: Cow<'a, Tree>, fleet: &Fleet) -> Cow<'a, Tree> {
+    let world = fleet.world.strip_prefix("sim:").and_then(|path| normal_path("", path));
+    let Some(world) = world.filter(|path| !path.is_empty()) else { return tree };
+    let is_world = |file: &TreeFile| file.content.is_err() && is_below(&file.path, &world);
+    if !tree.files.iter().any(is_world) {
+        return tree;
+    }
+    let mut tree = tree.into_owned();
+    tree.files.retain(|file| !is_world(file));
     Cow::Owned(tree)
 }
 

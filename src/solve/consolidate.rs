@@ -40,6 +40,10 @@ const REHEARSED_MIN: usize = 3;
 /// Pods times nodes that all rehearsals of one round may come to.
 const REHEARSED_WORK: u64 = 1_000_000;
 
+/// Pods times nodes that all rehearsals of a plan may come to: some seconds of one core. What else could go
+/// from a fleet so large is found by later plans.
+const WORK_MAX: u64 = 1_000_000_000;
+
 /// Pods times nodes above which a set that costs too much is not followed to its price.
 const CAPPED_WORK: u64 = 1_000_000;
 
@@ -76,8 +80,12 @@ pub(super) fn consolidate(stage: &Stage, settings: &Settings) -> Consolidated {
     let baseline = settled.layout.price;
     let (declined, barred) = (BTreeMap::new(), BTreeSet::new());
     let occupied = occupied(stage.groups);
-    let mut round = Round { stage, settings, occupied, declined, barred };
+    let ends = stage.all_work().saturating_add(WORK_MAX);
+    let mut round = Round { stage, settings, occupied, declined, barred, ends };
     for _ in 0..ROUNDS_MAX {
+        if round.is_enough() {
+            break;
+        }
         match round.improve(&settled) {
             Some(better) => settled = better,
             None => break,
@@ -179,9 +187,16 @@ struct Round<'a> {
     occupied: BTreeSet<&'a NodeName>,
     declined: BTreeMap<NodeName, Declined>,
     barred: BTreeSet<NodeName>,
+    /// Work of the stage after which nothing further is tried.
+    ends: u64,
 }
 
 impl Round<'_> {
+    /// Returns whether so much was tried that what else could go is left to a later plan.
+    fn is_enough(&self) -> bool {
+        self.stage.all_work() > self.ends
+    }
+
     /// Returns the best change that holds in the rehearsal.
     fn improve(&mut self, current: &Settled) -> Option<Settled> {
         self.declined.clear();
@@ -192,7 +207,15 @@ impl Round<'_> {
             .filter_map(|set| self.try_without(current, set))
             .collect();
         trials.sort_by_key(|trial| (Reverse(trial.gain), trial.set.len()));
-        trials.into_iter().take(self.rehearsals()).find_map(|trial| self.rehearsed(current, trial))
+        for trial in trials.into_iter().take(self.rehearsals()) {
+            if self.is_enough() {
+                break;
+            }
+            if let Some(better) = self.rehearsed(current, trial) {
+                return Some(better);
+            }
+        }
+        None
     }
 
     /// Packs without the nodes of `set`; `None` where even the packing says it is not worth it.
@@ -341,7 +364,10 @@ impl Round<'_> {
         let sets = std::iter::once(idle).filter(|set| !set.is_empty()).chain(alone);
         let (mut beyond, mut rehearsals) = (settled.clone(), self.rehearsals());
         for set in sets.take(self.singles()) {
-            if rehearsals == 0 || set.iter().any(|index| !beyond.layout.kept[*index]) {
+            if rehearsals == 0
+                || self.is_enough()
+                || set.iter().any(|index| !beyond.layout.kept[*index])
+            {
                 continue;
             }
             let Some(trial) = self.try_without(&beyond, set.clone()) else { continue };

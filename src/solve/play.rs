@@ -7,13 +7,18 @@ use super::early::is_early;
 use super::layout::Layout;
 use super::offer::{Offer, admits_daemon};
 use super::rehearse::{Placements, Stage};
-use super::runs::{Coming, Events, Leaving, Run, leaving, spreads};
+use super::runs::{Coming, Events, Leaving, Run, spreads};
 use super::target::Place;
+use crate::ids::NodeName;
 use crate::requirement::{key, label};
 use crate::schedule::{ClassIndex, NodeIndex, ScheduleNode, Scheduler};
 
 /// Pods after which a run looks whether it is still wanted.
 const LOOK_EVERY: usize = 64;
+
+/// What setting up a node, and seating a pod that stays, come to in pods times nodes tried.
+const NODE_WORK: u64 = 300;
+const SEAT_WORK: u64 = 30;
 
 /// A scheduler, and the classes of groups and of daemons in it.
 pub(super) type Blank = (Scheduler, Vec<ClassIndex>, Vec<ClassIndex>);
@@ -294,7 +299,10 @@ impl Stage<'_> {
             self.bind_daemons(&mut scheduler, &daemons, (node, *index));
         }
         let staying = self.staying(layout);
-        let leaving = leaving(self.groups, self.ground.standing, &layout.kept);
+        let seated: u64 = staying.values().flat_map(BTreeMap::values).map(|n| u64::from(*n)).sum();
+        let nodes_set = u64::try_from(nodes.len()).unwrap_or(u64::MAX);
+        self.count_work(nodes_set.saturating_mul(NODE_WORK) + seated.saturating_mul(SEAT_WORK));
+        let leaving = self.leaving(layout);
         let offers = offers.to_vec();
         seat(&mut scheduler, &classes, &staying);
         Scene { scheduler, classes, daemons, nodes, places, offers, staying, leaving }
@@ -331,22 +339,53 @@ impl Stage<'_> {
         }
     }
 
+    /// Returns for each group the standing nodes that run pods of it, with how many.
+    fn running(&self) -> &[Vec<(usize, u32)>] {
+        self.running.get_or_init(|| {
+            let standing = self.ground.standing.iter().enumerate();
+            let by_name: BTreeMap<&NodeName, usize> =
+                standing.map(|(index, node)| (&node.name, index)).collect();
+            let on = |(name, count): (&NodeName, &u32)| Some((*by_name.get(name)?, *count));
+            self.groups.iter().map(|group| group.running.iter().filter_map(on).collect()).collect()
+        })
+    }
+
+    /// Returns the nodes that go, with the pods that run there.
+    fn leaving(&self, layout: &Layout) -> Leaving {
+        let mut leaving: BTreeMap<usize, Vec<(usize, u32)>> = BTreeMap::new();
+        for (group, runs_on) in self.running().iter().enumerate() {
+            for (node, count) in runs_on {
+                if !layout.kept[*node] && !self.ground.standing[*node].is_new {
+                    leaving.entry(*node).or_default().push((group, *count));
+                }
+            }
+        }
+        leaving.into_iter().collect()
+    }
+
     /// Returns the pods that stay where they run, by group: those that the layout keeps there.
     pub(super) fn staying(&self, layout: &Layout) -> Placements {
-        let nodes: Vec<usize> = (0..layout.kept.len()).filter(|node| layout.kept[*node]).collect();
-        let nodes = self.ground.in_fill_order(nodes.into_iter());
+        let nodes = (0..layout.kept.len()).filter(|node| layout.kept[*node]);
+        let mut rank = vec![usize::MAX; layout.kept.len()];
+        for (at, node) in self.ground.in_fill_order(nodes).into_iter().enumerate() {
+            rank[node] = at;
+        }
         let mut seats = layout.staying.clone();
         let mut staying = Placements::new();
-        for (index, group) in self.groups.iter().enumerate() {
+        for (index, (group, runs_on)) in self.groups.iter().zip(self.running()).enumerate() {
             let mut wanted = group.counts.planned;
-            for node in nodes.iter().copied() {
-                let name = &self.ground.standing[node].name;
-                let Some(running) = group.running.get(name) else { continue };
+            let mut nodes: Vec<&(usize, u32)> =
+                runs_on.iter().filter(|(node, _)| rank[*node] < usize::MAX).collect();
+            nodes.sort_unstable_by_key(|(node, _)| rank[*node]);
+            for (node, running) in nodes {
+                let (name, labels) = {
+                    let node = &self.ground.standing[*node];
+                    (&node.name, &node.labels)
+                };
                 let mut count = (*running).min(wanted);
-                let labels = &self.ground.standing[node].labels;
                 if let Some(class) = self.ground.model.class_of(index, labels) {
                     // Pods of no class stay unconditionally: nothing is known about their rules.
-                    let seats = seats[node].entry(class).or_insert(0);
+                    let seats = seats[*node].entry(class).or_insert(0);
                     count = count.min(*seats);
                     *seats -= count;
                 }

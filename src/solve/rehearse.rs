@@ -34,8 +34,12 @@ pub(super) struct Stage<'a> {
     /// classes are costly to make.
     pub spreading: OnceLock<Blank>,
     pub plain: OnceLock<Blank>,
+    /// For each group the standing nodes that run pods of it, with how many.
+    pub running: OnceLock<Vec<Vec<(usize, u32)>>>,
     /// Pods times nodes tried since it was last set to zero.
     work: AtomicU64,
+    /// The same since the beginning.
+    all_work: AtomicU64,
     /// Whether each pod is nominated to the node that the packing has it on.
     pub steered: bool,
     /// Whether pods come while nodes come up and are drained as well.
@@ -106,7 +110,9 @@ impl<'a> Stage<'a> {
             namespaces,
             spreading: OnceLock::new(),
             plain: OnceLock::new(),
+            running: OnceLock::new(),
             work: AtomicU64::new(0),
+            all_work: AtomicU64::new(0),
             steered: false,
             eventful: true,
             purpose: Purpose::Plan,
@@ -146,6 +152,12 @@ impl<'a> Stage<'a> {
     /// Counts `tries` of a node by a pod.
     pub(super) fn count_work(&self, tries: u64) {
         self.work.fetch_add(tries, Ordering::Relaxed);
+        self.all_work.fetch_add(tries, Ordering::Relaxed);
+    }
+
+    /// Returns the pods times nodes tried since the beginning.
+    pub(super) fn all_work(&self) -> u64 {
+        self.all_work.load(Ordering::Relaxed)
     }
 
     /// Returns the pods times nodes tried since they were last forgotten.

@@ -249,6 +249,24 @@ fn with_sources(sources: &str, files: &[(&str, &str)]) -> Desired {
 }
 
 #[test]
+fn an_embedded_world_that_is_too_large_to_be_a_manifest_is_none() {
+    let told = |world: &str| {
+        let fleet = format!(
+            "apiVersion: fleetwright.dev/v1\nkind: Fleet\nmetadata: {{name: a}}\nspec:\n  \
+             cluster: {{name: a, region: r, zones: [ra]}}\n  world: {world}\n"
+        );
+        let mut tree = tree(&[("fleetwright.yaml", &fleet), ("pod.yaml", POD)]);
+        let path = "sim/world.json".into();
+        tree.files.push(TreeFile { path, content: Err("it is too large".to_owned()) });
+        let (fleet, problems) = read_fleet(&tree);
+        assert_eq!(problems, []);
+        lines(&read(&tree, &fleet)).len()
+    };
+    assert_eq!(told("sim:./sim"), 0);
+    assert_eq!((told("sim:other"), told("live")), (1, 1));
+}
+
+#[test]
 fn only_what_is_below_a_source_is_read() {
     let desired = with_sources(
         "[{path: apps}, {path: charts/shop, render: helm}]",
