@@ -329,7 +329,8 @@ pub fn solve(input: &Input) -> Solution {
     let refusals = refusals.chain(stage.uncontested_text(&outcome.settled));
     let refusals = refusals.chain((!eventful).then(|| LUCK.to_owned()));
     let luck = (input.purpose == Purpose::Plan).then(|| stage.luck_text(&outcome.settled));
-    let refusals = refusals.chain(luck.flatten()).collect();
+    let refusals = refusals.chain(luck.flatten());
+    let refusals = refusals.chain(outcome.is_cut_short.then(|| CUT_SHORT.to_owned())).collect();
     let target = Target {
         elsewhere: apart.elsewhere(stage.elsewhere(&outcome.settled)),
         launches,
@@ -350,6 +351,9 @@ pub fn solve(input: &Input) -> Solution {
 /// What is said of a fleet that holds its pods once every node is there, and not before.
 const LUCK: &str = "no fleet was found that holds every pod while nodes come up or are drained: \
                     some may wait then, and a plan made afterwards looks for a place for them";
+
+/// What is said of a fleet too large for all that could go from it to be looked at.
+const CUT_SHORT: &str = "not all that could be saved in a fleet of this size was looked for: a later plan may find more";
 
 /// Names of the runs that the fleet passed, and of the draws that were made runs.
 fn orders(

@@ -120,7 +120,7 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
         }
     }
 
-    fn given_up(&self, item: &Booting<'_, '_>, why: &str) {
+    pub(super) fn given_up(&self, item: &Booting<'_, '_>, why: &str) {
         let bound = self.settings.bounds.ready;
         let why = if self.now() < item.deadline {
             why.to_owned()

@@ -236,10 +236,12 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
         while !booting.is_empty() {
             let observed = self.look_whole().await;
             let (mut waiting, mut overdue, mut left) = (Vec::new(), Vec::new(), Vec::new());
+            let mut late = Vec::new();
             for item in booting {
                 let verdict =
                     observed.as_ref().map_or(Verdict::Booting, |world| judge(&item, world));
                 match verdict {
+                    Verdict::Ready if item.cordoned => late.push(item),
                     Verdict::Ready => self.ready(&item, observed.as_ref()),
                     Verdict::Ended => {
                         let why = "the instance ended before its node was Ready".to_owned();
@@ -253,6 +255,7 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
                 }
             }
             self.leave(left).await;
+            self.admit_late(late, observed.as_ref()).await;
             if !overdue.is_empty() {
                 waiting.extend(self.give_up(overdue, observed).await);
             }
@@ -260,6 +263,21 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
             if !booting.is_empty() {
                 self.say(None, Step::Going { left: booting.len() });
                 self.pause().await;
+            }
+        }
+    }
+
+    /// Has machines take pods that became Ready after all when they were being given up.
+    async fn admit_late(&mut self, late: Vec<Booting<'_, '_>>, observed: Option<&Observed>) {
+        let cordoned: Vec<_> =
+            late.iter().map(|item| (item.work.address, &item.instance)).collect();
+        let still = self.take_back(&cordoned).await;
+        for item in &late {
+            match still.get(&item.instance) {
+                None => self.ready(item, observed),
+                Some(problem) => {
+                    self.given_up(item, &format!("its node is still cordoned: {problem}"));
+                }
             }
         }
     }

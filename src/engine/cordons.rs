@@ -34,7 +34,8 @@ fn warning(cordon: &StaleCordon<'_>) -> Diagnostic {
             "the loop, and any apply that changes something, uncordons it; so does "
         }
         CordonedFor::Leaving => {
-            "the loop uncordons it once it hears no more of that for ten minutes; so does "
+            "the loop uncordons it once it hears no more of that for ten minutes; if nothing takes the machine back, so \
+             does "
         }
     };
     Diagnostic {

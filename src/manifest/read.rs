@@ -97,12 +97,17 @@ pub(super) fn sorted(tree: &Tree) -> Cow<'_, Tree> {
     Cow::Owned(tree)
 }
 
+/// The file of an embedded world, in its directory.
+const WORLD: &str = "world.json";
+
 /// Returns the tree without the embedded world that it holds: the file is no manifest, and may be larger
 /// than any that is read.
 fn without_world<'a>(tree: Cow<'a, Tree>, fleet: &Fleet) -> Cow<'a, Tree> {
-    let world = fleet.world.strip_prefix("sim:").and_then(|path| normal_path("", path));
-    let Some(world) = world.filter(|path| !path.is_empty()) else { return tree };
-    let is_world = |file: &TreeFile| file.content.is_err() && is_below(&file.path, &world);
+    let directory = fleet.world.strip_prefix("sim:").and_then(|path| normal_path("", path));
+    let Some(directory) = directory else { return tree };
+    let world =
+        if directory.is_empty() { WORLD.to_owned() } else { format!("{directory}/{WORLD}") };
+    let is_world = |file: &TreeFile| file.content.is_err() && *file.path == *world;
     if !tree.files.iter().any(is_world) {
         return tree;
     }

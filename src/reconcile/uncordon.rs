@@ -25,6 +25,8 @@ use crate::port::{CordonOutcome, PortError};
 const LEAVING_WITHIN: SignedDuration = SignedDuration::from_mins(10);
 /// Between two tries for one node.
 const TRY_AGAIN: SignedDuration = SignedDuration::from_mins(5);
+/// Times that a node which somebody wrote meanwhile is tried again at once.
+const OUTDATED_MAX: u8 = 3;
 
 /// What is known of them.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -41,6 +43,8 @@ struct Known {
     since: Timestamp,
     /// When it may be tried, again or for the first time.
     again: Timestamp,
+    /// Times that somebody had written it meanwhile, of those after which it was tried again at once.
+    outdated: u8,
 }
 
 /// A node that is being uncordoned.
@@ -67,13 +71,24 @@ impl Uncordons {
         &self.done
     }
 
+    /// Notes that somebody had written a node since it was seen: it is tried again at once, but not for ever, since other
+    /// work waits meanwhile.
+    fn was_outdated(&mut self, instance: &InstanceId, now: Timestamp) {
+        if let Some(known) = self.known.get_mut(instance)
+            && known.outdated < OUTDATED_MAX
+        {
+            known.outdated += 1;
+            known.again = now;
+        }
+    }
+
     /// Returns which of those that stand cordoned are to be uncordoned now.
     fn due<'w>(&mut self, stale: Vec<StaleCordon<'w>>, now: Timestamp) -> Vec<StaleCordon<'w>> {
         let there: BTreeSet<&InstanceId> = stale.iter().map(|cordon| cordon.instance).collect();
         self.known.retain(|id, _| there.contains(id));
         let mut is_due = |cordon: &StaleCordon<'_>| {
             let known = self.known.entry(cordon.instance.clone());
-            let known = known.or_insert(Known { since: now, again: now });
+            let known = known.or_insert(Known { since: now, again: now, outdated: 0 });
             // A clock that was set back is no reason to wait for longer.
             known.since = known.since.min(now);
             known.again = known.again.min(later(now, TRY_AGAIN));
@@ -140,9 +155,7 @@ impl State {
                 self.uncordons.done.truncate(Status::UNCORDONED_MAX);
             }
             // What is seen then tells whether it is still to be.
-            Ok(CordonOutcome::Outdated) => {
-                self.uncordons.known.remove(instance);
-            }
+            Ok(CordonOutcome::Outdated) => self.uncordons.was_outdated(instance, self.now),
             Ok(CordonOutcome::Written) | Err(_) => {}
         }
         if end.is_ok() {

@@ -40,8 +40,8 @@ const REHEARSED_MIN: usize = 3;
 /// Pods times nodes that all rehearsals of one round may come to.
 const REHEARSED_WORK: u64 = 1_000_000;
 
-/// Pods times nodes that all rehearsals of a plan may come to: some seconds of one core. What else could go
-/// from a fleet so large is found by later plans.
+/// Pods times nodes that the rehearsals of one answer may come to beyond those of what is needed: some seconds of one
+/// core. What else could go from a fleet so large is found by later plans.
 const WORK_MAX: u64 = 1_000_000_000;
 
 /// Pods times nodes above which a set that costs too much is not followed to its price.
@@ -59,6 +59,8 @@ pub(super) struct Consolidated {
     pub barred: BTreeSet<NodeName>,
     /// Draws that were made runs.
     pub drawn: Vec<Run>,
+    /// Whether more may go than was looked at.
+    pub is_cut_short: bool,
 }
 
 /// A change that was not worth it.
@@ -96,10 +98,12 @@ pub(super) fn consolidate(stage: &Stage, settings: &Settings) -> Consolidated {
         let mut nodes = stage.ground.standing.iter().zip(&settled.layout.kept);
         nodes.any(|(node, kept)| *kept && node.name == *name)
     };
+    let is_cut_short = round.is_enough();
     let Round { mut declined, mut barred, .. } = round;
     declined.retain(|name, _| kept(name));
     barred.retain(kept);
-    Consolidated { settled, baseline, declined, barred, drawn: stage.remembered() }
+    let drawn = stage.remembered();
+    Consolidated { settled, baseline, declined, barred, drawn, is_cut_short }
 }
 
 /// Leaves out the nodes that should leave, unless that would leave pods without a place.

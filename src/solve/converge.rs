@@ -137,7 +137,9 @@ impl Passes<'_> {
         // More pods have a place now, which takes luck of its own.
         let has_grown = grown.unplaced != outcome.settled.unplaced;
         outcome.settled = if has_grown { stage.hardened(grown) } else { grown };
-        outcome.drawn.extend(stage.remembered());
+        if has_grown {
+            outcome.drawn = stage.remembered();
+        }
         outcome.baseline += outcome.settled.layout.price - before;
         outcome.settled = stage.over_zones(outcome.settled);
         let kept = |name: &NodeName| {
@@ -217,7 +219,10 @@ impl Passes<'_> {
         let settled = self.stage(self.demand, self.standing, model).as_packed(layout);
         let (baseline, declined, barred) = (layout.price, BTreeMap::new(), BTreeSet::new());
         let drawn = Vec::new();
-        self.bound(&Consolidated { settled, baseline, declined, barred, drawn }, proof)
+        self.bound(
+            &Consolidated { settled, baseline, declined, barred, drawn, is_cut_short: false },
+            proof,
+        )
     }
 
     /// Places `groups` on `standing` and what else it takes, and consolidates.

@@ -75,8 +75,8 @@ impl Stage<'_> {
         let beyond = whose.len() - named.len();
         let more = if beyond > 0 { format!(" and {beyond} more") } else { String::new() };
         Some(format!(
-            "in {} of {} further draws, with other ties or nodes in another order, some pod waits \
-             that has a place in every order named, of {}{more}: no further node was found to help",
+            "in {} of {} further draws, with other ties or nodes in another order, pods of {}{more} wait \
+             that have a place in every order named: no further node was found to help",
             left.len(),
             draws.len(),
             named.join(", "),

@@ -301,7 +301,7 @@ impl Stage<'_> {
         let staying = self.staying(layout);
         let seated: u64 = staying.values().flat_map(BTreeMap::values).map(|n| u64::from(*n)).sum();
         let nodes_set = u64::try_from(nodes.len()).unwrap_or(u64::MAX);
-        self.count_work(nodes_set.saturating_mul(NODE_WORK) + seated.saturating_mul(SEAT_WORK));
+        self.count_set_up(nodes_set.saturating_mul(NODE_WORK) + seated.saturating_mul(SEAT_WORK));
         let leaving = self.leaving(layout);
         let offers = offers.to_vec();
         seat(&mut scheduler, &classes, &staying);

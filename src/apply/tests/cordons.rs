@@ -167,6 +167,23 @@ fn a_call_that_fails_for_now_leaves_no_machine_that_is_not_ready_in_time() {
 }
 
 #[test]
+fn a_node_that_is_ready_after_all_while_its_machine_is_given_up_takes_pods() {
+    let mut ready = 0;
+    for at in 0..24 {
+        let world = fleet();
+        let ports = Faulty::new(&world, at, Fault::TurnAway);
+        let receipt = apply_over(&plan(&world), &ports, &impatient()).0.expect("not refused");
+        let observed = world.observed();
+        let done = receipt.outcomes.iter().filter(|change| change.outcome == Outcome::Done);
+        for node in done.filter_map(|change| observed.node_of(change.instance_id.as_ref()?)) {
+            assert!(!node.unschedulable && node.annotations.is_empty(), "at {at}: {node:?}");
+            ready += 1;
+        }
+    }
+    assert!(ready > 0, "none was Ready after all");
+}
+
+#[test]
 fn a_machine_that_ec2_no_longer_shows_is_not_said_to_hold_pods() {
     let world = fleet();
     let mut ports = Faulty::new(&world, usize::MAX, Fault::FailBefore);

@@ -258,12 +258,14 @@ fn an_embedded_world_that_is_too_large_to_be_a_manifest_is_none() {
         let mut tree = tree(&[("fleetwright.yaml", &fleet), ("pod.yaml", POD)]);
         let path = "sim/world.json".into();
         tree.files.push(TreeFile { path, content: Err("it is too large".to_owned()) });
+        let path = "sim/web.yaml".into();
+        tree.files.push(TreeFile { path, content: Err("it cannot be read".to_owned()) });
         let (fleet, problems) = read_fleet(&tree);
         assert_eq!(problems, []);
         lines(&read(&tree, &fleet)).len()
     };
-    assert_eq!(told("sim:./sim"), 0);
-    assert_eq!((told("sim:other"), told("live")), (1, 1));
+    assert_eq!(told("sim:./sim"), 1);
+    assert_eq!((told("sim:other"), told("live")), (2, 2));
 }
 
 #[test]

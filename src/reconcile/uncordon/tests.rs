@@ -190,6 +190,26 @@ fn where_somebody_wrote_the_node_since_it_is_looked_at_again_and_nothing_failed(
 }
 
 #[test]
+fn a_node_that_somebody_writes_all_the_time_keeps_nothing_else_waiting() {
+    let mut story = leads(Mode::Full, cordoned(2, Some("drain")));
+    let mut tries = 0;
+    for second in 1..40 {
+        let done = planned(&mut story, 3 * second, keeps());
+        if done.is_empty() {
+            break;
+        }
+        tries += 1;
+        for id in ["i-1", "i-2"] {
+            story.next(3 * second + 1, uncordoned(id, Ok(CordonOutcome::Outdated)));
+        }
+        let seen = Arc::new(cordoned(3 * second + 2, Some("drain")));
+        story.next(3 * second + 2, Event::World(Arc::clone(&seen)));
+        story.next(3 * second + 2, Event::World(seen));
+    }
+    assert_eq!(tries, 4, "once, and three times more");
+}
+
+#[test]
 fn a_machine_that_goes_is_cordoned_again_where_its_node_was_being_uncordoned() {
     let mut story = leads(Mode::Full, cordoned(2, Some("drain")));
     assert_eq!(planned(&mut story, 3, keeps()), [FIRST, SECOND]);

@@ -79,7 +79,7 @@ pub(super) struct Table<'a> {
 impl<'a> Table<'a> {
     /// Returns the table of `blank`, given what a pod of each class is worth, in 2^-20 micro-USD per
     /// hour; `None` where pods that may be cut are worth less than `least` of its price, or absurdly
-    /// much.
+    /// much for what they take.
     pub(super) fn of(blank: &'a Blank, worth: &[i64], least: f64, view: View) -> Option<Self> {
         let guide: Vec<f64> = blank.items.iter().map(|item| real(worth[item.class])).collect();
         let mut prices = relax(blank, &guide);
@@ -106,6 +106,9 @@ impl<'a> Table<'a> {
         let all = |piece: &Piece| i64::from(piece.worth) * i64::from(blank.items[piece.item].most);
         let free = free.iter().map(all).sum();
         let used = undominated(&pieces);
+        if most_parts(&used, cells) > i64::from(i32::MAX) {
+            return None;
+        }
         let size = (cells[0] + 1) * (cells[1] + 1);
         let mut table = Self {
             blank,
@@ -206,6 +209,24 @@ fn scarcest(prices: &[f64]) -> [Option<usize>; 2] {
     let mut rows: Vec<usize> = (0..prices.len()).collect();
     rows.sort_by(|a, b| prices[*b].total_cmp(&prices[*a]).then(a.cmp(b)));
     [rows.first().copied(), rows.get(1).copied()]
+}
+
+/// Returns what no part of a table exceeds: each piece takes cells of the first row, or else of the second.
+fn most_parts(pieces: &[Piece], cells: [usize; 2]) -> i64 {
+    let copies = |piece: &Piece| match piece.cells {
+        [0, right] => cells[1] / right.max(1),
+        [down, _] => cells[0] / down,
+    };
+    let of_row = |is_first: bool| {
+        let pieces = pieces.iter().filter(|piece| (piece.cells[0] > 0) == is_first);
+        let all = |piece: &Piece| {
+            // One more than fits, for what is left of the row.
+            let copies = i64::try_from(copies(piece)).unwrap_or(i64::MAX).saturating_add(1);
+            i64::from(piece.worth).saturating_mul(copies)
+        };
+        pieces.map(all).max().unwrap_or(0)
+    };
+    of_row(true).saturating_add(of_row(false))
 }
 
 /// How a row is cut.

@@ -9,10 +9,11 @@
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
+use std::num::NonZero;
 
 use super::super::abreast::until_failure;
 use super::blank::Blank;
-use super::bought::has_room;
+use super::bought::holds;
 use super::certificate::{grains, most_at, row_prices};
 use super::generate::{Pricing, each_alone, pattern};
 use super::knapsack::search;
@@ -42,6 +43,9 @@ const EXACT_TO_PROVE: i64 = 5_000;
 
 /// Cells of a row whose table is not exact.
 const CELLS: i64 = 240;
+
+/// Kinds that are bounded at once, whatever the machine: a table takes up to 150 MB.
+const PROVEN_AT_ONCE: NonZero<usize> = NonZero::new(2).expect("it is not zero");
 
 /// What a node may hold at most, in 2^-20 of its price, when nothing more is to be proven.
 const PROVEN: i128 = (1 << 20) + (1 << 20) / 500;
@@ -112,7 +116,8 @@ impl Pricing<'_> {
         for _ in 0..LOOKS_TO_PROVE {
             search.approach(&near, EXACT_TO_PROVE);
             let most = |kind: usize| most_on(&self.kinds[kind], &search.worth);
-            let most = until_failure((self.kinds.len(), None), |kind, _| most(kind), |_| false);
+            let at_once = Some(PROVEN_AT_ONCE);
+            let most = until_failure((self.kinds.len(), at_once), |kind, _| most(kind), |_| false);
             let share = |kind: usize| most[kind] / i128::from(self.kinds[kind].price.max(1));
             let mut order: Vec<usize> = (0..most.len()).collect();
             order.sort_by_key(|kind| (Reverse(share(*kind)), *kind));
@@ -207,10 +212,10 @@ impl<'a> Search<'a> {
             .collect()
     }
 
-    /// Tables know two rows only.
+    /// Tables know two rows only, and not every cap.
     fn is_possible(&self, filling: &Filling) -> bool {
         let kind = &self.market.kinds[filling.kind];
-        has_room(self.market, kind, &pattern(self.rows, filling).pods)
+        holds(self.market, kind, &pattern(self.rows, filling).pods)
     }
 }
 
@@ -238,7 +243,7 @@ mod tests {
     use super::super::bought::Bought;
     use super::super::generate::Effort;
     use super::super::purchase::{purchase, tightest};
-    use super::super::{Kind, Ware};
+    use super::super::{Cap, Kind, Ware};
     use super::*;
 
     /// A hundred classes of which one node holds two to four, with small nodes that seem cheapest.
@@ -253,7 +258,8 @@ mod tests {
         let kinds = [(4_000, 7_500, 40_000), (4_000, 15_000, 52_000), (8_000, 15_000, 88_000)];
         let kinds = kinds.into_iter().chain([(16_000, 30_000, 190_000)]).map(kind).collect();
         let wanted = (0..100).map(|n| 40 + n * 7 % 90).collect();
-        (Market::new(wares, kinds, Vec::new(), Vec::new()), wanted)
+        let apart = Cap { members: vec![3, 4, 5], most: 1 };
+        (Market::new(wares, kinds, Vec::new(), vec![apart]), wanted)
     }
 
     const EFFORT: Effort = Effort { cut_rounds: 80, rounds: 0, steps: 500, steps_total: 100_000 };
@@ -269,7 +275,7 @@ mod tests {
         let price = |bought: &Bought| {
             assert_eq!(bought.left_over(), 0);
             for (node, _) in &bought.nodes {
-                assert!(has_room(&market, &market.kinds[node.kind], &node.pods), "{node:?}");
+                assert!(holds(&market, &market.kinds[node.kind], &node.pods), "{node:?}");
             }
             bought.price(&market)
         };
