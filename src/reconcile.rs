@@ -54,6 +54,7 @@ pub use status::{
     ApprovedBy, AwayPhase, Breaker, Deed, Failure, Going, Held, HeldBy, KeptNow, Past, PlanNow,
     RepositoryNow, SourceState, Status, Suspension, Uncordoned, WorldNow,
 };
+pub use view::SHOWN_WITHIN;
 
 use std::sync::Arc;
 

@@ -7,6 +7,13 @@
 //! answered with the same machine, or is told that the token was used (for another subnet or image, which are
 //! looked up anew): that one waits too. One that decides anything else waits until EC2 must have shown it.
 //!
+//! Nothing settles it sooner. The answer to a token is known only to whoever asks with it once more, and where the first
+//! call never arrived that launches the machine, which the repository does not ask for any more: it may have been taken
+//! back because it was wrong. Lists by tag or token are the lists that lag. Nor does the time run from the moment at
+//! which an earlier life asked: it tells that by another clock, and each life may have asked until it died. So a loop
+//! that is killed again and again waits [`SHOWN_WITHIN`] from the moment at which the last life reads what was kept, and
+//! only where that has something else to launch.
+//!
 //! Invariant: while the answer to a launch is not known, no other launch is begun than that one again.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -377,6 +384,37 @@ mod tests {
         let until = later(story_at(2), SHOWN_WITHIN);
         assert!(!held.is_empty() && story.state().lanes.is_empty(), "{held:?}");
         assert!(held.values().all(|by| by.why == Held::Unheard { until }), "{held:?}");
+    }
+
+    #[test]
+    fn a_machine_that_was_shown_is_awaited_by_a_look_that_is_older() {
+        let mut story = Story::begin();
+        story.next(1, Event::Signal(Signal::Gained));
+        story.lives();
+        let plan = fixture::plan();
+        let (plan_id, address) = (plan.capacity.plan_id.clone(), Address::from("ec2_instance.web"));
+        story.change(|state| {
+            let rows = [(address.clone(), "decides".to_owned())].into();
+            let kept = state.kept.as_mut().expect("recalled");
+            kept.asked.push(Asked { rows, at: story_at(2), ..of(&plan) });
+        });
+        let mut shows = fixture_world(2);
+        let mut young = crate::fleet::fixture::ours("i-young", "c");
+        young.launched_at = story_at(0);
+        young.tags.insert(tag::CHANGE.to_owned(), change_id(&plan_id, &address).to_string());
+        shows.instances.insert(young.id.clone(), young);
+        story.change(|state| state.planning = None);
+        story.next(3, Event::World(Arc::new(shows.clone())));
+        let state = story.state();
+        assert!(state.kept.as_ref().expect("recalled").asked.is_empty(), "it is shown");
+        assert!(state.planning.is_some(), "it is counted with");
+        story.change(|state| state.planning = None);
+        story.next(9, Event::World(Arc::new(fixture_world(9))));
+        assert!(story.state().planning.is_none(), "nobody plans without it");
+        story.next(15, Event::World(Arc::new(Observed { taken_at: story_at(15), ..shows })));
+        story.change(|state| state.replan_at = story_at(16));
+        story.next(16, Event::Timer);
+        assert!(story.state().planning.is_some());
     }
 
     fn of(plan: &Plan) -> Asked {

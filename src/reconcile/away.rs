@@ -49,10 +49,14 @@ pub(super) struct Away {
     draining: Option<Timestamp>,
     /// Whether no pod comes to it any more: its node is cordoned, or none ever joined.
     unschedulable: bool,
+    /// Whether its node is being cordoned, or uncordoned: what looks show meanwhile may be of before, in part.
+    cordoning: bool,
     /// Whether its drain was given up, so that its node is uncordoned.
     gives_up: bool,
     /// The first look at the world that may say that it is gone.
     from: u64,
+    /// The first look that was begun after it was known to go.
+    known: u64,
 }
 
 /// Which machines that go are looked at in a step.
@@ -113,6 +117,8 @@ struct Moment {
     joined: bool,
     /// Whether an apply drains it.
     drained: bool,
+    /// Whether the last look was begun after it was known to go.
+    fresh: bool,
     /// The first look that is begun from now on.
     next_look: u64,
 }
@@ -156,9 +162,13 @@ impl State {
             again,
             draining: None,
             unschedulable: false,
+            cordoning: false,
             gives_up: false,
             from,
+            known: self.looks + 1,
         };
+        // A node of it may have joined since the last look.
+        self.world_due = self.world_due.min(later(self.looked_at, BUSY_REFRESH).max(self.now));
         self.away.insert(away.leaving.instance.clone(), away);
         self.leaving_no += 1;
         self.going_no += 1;
@@ -271,6 +281,8 @@ impl State {
         for leaving in self.mail.told_by(self.world_no) {
             match self.whose(&leaving.instance) {
                 Whose::Ours if !leaving.is_hint() => self.goes(leaving, self.world_no),
+                // EC2 shows late what was launched.
+                Whose::Unknown if self.may_come(&leaving) => self.asks_for(leaving),
                 // Another message has it go, and is not dealt with by this one.
                 Whose::Ours | Whose::Nobodys | Whose::Unknown
                     if self.away.contains_key(&leaving.instance) => {}
@@ -282,9 +294,17 @@ impl State {
         }
     }
 
-    /// Returns whether the messages of a machine may be taken off: it is cordoned, and the record has it.
+    /// Returns whether a machine that goes and is not shown may be one that was launched lately, or asked for by whoever
+    /// heard of no answer.
+    fn may_come(&self, leaving: &Leaving) -> bool {
+        let unheard = self.kept.as_ref().is_some_and(|kept| !kept.asked.is_empty());
+        !leaving.is_hint() && (unheard || self.unseen.awaits(&leaving.instance))
+    }
+
+    /// Returns whether the messages of a machine may be taken off: it is cordoned, and the record has it. While the
+    /// world cannot be read, nobody knows whether a node has joined since, or takes pods again.
     fn is_dealt_with(&self, instance: &InstanceId) -> bool {
-        let recorded = self.recorded.contains(instance);
+        let recorded = self.recorded.contains(instance) && self.world_reads.failures == 0;
         // What an apply drains it may give up, and uncordon.
         let uncordoned = self.is_drained(instance) || self.uncordons.is_under_way(instance);
         let away = self.away.get(instance).filter(|_| !uncordoned);
@@ -363,8 +383,11 @@ impl State {
         let drained = self.is_drained(id);
         let Some(away) = self.away.get_mut(id) else { return };
         // Only a whole look may say that there is no such machine, or that it is not ours.
-        let looked = self.world_no >= away.from && self.world_reads.failures == 0;
         let instance = world.instances.get(id);
+        // What EC2 does not show yet, or no more because the look is an older one, is there all the same.
+        let hidden = instance.is_none() && self.unseen.awaits(id);
+        let seen = self.world_no >= away.from && !away.cordoning;
+        let looked = seen && !hidden && self.world_reads.failures == 0;
         let ours = instance.is_some_and(|i| i.is_ours(&world.cluster.name));
         let runs = instance.is_some_and(Instance::is_active);
         if looked && !(ours && runs) {
@@ -379,7 +402,8 @@ impl State {
             return;
         }
         let next_look = self.looks + 1;
-        let moment = Moment { now: self.now, replaced, looked, joined, drained, next_look };
+        let fresh = self.world_no >= away.known;
+        let moment = Moment { now: self.now, replaced, looked, joined, drained, fresh, next_look };
         let came = away.act(node, pods, moment, effects);
         if away.from == next_look {
             self.world_due = self.world_due.min(later(self.looked_at, BUSY_REFRESH).max(self.now));
@@ -422,21 +446,22 @@ impl State {
         self.count("errors.kubernetes", u64::from(end.is_err()));
         let of_stale = mark.is_none() && self.was_uncordoned(instance, end);
         let Some(away) = self.away.get_mut(instance) else { return };
-        let Ok(outcome) = end else { return };
-        match (outcome, mark) {
-            (CordonOutcome::Outdated, _) => {}
-            (CordonOutcome::Written, None) if away.gives_up && !of_stale => {
+        // That it is uncordoned which stood so before says nothing of its cordon.
+        away.cordoning &= of_stale;
+        match (end, mark) {
+            (Ok(CordonOutcome::Outdated) | Err(_), _) => {}
+            (Ok(CordonOutcome::Written), None) if away.gives_up && !of_stale => {
                 self.goes_no_more(instance);
                 return;
             }
             // It was uncordoned before anybody knew that it goes.
-            (CordonOutcome::Written, None) => away.unschedulable = false,
-            (CordonOutcome::Written, Some(_)) => {
+            (Ok(CordonOutcome::Written), None) => away.unschedulable = false,
+            (Ok(CordonOutcome::Written), Some(_)) => {
                 away.next(AwayPhase::Replacing, self.now);
                 away.unschedulable = true;
             }
         }
-        // Whatever came before the write is seen by a look that was begun after it.
+        // Whatever came before the write is seen by a look that was begun after it; one that failed may have been heard.
         away.from = self.looks + 1;
         self.world_due = self.world_due.min(later(self.looked_at, BUSY_REFRESH).max(self.now));
     }
@@ -558,7 +583,8 @@ impl Away {
         deadline.map_or(latest, |at| earlier(at, DRAIN_LEAD).min(latest))
     }
 
-    fn cordon(&self, node: &Node, mark: Option<CordonedFor>, effects: &mut Vec<Effect>) {
+    fn cordon(&mut self, node: &Node, mark: Option<CordonedFor>, effects: &mut Vec<Effect>) {
+        self.cordoning = true;
         let (instance, node) = (self.leaving.instance.clone(), Box::new(node.clone()));
         effects.push(Effect::Cordon { instance, node, mark });
     }
@@ -570,7 +596,7 @@ impl Away {
         moment: Moment,
         effects: &mut Vec<Effect>,
     ) -> Came {
-        let Moment { now, replaced, looked, joined, drained, next_look } = moment;
+        let Moment { now, replaced, looked, joined, drained, fresh, next_look } = moment;
         if self.gives_up {
             // Whoever drains it ends that, and takes the cordon back.
             if drained {
@@ -596,7 +622,7 @@ impl Away {
             }
             return Came::On;
         }
-        self.unschedulable |= looked && (node.is_some() || !joined);
+        self.unschedulable |= looked && (node.is_some() || (!joined && fresh));
         let of_drain = |node: &&Node| node.cordoned_for() == Some(CordonedFor::Drain);
         match self.phase {
             // Whoever drains it, or comes after one that did, would uncordon it.

@@ -54,6 +54,8 @@ const SOLD_OUT_MOST: SignedDuration = SignedDuration::from_hours(1);
 /// How far a clock may be off: EC2 refuses whatever is signed by one that is further. What EC2 says of moments it says
 /// by its own.
 pub(super) const CLOCK_OFF: SignedDuration = SignedDuration::from_mins(5);
+/// How far apart the clocks of two lives may be.
+const CLOCKS_APART: SignedDuration = SignedDuration::from_secs(CLOCK_OFF.as_secs() * 2);
 
 /// How long a machine has until its node is Ready, as an apply gives it.
 pub(super) const READY_WITHIN: SignedDuration = SignedDuration::from_mins(15);
@@ -147,6 +149,9 @@ pub struct Removed {
     /// Whether a plan is about to remove it, and it is not told to end yet.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub open: bool,
+    /// When by the clock of the life that noted it, where another one counts it later.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub noted: Option<Timestamp>,
 }
 
 /// A digest that was approved.
@@ -376,7 +381,8 @@ impl Kept {
     pub(super) fn reserve(&mut self, machines: &BTreeSet<InstanceId>, now: Timestamp) {
         self.removed.retain(|removal| !machines.contains(&removal.instance));
         let new = machines.iter().cloned();
-        self.removed.extend(new.map(|instance| Removed { instance, at: now, open: true }));
+        let open = |instance| Removed { instance, at: now, open: true, noted: None };
+        self.removed.extend(new.map(open));
     }
 
     /// Notes that machines were told to end.
@@ -386,10 +392,17 @@ impl Kept {
         self.removed.iter_mut().filter(told).for_each(|removal| removal.open = false);
     }
 
-    /// Counts from now on what an earlier life was about to remove: whether and when it did, it did not say.
+    /// Counts from now on what an earlier life was about to remove: whether and when it did, it did not say; and what
+    /// it did remove as if its clock had been as far behind as may be. Each life does so anew, by what was noted first:
+    /// the moment that the one before made of it was none later than its own.
     pub(super) fn take_over(&mut self, now: Timestamp) {
-        for removal in self.removed.iter_mut().filter(|removal| removal.open) {
-            (removal.at, removal.open) = (now, false);
+        for removal in &mut self.removed {
+            if removal.open {
+                (removal.at, removal.open) = (now, false);
+            } else {
+                let noted = *removal.noted.get_or_insert(removal.at);
+                removal.at = removal.at.max(later(noted, CLOCKS_APART).min(now));
+            }
         }
     }
 

@@ -433,6 +433,7 @@ impl State {
             self.count("reads.world.done", 1);
             self.world_reads = SourceState { read_at: Some(now), error: None, failures: 0 };
             self.unseen.strike(now);
+            self.unseen.meet(self.world.as_deref(), &observed, now);
             if let Some(kept) = &mut self.kept {
                 kept.learn(&observed, now);
                 asked::shown(&mut kept.asked, &observed);

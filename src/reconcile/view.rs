@@ -5,18 +5,18 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::kept::later;
+use super::kept::{CLOCK_OFF, later};
 use crate::fleet::{Instance, InstanceState, Observed, Pod};
 use crate::ids::{InstanceId, NodeName};
 
-/// How long EC2 may take to show what it was told. Describe calls lag by seconds; what is not shown
-/// by then is taken for gone.
-pub(super) const SHOWN_WITHIN: SignedDuration = SignedDuration::from_mins(2);
+/// How long EC2 may take to show what it was told. Describe calls lag by seconds, and by up to minutes where EC2 is
+/// not well; what is not shown by then is taken for gone.
+pub const SHOWN_WITHIN: SignedDuration = SignedDuration::from_mins(2);
 
 /// What the loop has done and has not seen yet.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Unseen {
-    /// Machines that were launched, and when.
+    /// Machines that were launched, and when; of those that others launched, when they were first seen.
     launched: BTreeMap<InstanceId, Timestamp>,
     /// Machines that were told to end, and when.
     ended: BTreeMap<InstanceId, Timestamp>,
@@ -27,6 +27,22 @@ pub(super) struct Unseen {
 impl Unseen {
     pub(super) fn launch(&mut self, instance: &InstanceId, now: Timestamp) {
         self.launched.insert(instance.clone(), now);
+    }
+
+    /// Notes machines of ours that came lately, by the clock of EC2, and that the look before did not show, whoever has
+    /// launched them: the next look may be older than this one.
+    pub(super) fn meet(&mut self, before: Option<&Observed>, observed: &Observed, now: Timestamp) {
+        let lately = |instance: &&Instance| {
+            let shown = later(instance.launched_at, SHOWN_WITHIN);
+            instance.is_active() && now < later(shown, CLOCK_OFF)
+        };
+        let ours = |instance: &&Instance| instance.is_ours(&observed.cluster.name);
+        let new = |instance: &&Instance| {
+            !before.is_some_and(|before| before.instances.contains_key(&instance.id))
+        };
+        for instance in observed.instances.values().filter(lately).filter(ours).filter(new) {
+            self.launched.entry(instance.id.clone()).or_insert(now);
+        }
     }
 
     pub(super) fn end(&mut self, instance: &InstanceId, now: Timestamp) {
@@ -44,6 +60,11 @@ impl Unseen {
     /// Returns whether a machine was told to end, and is not shown as ended yet.
     pub(super) fn has_ended(&self, instance: &InstanceId) -> bool {
         self.ended.contains_key(instance)
+    }
+
+    /// Returns whether a machine was launched lately, so that a look may not show it yet.
+    pub(super) fn awaits(&self, instance: &InstanceId) -> bool {
+        self.launched.contains_key(instance) && !self.has_ended(instance)
     }
 
     /// Strikes what is long past. What was done is kept for as long as EC2 may show it late, whatever a look

@@ -19,6 +19,7 @@ pub(crate) const ALL: &[(&str, Story)] = &[
         ahead_of_a_deadline,
     ),
     ("clocks: what one that is behind launched counts for whoever leads next", behind_in_a_budget),
+    ("clocks: what one that is behind removed counts for the next life", behind_in_removals),
     (
         "core-3185: a machine that is told of before its node is seen goes no sooner than its pods",
         told_before_seen,
@@ -96,6 +97,27 @@ fn behind_in_a_budget(catalog: &Rc<Catalog>) -> End {
     is(launched <= 3, || format!("{launched} were launched, {begun} of them by the first"))?;
     run.skew(0, SignedDuration::ZERO);
     run.comes_to_rest(minutes(60))
+}
+
+fn behind_in_removals(catalog: &Rc<Catalog>) -> End {
+    let controller = "settle: 5s, removals: { most: 1, within: 3m }, massRemoval: 100%".to_owned();
+    let commit = Commit { controller, ..Commit::default().with("api", 24) };
+    let mut run = settled(catalog, 96, commit)?;
+    run.skew(0, minutes(-4));
+    run.pass(minutes(6));
+    let before = run.checks.borrow().removals();
+    run.commit(|commit| commit.with("api", 0));
+    let removed = |run: &Run| run.checks.borrow().removals() - before;
+    is(run.until(minutes(5), |run| removed(run) > 0), || "nothing was removed".to_owned())?;
+    run.pass(seconds(20));
+    // What begins anew has another clock, and the record of the one before.
+    run.kill(0);
+    run.start(0);
+    run.pass(minutes(2));
+    run.well()?;
+    let removed = removed(&run);
+    is(removed == 1, || format!("{removed} were removed within three minutes"))?;
+    run.comes_to_rest(minutes(120))
 }
 
 fn told_before_seen(catalog: &Rc<Catalog>) -> End {

@@ -136,8 +136,10 @@ fn launched(n: usize) -> Vec<Launched> {
 }
 
 fn removed(n: usize) -> Vec<Removed> {
-    let one =
-        |n: usize| Removed { instance: format!("i-{n}").as_str().into(), at: ago(60), open: false };
+    let one = |n: usize| {
+        let instance = format!("i-{n}").as_str().into();
+        Removed { instance, at: ago(60), open: false, noted: None }
+    };
     (0..n).map(one).collect()
 }
 

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use super::*;
-use crate::fleet::{CORDONED_ANNOTATION, LiveWorkload, PodPhase, fixture};
+use crate::fleet::{CORDONED_ANNOTATION, Completeness, LiveWorkload, PodPhase, fixture};
 use crate::ids::{WorkloadId, WorkloadKind};
+use crate::port::Fate;
 use crate::reconcile::Kind;
 use crate::reconcile::fixture::{Story, at, world};
 
@@ -151,8 +152,10 @@ fn no_drain_is_given_up_beside_an_apply_that_drains_the_same_machine() {
         again: at(0),
         draining: Some(at(0)),
         unschedulable: true,
+        cordoning: false,
         gives_up: false,
         from: 1,
+        known: 1,
     };
     let mut act = |minutes: i64, drained| {
         let moment = Moment {
@@ -161,6 +164,7 @@ fn no_drain_is_given_up_beside_an_apply_that_drains_the_same_machine() {
             looked: true,
             joined: true,
             drained,
+            fresh: true,
             next_look: 2,
         };
         let mut effects = Vec::new();
@@ -220,4 +224,111 @@ fn while_another_autoscaler_runs_no_message_is_received_or_taken_off() {
     assert!(story.state().takes_messages());
     let done = story.told(201, Kind::SpotInterruption, &["i-1"], Some(120));
     assert_eq!(done, ["cordons node-of-i-1"]);
+}
+
+/// Returns the world with the node of `i-1` cordoned.
+fn shows_cordoned(seconds: i64) -> Event {
+    let mut seen = world(seconds);
+    let node = seen.nodes.get_mut(&NodeName::from("node-of-i-1")).expect("it");
+    node.unschedulable = true;
+    Event::World(Arc::new(seen))
+}
+
+#[test]
+fn a_look_that_was_begun_before_a_cordon_was_over_says_nothing_of_what_is_on_the_node() {
+    let (verb, reason) = ("cordon node".to_owned(), "the answer was lost".to_owned());
+    let lost = PortError { verb, reason, fate: Fate::Unknown };
+    for end in [Ok(CordonOutcome::Written), Err(lost)] {
+        let mut story = Story::begin();
+        story.next(1, Event::Signal(Signal::Gained));
+        story.lives();
+        story.next(2, Event::World(Arc::new(world(2))));
+        let done = story.told(100, Kind::SpotInterruption, &["i-1"], Some(60));
+        assert_eq!(done, ["cordons node-of-i-1"]);
+        // What this look has read of pods may be of before the cordon, what it has read of nodes of after it.
+        assert!(story.state().observing, "it is looked at while it is cordoned");
+        let no_end = |done: Vec<String>| !done.contains(&"ends i-1".to_owned());
+        for n in 101..104 {
+            assert!(no_end(story.next(n, shows_cordoned(n))), "the cordon is not over");
+        }
+        let (looks, mark) = (story.state().looks, Some(CordonedFor::Leaving));
+        assert!(no_end(story.next(104, Event::Cordoned { instance: "i-1".into(), mark, end })));
+        let mut all = Vec::new();
+        for n in 105..120 {
+            assert!(all.is_empty() || story.state().looks > looks, "{all:?} without another look");
+            all.extend(story.next(n, shows_cordoned(n)));
+        }
+        assert!(all.contains(&"ends i-1".to_owned()), "{all:?}");
+    }
+}
+
+#[test]
+fn a_message_about_a_machine_without_a_node_is_taken_off_after_a_look_that_was_begun_since() {
+    let mut story = Story::begin();
+    let seen = |seconds: i64| {
+        let mut seen = world(seconds);
+        seen.nodes.remove(&NodeName::from("node-of-i-1"));
+        Event::World(Arc::new(seen))
+    };
+    story.next(1, seen(1));
+    // Another life, which has never seen it.
+    story.change(|state| state.joined.clear());
+    story.next(1, Event::Signal(Signal::Gained));
+    story.lives();
+    story.next(2, seen(2));
+    assert_eq!(story.told(100, Kind::SpotInterruption, &["i-1"], Some(120)), [""; 0]);
+    assert!(story.state().observing, "a node of it may have joined since the last look");
+    let mut all = story.next(101, Event::Saved(Ok(())));
+    assert_eq!(all, [""; 0], "it is kept, and the last look is of before the message");
+    for n in 102..106 {
+        all.extend(story.next(n, seen(n)));
+        if story.state().saving.is_some() {
+            all.extend(story.next(n, Event::Saved(Ok(()))));
+        }
+    }
+    assert_eq!(all, ["takes off r"]);
+    // It was not heard, and comes again while nobody knows whether a node has joined.
+    let reason = "the second page was not answered".to_owned();
+    let mut part = world(110);
+    part.sources.insert("kubernetes".to_owned(), Completeness::Partial { reason });
+    assert_eq!(story.next(110, Event::World(Arc::new(part))), [""; 0]);
+    assert_eq!(story.told(111, Kind::SpotInterruption, &["i-1"], Some(120)), [""; 0]);
+    assert!(story.next(112, seen(112)).contains(&"takes off r".to_owned()));
+}
+
+#[test]
+fn a_message_about_a_machine_that_was_just_launched_waits_until_ec2_shows_it() {
+    // It was launched by this life; or asked for by one that died before there was an answer.
+    for heard in [true, false] {
+        let mut story = Story::begin();
+        story.next(1, Event::Signal(Signal::Gained));
+        story.lives();
+        story.next(2, Event::World(Arc::new(world(2))));
+        let id = InstanceId::from("i-3");
+        story.change(|state| {
+            if heard {
+                state.unseen.launch(&id, at(3));
+            } else {
+                let asked = r#"{"plan": "p", "at": "1970-01-12T13:46:43Z", "more": 1}"#;
+                let asked = serde_json::from_str(asked).expect("reads");
+                state.kept.as_mut().expect("recalled").asked.push(asked);
+            }
+        });
+        assert_eq!(story.told(10, Kind::SpotInterruption, &["i-3"], Some(120)), [""; 0]);
+        for n in [11, 30] {
+            story.change(|state| state.world_due = at(n));
+            story.next(n, Event::Timer);
+            assert_eq!(story.next(n, Event::World(Arc::new(world(n)))), [""; 0], "it is late");
+        }
+        let mut shows = world(40);
+        let found = fixture::ours("i-3", "c");
+        shows.instances.insert(id.clone(), Instance { launched_at: at(3), ..found });
+        story.change(|state| state.world_due = at(40));
+        story.next(40, Event::Timer);
+        story.next(40, Event::World(Arc::new(shows)));
+        assert_eq!(story.state().going(), [id.clone()].into());
+        // A look that is older than that one does not say that it is gone.
+        story.next(45, Event::World(Arc::new(world(45))));
+        assert_eq!(story.state().going(), [id].into());
+    }
 }

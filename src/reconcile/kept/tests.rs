@@ -154,7 +154,26 @@ fn what_is_about_to_go_counts_before_it_goes_and_no_longer_where_it_stays() {
     assert_eq!(counted(&kept), [(three.clone(), at(0), true), (one.clone(), at(100), false)]);
     // A process that died may have removed it at any moment until now.
     kept.take_over(at(900));
-    assert_eq!(counted(&kept), [(three, at(900), false), (one, at(100), false)]);
+    // The other it has removed, by a clock that may have been behind this one.
+    assert_eq!(counted(&kept), [(three.clone(), at(900), false), (one.clone(), at(700), false)]);
+    // That is once enough, however many die; of the first it is only now that an earlier life has noted it.
+    kept.take_over(at(1_000));
+    assert_eq!(counted(&kept), [(three, at(1_000), false), (one, at(700), false)]);
+}
+
+#[test]
+fn a_removal_is_counted_no_earlier_than_it_was_by_the_clock_of_whoever_counts() {
+    // It was at 1,000 by a clock that is right, five minutes earlier by the first, as much later by the last.
+    let mut kept = Kept::default();
+    kept.remove(&["i-1".into()].into(), at(700));
+    for (life, at_most) in [(at(720), at(720)), (at(1_310), at(1_300))] {
+        kept.take_over(life);
+        let counted: Vec<Timestamp> = kept.went().collect();
+        assert_eq!(counted, [at_most]);
+        let read: Kept =
+            serde_json::from_str(&serde_json::to_string(&kept).expect("text")).expect("reads");
+        assert_eq!(read, kept);
+    }
 }
 
 /// Returns what is kept where every list is as long as it can be.
@@ -186,7 +205,12 @@ fn full() -> Kept {
             })
             .collect(),
         removed: (0..MOVES_MAX)
-            .map(|n| Removed { instance: id(n), at: moment(n), open: true })
+            .map(|n| Removed {
+                instance: id(n),
+                at: moment(n),
+                open: false,
+                noted: Some(moment(n)),
+            })
             .collect(),
         approved: (0..APPROVALS_MAX)
             .map(|n| Approved {
@@ -340,7 +364,8 @@ fn what_is_kept_is_bounded_and_reads_back() {
     let mut kept = Kept::default();
     for n in 0..1_000 {
         let instance = InstanceId::from(format!("i-{n}"));
-        kept.removed.push(Removed { instance: instance.clone(), at: at(n), open: false });
+        let removal = Removed { instance: instance.clone(), at: at(n), open: false, noted: None };
+        kept.removed.push(removal);
         kept.launched.push(Launched {
             instance,
             pool: "web".into(),
