@@ -8,7 +8,6 @@ use fleetwright::catalog::Catalog;
 use fleetwright::demand::{DemandMode, ShapeContext, shape_of};
 use fleetwright::engine::{self, Inputs, Scope};
 use fleetwright::fleet::Observed;
-use fleetwright::ids::Address;
 use fleetwright::manifest::{self, Desired, Fleet, Scale, Tree, TreeFile, read_fleet};
 use fleetwright::plan::wire::{Base, BaseWorld};
 use fleetwright::plan::{Pinned, Plan};
@@ -258,6 +257,8 @@ pub(crate) fn catalog() -> Rc<Catalog> {
 pub(crate) struct Plans {
     /// The commit.
     pub(crate) files: Rc<Files>,
+    /// For which replica.
+    pub(crate) replica: usize,
     /// Time, and how long planning takes of it.
     pub(crate) shared: Rc<Shared>,
 }
@@ -319,8 +320,8 @@ impl Planner for Plans {
     async fn pinned(&self, plan: Arc<Plan>, world: Arc<Observed>) -> Pinned {
         self.think().await;
         let pinned = engine::pinned(&self.inputs(&world, Scope::default()), &plan);
-        let of_plan = |address: &Address| (plan.capacity.plan_id.clone(), address.clone());
-        self.shared.dropped.borrow_mut().extend(pinned.dropped.keys().map(of_plan));
+        let dropped = pinned.dropped.keys().cloned().collect();
+        self.shared.was_pinned(self.replica, &plan.capacity.plan_id, dropped);
         pinned
     }
 

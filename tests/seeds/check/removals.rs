@@ -1,0 +1,196 @@
+//! Removals: of what was to go, emptied, replaced first, within budgets, and none where something is broken.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use fleetwright::ids::{Address, ChangeId, InstanceId, PlanId};
+use fleetwright::manifest::{ControllerSettings, Most, Rate};
+use fleetwright::plan::Plan;
+use fleetwright::plan::wire::{ExplainRow, RetireReason, WaveStep};
+use fleetwright::reconcile::{Effect, Going};
+use jiff::{SignedDuration, Timestamp};
+
+use super::budgets::over;
+use super::{Asked, Checks, Ended, Sight, Step, because, rows};
+
+/// The longest that a node of ours may stand cordoned: every wait of an apply, one after the other.
+const CORDONED_MAX: SignedDuration = SignedDuration::from_mins(60);
+/// How long a machine whose kubelet is gone is drained before it is ended with what is on it.
+const BROKEN_DRAIN: SignedDuration = SignedDuration::from_mins(10);
+/// How long an apply waits until a machine that it launched is Ready.
+const READY_WITHIN: SignedDuration = SignedDuration::from_mins(15);
+/// The most that two clocks are apart: each at most five minutes off.
+const CLOCKS_APART: SignedDuration = SignedDuration::from_mins(10);
+/// Share of nodes that are not Ready above which nothing is removed, in percent, and how many are few.
+const UNREADY: (usize, usize) = (45, 3);
+
+/// A machine that a plan has go.
+#[derive(Clone)]
+pub(super) struct Removal {
+    /// Rows that go together, or the row itself.
+    pub(super) unit: String,
+    /// What has to be Ready before, and the rows of plans that have it come.
+    pub(super) after: BTreeMap<ChangeId, (PlanId, Address)>,
+}
+
+impl Checks {
+    /// I9: what is being drained is not uncordoned by whoever looks after machines that go, or were left.
+    pub(super) fn uncordons(&mut self, effect: &Effect, step: &Step<'_>) {
+        let Effect::Cordon { instance, node, mark: None } = effect else { return };
+        let node = &node.name;
+        let goes = step.status.going.iter().any(|going| going.instance == *instance);
+        let applying = &step.status.applying;
+        // Of a machine that goes by itself it is known which apply may drain it as well.
+        let drains = |plan: &PlanId| self.drains.get(plan).is_none_or(|all| all.contains(instance));
+        if if goes { applying.keys().any(drains) } else { !applying.is_empty() } {
+            self.fail(step.now, &format!("I9: {node} is uncordoned beside an apply"));
+        }
+        let plan = step.status.plan.iter().flat_map(|plan| rows(&plan.plan, WaveStep::Retire));
+        let mut planned = plan.filter_map(|row| row.change.before.as_ref()?.instance_id.as_ref());
+        if planned.any(|id| id == instance) {
+            self.fail(step.now, &format!("I9: {node} is uncordoned, and the plan has it go"));
+        }
+    }
+
+    /// I14, I15 and I17: nothing is removed over what cannot be read, where the fleet is broken, or for a
+    /// commit that asks for nothing at all.
+    pub(super) fn may_remove(&mut self, step: &Step<'_>) {
+        let Step { now, replica, status, is_empty, .. } = *step;
+        if status.world.as_ref().is_none_or(|world| world.reads.failures > 0) {
+            self.fail(now, "I14: a removal is begun while the world cannot be read");
+        }
+        let over = self.over.get(&replica);
+        let (nodes, unready) = over.map_or((0, 0), |over| (over.nodes, over.unready));
+        let (percent, few) = UNREADY;
+        if unready > few && unready * 100 > nodes * percent {
+            self.fail(now, &format!("I15: a removal is begun, {unready} of {nodes} not Ready"));
+        }
+        if is_empty {
+            self.fail(now, "I17: a removal is begun for a commit that asks for nothing");
+        }
+    }
+
+    /// I4: no more than a share of the fleet goes at once with what runs on it.
+    pub(super) fn is_no_mass_removal(
+        &mut self,
+        plan: &Plan,
+        settings: &ControllerSettings,
+        now: Timestamp,
+    ) {
+        let explained = plan.capacity.explain.iter();
+        let empty: BTreeSet<_> =
+            explained.filter(|row| is_empty_node(row)).map(|row| &row.address).collect();
+        let lost = rows(plan, WaveStep::Retire).filter(|row| !empty.contains(&row.address)).count();
+        let lost = lost.saturating_sub(rows(plan, WaveStep::Launch).count());
+        let nodes = self.nodes.last().map_or(0, |(_, nodes)| *nodes);
+        let most = allowed(settings.mass_removal, nodes).max(3);
+        if !self.asked && u32::try_from(lost).unwrap_or(u32::MAX) > most {
+            self.fail(now, &format!("I4: {lost} of {nodes} nodes go at once"));
+        }
+    }
+
+    pub(super) fn terminate(&mut self, call: &Asked, ended: &Ended, settings: &ControllerSettings) {
+        let (at, id) = (call.at, &ended.id);
+        if !ended.ours {
+            self.fail(at, &format!("I2: {id} is none of ours, and was told to end"));
+        }
+        let going = self.going.get(&call.replica).and_then(|going| going.get(id)).cloned();
+        let planned = self.planned.get(id).cloned();
+        let again = !self.all_ended.insert(id.clone());
+        if !self.went.contains(id) && planned.is_none() && !self.was_given_up(call.replica, id, at)
+        {
+            self.fail(at, &format!("I18: {id} was told to end, and nothing says why"));
+        }
+        if again || !ended.runs {
+            return;
+        }
+        self.was_emptied(call, ended, going.as_ref());
+        let Some(planned) = planned.filter(|_| going.is_none()) else { return };
+        // What was Ready when the drain began may have broken since; and what was found to be needed no more when
+        // the plan was made once again, over what there was before its first call, does not come.
+        let came = |(change, (plan, row)): &(&ChangeId, &(PlanId, Address))| {
+            ended.ready.contains(*change)
+                || self.ready.contains(*change)
+                || self.dropped.get(plan).is_some_and(|dropped| dropped.contains(row))
+        };
+        if let Some((missing, _)) = planned.after.iter().find(|launch| !came(launch)) {
+            self.fail(at, &format!("I8: {id} was told to end before {missing} was Ready"));
+        }
+        self.removals.push((at, id.clone(), planned.unit));
+        let nodes = self.most_nodes(at, settings.removals.within);
+        let counted = self.counts(settings.removals, at);
+        let found = over(&self.removals, settings.removals, at, nodes).filter(|_| counted);
+        if let Some(found) = found {
+            self.fail(at, &format!("I4: {found} machines were removed, too many for the budget"));
+        }
+    }
+
+    /// Returns whether a machine was launched so long ago that the apply of this replica that launched it, which goes
+    /// on, no longer waits for it, and was never of use to anybody: no node of it was ever Ready.
+    fn was_given_up(&self, replica: usize, id: &InstanceId, at: Timestamp) -> bool {
+        let applying = self.applying.get(&replica);
+        let goes_on = |change: &ChangeId| {
+            let launch = self.approved.get(change).filter(|launch| launch.waits);
+            launch.is_some_and(|launch| applying.is_some_and(|plans| plans.contains(&launch.plan)))
+        };
+        self.machines.get(id).filter(|(_, change)| goes_on(change)).is_some_and(
+            |(since, change)| {
+                // Who waits may have been told since that it is later.
+                let set = self.clock_set.is_some_and(|set| set >= *since);
+                let waits = if set { READY_WITHIN - CLOCKS_APART } else { READY_WITHIN };
+                !self.ready.contains(change) && at.duration_since(*since) >= waits
+            },
+        )
+    }
+
+    /// I9: a machine is told to end once its node was cordoned, read again, and empty; what is on it goes with
+    /// it where its kubelet has long been gone, or a deadline that somebody else set has passed.
+    fn was_emptied(&mut self, call: &Asked, ended: &Ended, going: Option<&Going>) {
+        let Asked { at, .. } = *call;
+        let id = &ended.id;
+        let Some(node) = &ended.node else { return };
+        let broken = going.is_some_and(|going| {
+            let broken = going.why == "not-ready" || going.why == "never-ready";
+            broken && at.duration_since(going.since) >= BROKEN_DRAIN
+        });
+        let overdue = going.and_then(|going| going.deadline.filter(|d| *d > going.since));
+        let forced = broken || overdue.is_some_and(|deadline| at >= deadline);
+        if ended.left > 0 && !forced {
+            self.fail(at, &format!("I9: {id} was told to end with {} pods on it", ended.left));
+        }
+        match (self.cordons.get(node), call.looked) {
+            (Some(cordoned), Some(looked)) if looked >= *cordoned => {}
+            _ if forced => {}
+            (None, _) => self.fail(at, &format!("I9: {id} was told to end, and never cordoned")),
+            (Some(_), _) => {
+                self.fail(at, &format!("I9: {id} was told to end, and not read after its cordon"));
+            }
+        }
+    }
+
+    /// I10: every drain ends.
+    pub(super) fn cordons_end(&mut self, observed: Sight<'_>, now: Timestamp) {
+        let mut standing = BTreeMap::new();
+        for node in observed.nodes.values() {
+            let ours = node.cordoned_for().is_some();
+            if ours && node.unschedulable && node.ready {
+                let name = node.name.to_string();
+                let since = self.cordoned.get(&name).copied().unwrap_or(now);
+                standing.insert(name, since);
+            }
+        }
+        for (name, since) in &standing {
+            if now.duration_since(*since) > CORDONED_MAX {
+                self.fail(now, &format!("I10: node {name} has been cordoned since {since:.0}"));
+            }
+        }
+        self.cordoned = standing;
+    }
+}
+
+fn is_empty_node(row: &ExplainRow) -> bool {
+    matches!(because(row), Some(RetireReason::Empty { .. }))
+}
+
+fn allowed(most: Most, nodes: u32) -> u32 {
+    Rate { most, within: SignedDuration::ZERO }.of(nodes)
+}

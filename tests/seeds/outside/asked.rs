@@ -1,0 +1,189 @@
+//! What replicas ask of EC2 and Kubernetes, and what is to be known of it then.
+
+use std::collections::BTreeSet;
+
+use fleetwright::fleet::{Instance, Node, Pod, tag};
+use fleetwright::ids::{Address, ChangeId, GroupName, InstanceId, NodeName, PlanId, Uid};
+use fleetwright::port::LaunchRequest;
+use fleetwright::reconcile::Message;
+use jiff::{SignedDuration, Timestamp};
+
+use super::Shared;
+
+/// Something that was asked of EC2 or Kubernetes.
+#[derive(Debug, Clone)]
+pub(crate) struct Asked {
+    /// When.
+    pub(crate) at: Timestamp,
+    /// By which replica.
+    pub(crate) replica: usize,
+    /// When it began to ask: a process may stop in between.
+    pub(crate) began: Timestamp,
+    /// Who held the lease then, and until when.
+    pub(crate) lease: Option<(usize, Timestamp)>,
+    /// When it last began to read Kubernetes and got all of it.
+    pub(crate) looked: Option<Timestamp>,
+    /// Machines that EC2 had listed by then to the life that asks; of launches alone.
+    pub(crate) shown: BTreeSet<InstanceId>,
+    /// What.
+    pub(crate) what: What,
+}
+
+/// A machine that is told to end, as it was then.
+#[derive(Debug, Clone)]
+pub(crate) struct Ended {
+    /// Which.
+    pub(crate) id: InstanceId,
+    /// Whether it carries our tags, and whether it ran.
+    pub(crate) ours: bool,
+    /// See above.
+    pub(crate) runs: bool,
+    /// Its node, where one has joined.
+    pub(crate) node: Option<NodeName>,
+    /// How many pods were to leave it.
+    pub(crate) left: usize,
+    /// Changes of which the machines were Ready.
+    pub(crate) ready: BTreeSet<ChangeId>,
+}
+
+/// What was asked.
+#[derive(Clone)]
+pub(crate) enum What {
+    /// A launch, and the machine that came of it.
+    Launch(Box<LaunchRequest>, Option<InstanceId>),
+    /// EC2 has said that it launched a machine.
+    Launched(InstanceId),
+    /// A machine is to end.
+    Terminate(Ended),
+    /// EC2 has said that a machine ends.
+    Ended(InstanceId),
+    /// A group is set to a number.
+    Raise {
+        /// Which.
+        group: GroupName,
+        /// What it was set to before, and what it is set to.
+        from: u32,
+        /// See above.
+        to: u32,
+    },
+    /// A node is cordoned, or no longer.
+    Cordon {
+        /// Which.
+        node: NodeName,
+        /// Whether it is cordoned.
+        on: bool,
+        /// Whether its machine is ours.
+        ours: bool,
+    },
+    /// A pod is to leave.
+    Evict(Uid),
+    /// A plan was made again before its first call: launches of it that are needed no more.
+    Pinned(PlanId, BTreeSet<Address>),
+    /// A message was taken off the queue; and machines of ours that it was about, and that were neither
+    /// cordoned then nor in what is kept.
+    Acknowledge(String, Vec<InstanceId>),
+}
+
+impl std::fmt::Debug for What {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Launch(request, end) => {
+                let (kind, zone) = (&request.instance_type, &request.zone);
+                let end = end.as_ref().map_or("nothing", InstanceId::as_str);
+                write!(f, "launches {kind} {zone} {}: {end}", request.capacity_type)
+            }
+            Self::Terminate(Ended { id, left, .. }) => write!(f, "ends {id}, {left} pods left"),
+            Self::Ended(id) => write!(f, "knows that {id} ends"),
+            Self::Launched(id) => write!(f, "knows that {id} was launched"),
+            Self::Raise { group, from, to } => write!(f, "sets {group} from {from} to {to}"),
+            Self::Cordon { node, on: true, .. } => write!(f, "cordons {node}"),
+            Self::Cordon { node, on: false, .. } => write!(f, "uncordons {node}"),
+            Self::Evict(uid) => write!(f, "evicts {uid}"),
+            Self::Pinned(plan, dropped) => {
+                write!(f, "makes {plan} again, without {} launches", dropped.len())
+            }
+            Self::Acknowledge(receipt, _) => write!(f, "acknowledges {receipt}"),
+        }
+    }
+}
+
+/// For how long a node is new to whoever looks every half a minute.
+const JOINED: SignedDuration = SignedDuration::from_secs(45);
+
+/// Who asks, and what is known of them.
+pub(super) struct By {
+    pub(super) replica: usize,
+    pub(super) began: Timestamp,
+    pub(super) lease: Option<(usize, Timestamp)>,
+    pub(super) looked: Option<Timestamp>,
+    pub(super) shown: BTreeSet<InstanceId>,
+}
+
+impl Shared {
+    pub(super) fn note(&self, by: &By, what: What) {
+        let By { replica, began, lease, looked, ref shown } = *by;
+        let (at, shown) = (self.time.now(), shown.clone());
+        self.asked.borrow_mut().push(Asked { at, replica, began, lease, looked, shown, what });
+    }
+
+    /// Notes that a replica has made a plan again, and which launches of it are needed no more.
+    pub(crate) fn was_pinned(&self, replica: usize, plan: &PlanId, dropped: BTreeSet<Address>) {
+        let (began, lease) = (self.time.now(), self.lease.get());
+        let by = By { replica, began, lease, looked: None, shown: BTreeSet::new() };
+        self.note(&by, What::Pinned(plan.clone(), dropped));
+    }
+
+    /// Returns what is to be known of a machine that is told to end.
+    pub(super) fn ended(&self, id: &InstanceId) -> Ended {
+        let observed = self.world.observed();
+        let instance = observed.instances.get(id);
+        let node = observed.node_of(id);
+        let on = |pod: &&Pod| {
+            pod.is_active()
+                && !pod.mirror
+                && node.is_some_and(|n| pod.node.as_ref() == Some(&n.name))
+        };
+        let ready = observed.nodes.values().filter(|node| node.ready);
+        let ready = ready.filter_map(|node| observed.instances.get(node.instance.as_ref()?));
+        let ready = ready.filter_map(|i| Some(ChangeId::from(i.tags.get(tag::CHANGE)?.as_str())));
+        Ended {
+            id: id.clone(),
+            ours: instance.is_some_and(|i| i.is_ours(&observed.cluster.name) || i.group.is_some()),
+            runs: instance.is_some_and(Instance::is_active),
+            node: node.map(|node| node.name.clone()),
+            left: observed.pods.iter().filter(on).count(),
+            ready: ready.collect(),
+        }
+    }
+
+    /// Returns whether a node may be cordoned, or uncordoned: its machine is ours, or of a group that is, and whoever
+    /// cordoned it was one of us.
+    pub(super) fn may_cordon(&self, node: &NodeName, on: bool) -> bool {
+        let observed = self.world.observed();
+        let Some(node) = observed.nodes.get(node) else { return false };
+        let instance = node.instance.as_ref().and_then(|id| observed.instances.get(id));
+        let ours = instance.is_some_and(|i| i.is_ours(&observed.cluster.name) || i.group.is_some());
+        let of_person = node.unschedulable && self.of_persons.borrow().contains(&node.uid);
+        ours && !of_person && (on || !node.unschedulable || node.cordoned_for().is_some())
+    }
+
+    /// Returns machines of ours that a message has go, and that are neither cordoned nor in what is kept.
+    pub(super) fn open(&self, message: &Message) -> Vec<InstanceId> {
+        if !message.kind.takes_away() {
+            return Vec::new();
+        }
+        let observed = self.world.observed();
+        let kept = self.kept.borrow();
+        let open = |id: &&InstanceId| {
+            let instance = observed.instances.get(*id);
+            let ours = instance.is_some_and(|i| i.is_active() && i.is_ours(&observed.cluster.name));
+            let node = observed.node_of(id);
+            // One that has joined only now is cordoned as soon as it is seen.
+            let now = self.time.now();
+            let new = |node: &Node| now.duration_since(node.created_at) < JOINED;
+            let cordoned = node.is_none_or(|node| node.unschedulable || new(node));
+            ours && !(cordoned && kept.going.iter().any(|going| going.instance == **id))
+        };
+        message.instances.iter().filter(open).cloned().collect()
+    }
+}

@@ -1,0 +1,353 @@
+//! The outside as one replica sees it: the ports of the world, with faults between.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeSet, VecDeque};
+use std::rc::Rc;
+
+use fleetwright::fleet::{CordonedFor, Node, Pod};
+use fleetwright::ids::{GroupName, InstanceId, NodeName, Uid};
+use fleetwright::port::{
+    Cloud, Cluster, ClusterObjects, CordonOutcome, EvictOutcome, Fate, Holdings, LaunchOutcome,
+    LaunchRequest, PortError,
+};
+use fleetwright::reconcile::{Desk, Head, Kept, Message, Request, Signal, Signals, Source};
+use jiff::{SignedDuration, Timestamp};
+
+use super::asked::By;
+use super::{APPLY, Shared, What};
+use crate::seeds::files::{Files, Plans};
+
+/// How long it takes to hear a signal.
+const SIGNAL_TAKES: SignedDuration = SignedDuration::from_millis(5);
+
+fn turned_away(verb: &str) -> PortError {
+    PortError { fate: Fate::TurnedAway, ..broken(verb) }
+}
+
+fn broken(verb: &str) -> PortError {
+    let reason = "RequestLimitExceeded: try again later".to_owned();
+    PortError { verb: verb.to_owned(), reason, fate: Fate::Unknown }
+}
+
+/// The outside as one replica sees it.
+pub(crate) struct Replica {
+    /// Which.
+    pub(crate) number: usize,
+    /// What it shares with others.
+    pub(crate) shared: Rc<Shared>,
+    /// Pods that it was told of.
+    pub(crate) told: RefCell<BTreeSet<Uid>>,
+    /// When it last began to read Kubernetes and got all of it.
+    looked: Cell<Option<Timestamp>>,
+    /// Machines that EC2 has listed to it.
+    shown: RefCell<BTreeSet<InstanceId>>,
+    /// Whether it was told that it leads.
+    pub(crate) leads: Cell<bool>,
+    /// Whether it would receive messages.
+    pub(crate) takes: Cell<bool>,
+    /// What people ask of it.
+    pub(crate) requests: RefCell<VecDeque<Request>>,
+    /// Whether it is to end.
+    pub(crate) ends: Cell<bool>,
+}
+
+impl Replica {
+    /// Returns the outside of a replica that begins.
+    #[must_use]
+    pub(crate) fn new(number: usize, shared: &Rc<Shared>) -> Self {
+        Self {
+            number,
+            shared: Rc::clone(shared),
+            told: RefCell::default(),
+            looked: Cell::default(),
+            shown: RefCell::default(),
+            leads: Cell::default(),
+            takes: Cell::default(),
+            requests: RefCell::default(),
+            ends: Cell::default(),
+        }
+    }
+
+    fn plans(&self, files: Rc<Files>) -> Plans {
+        Plans { files, replica: self.number, shared: Rc::clone(&self.shared) }
+    }
+
+    async fn reads(&self, verb: &str) -> Result<(), PortError> {
+        let shared = &self.shared;
+        shared.reads.set(shared.reads.get() + 1);
+        shared.time.sleep(shared.delay()).await;
+        if shared.chance(shared.faults.get().reads) { Err(broken(verb)) } else { Ok(()) }
+    }
+
+    /// Waits for a call to be made; fails where it never arrives.
+    async fn writes(&self, verb: &str) -> Result<By, PortError> {
+        let shared = &self.shared;
+        let (began, lease) = (shared.time.now(), shared.lease.get());
+        let (replica, looked) = (self.number, self.looked.get());
+        let by = By { replica, began, lease, looked, shown: BTreeSet::new() };
+        shared.time.sleep(shared.delay()).await;
+        if shared.chance(shared.faults.get().unheard) {
+            return Err(broken(verb));
+        }
+        if shared.chance(shared.faults.get().writes) { Err(turned_away(verb)) } else { Ok(by) }
+    }
+
+    /// Waits for the reply; fails where it is lost.
+    async fn replies(&self, verb: &str) -> Result<(), PortError> {
+        let shared = &self.shared;
+        shared.time.sleep(shared.delay()).await;
+        if shared.chance(shared.faults.get().lost) { Err(broken(verb)) } else { Ok(()) }
+    }
+}
+
+impl Cloud for Replica {
+    async fn holdings(&self) -> Result<Holdings, PortError> {
+        self.reads("read account").await?;
+        let faults = self.shared.faults.get();
+        let mut holdings = self.shared.world.holdings().await?;
+        if self.shared.chance(faults.stale)
+            && let Some((_, then)) = self.shared.past.borrow().front()
+        {
+            holdings.instances.clone_from(then);
+        }
+        if self.shared.chance(faults.partial) {
+            holdings.instances.clear();
+            holdings.unread.push("the second page was not answered".to_owned());
+        }
+        let listed = holdings.instances.iter().map(|instance| instance.id.clone());
+        self.shown.borrow_mut().extend(listed);
+        Ok(holdings)
+    }
+
+    async fn launch(&self, request: &LaunchRequest) -> Result<LaunchOutcome, PortError> {
+        const VERB: &str = "launch instance";
+        let by = self.writes(VERB).await?;
+        let by = By { shown: self.shown.borrow().clone(), ..by };
+        let outcome = self.shared.world.launch(request).await?;
+        let id = match &outcome {
+            LaunchOutcome::Launched(id) => Some(id.clone()),
+            LaunchOutcome::InsufficientCapacity { .. } => None,
+        };
+        self.shared.note(&by, What::Launch(Box::new(request.clone()), id.clone()));
+        self.replies(VERB).await?;
+        if let Some(id) = id {
+            self.shared.note(&by, What::Launched(id));
+        }
+        Ok(outcome)
+    }
+
+    async fn raise_group(&self, group: &GroupName, desired: u32) -> Result<(), PortError> {
+        let by = self.writes("raise group").await?;
+        let from = self.shared.world.observed().groups.get(group).map_or(0, |g| g.desired);
+        self.shared.note(&by, What::Raise { group: group.clone(), from, to: desired });
+        self.shared.world.raise_group(group, desired).await
+    }
+
+    async fn end_member(&self, id: &InstanceId) -> Result<(), PortError> {
+        const VERB: &str = "end member of group";
+        let by = self.writes(VERB).await?;
+        self.shared.note(&by, What::Terminate(self.shared.ended(id)));
+        self.shared.world.end_member(id).await?;
+        self.replies(VERB).await?;
+        self.shared.note(&by, What::Ended(id.clone()));
+        Ok(())
+    }
+
+    async fn terminate(&self, id: &InstanceId) -> Result<(), PortError> {
+        const VERB: &str = "terminate instance";
+        let by = self.writes(VERB).await?;
+        self.shared.note(&by, What::Terminate(self.shared.ended(id)));
+        self.shared.world.terminate(id).await?;
+        self.replies(VERB).await?;
+        self.shared.note(&by, What::Ended(id.clone()));
+        Ok(())
+    }
+}
+
+impl Cluster for Replica {
+    async fn objects(&self) -> Result<ClusterObjects, PortError> {
+        let began = self.shared.time.now();
+        self.reads("read cluster").await?;
+        let faults = self.shared.faults.get();
+        if faults.kubernetes {
+            return Err(broken("read cluster"));
+        }
+        let mut objects = self.shared.world.objects().await?;
+        if self.shared.chance(faults.partial) {
+            objects.pods.clear();
+            objects.unread.push("pods were not answered".to_owned());
+        }
+        if faults.nodeless {
+            objects.nodes.clear();
+        }
+        if objects.unread.is_empty() {
+            self.looked.set(Some(began));
+        }
+        Ok(objects)
+    }
+
+    async fn cordon(
+        &self,
+        node: &Node,
+        mark: Option<CordonedFor>,
+    ) -> Result<CordonOutcome, PortError> {
+        let by = self.writes("cordon node").await?;
+        if self.shared.faults.get().kubernetes {
+            return Err(broken("cordon node"));
+        }
+        let ours = self.shared.may_cordon(&node.name, mark.is_some());
+        let outcome = self.shared.world.cordon(node, mark).await?;
+        if outcome == CordonOutcome::Written {
+            let what = What::Cordon { node: node.name.clone(), on: mark.is_some(), ours };
+            self.shared.note(&by, what);
+        }
+        self.replies("cordon node").await?;
+        Ok(outcome)
+    }
+
+    async fn evict(&self, pod: &Pod) -> Result<EvictOutcome, PortError> {
+        let by = self.writes("evict pod").await?;
+        if self.shared.faults.get().kubernetes {
+            return Err(broken("evict pod"));
+        }
+        self.shared.note(&by, What::Evict(pod.uid.clone()));
+        let outcome = self.shared.world.evict(pod).await?;
+        self.replies("evict pod").await?;
+        Ok(outcome)
+    }
+
+    async fn delete_node(&self, node: &NodeName, uid: &Uid) -> Result<(), PortError> {
+        self.writes("delete node").await?;
+        self.shared.world.delete_node(node, uid).await
+    }
+}
+
+impl Source for Replica {
+    type Planner = Plans;
+
+    async fn head(&self) -> Result<(Head, Plans), String> {
+        self.shared.time.sleep(self.shared.delay()).await;
+        if self.shared.faults.get().git {
+            return Err("could not resolve host: git.example.com".to_owned());
+        }
+        let files = Rc::clone(&self.shared.files.borrow());
+        Ok((files.head(), self.plans(files)))
+    }
+
+    async fn commit(&self, commit: &str) -> Result<(Head, Plans), String> {
+        self.shared.time.sleep(self.shared.delay()).await;
+        if self.shared.faults.get().git {
+            return Err("could not resolve host: git.example.com".to_owned());
+        }
+        let past = self.shared.commits.borrow();
+        let files = past.iter().find(|files| files.name == commit);
+        let files = files.ok_or_else(|| format!("there is no commit {commit}"))?;
+        let files = Rc::clone(files);
+        Ok((files.head(), self.plans(files)))
+    }
+}
+
+impl Desk for Replica {
+    async fn recall(&self) -> Result<Kept, PortError> {
+        self.reads("read record").await?;
+        Ok(self.shared.kept.borrow().clone())
+    }
+
+    async fn save(&self, kept: &Kept) -> Result<(), PortError> {
+        self.writes("write record").await?;
+        if !self.may_write() {
+            return Err(broken("write record"));
+        }
+        // What CI writes is CI's.
+        let applied = self.shared.kept.borrow().applied.clone();
+        *self.shared.kept.borrow_mut() = Kept { applied, ..kept.clone() };
+        self.replies("write record").await
+    }
+
+    async fn nominate(&self, _pod: &Pod, _node: &NodeName) -> Result<(), PortError> {
+        self.writes("nominate pod").await.map(|_| ())
+    }
+}
+
+impl Signals for Replica {
+    async fn next(&self) -> Signal {
+        std::future::poll_fn(|_| match self.signal() {
+            Some(signal) => std::task::Poll::Ready(signal),
+            None => std::task::Poll::Pending,
+        })
+        .await
+    }
+
+    async fn acknowledge(&self, receipt: &str) -> Result<(), PortError> {
+        let by = self.writes("acknowledge message").await?;
+        let message = self.shared.queue.borrow_mut().remove(receipt);
+        let open = message.map(|message| self.shared.open(&message)).unwrap_or_default();
+        self.shared.note(&by, What::Acknowledge(receipt.to_owned(), open));
+        self.replies("acknowledge message").await
+    }
+
+    fn may_write(&self) -> bool {
+        self.shared.holds(self.number)
+    }
+}
+
+impl Replica {
+    fn signal(&self) -> Option<Signal> {
+        if self.ends.take() {
+            return Some(Signal::Shutdown);
+        }
+        let holds = self.may_write();
+        if holds != self.leads.get() {
+            self.leads.set(holds);
+            let holder = self.shared.lease.get().map(|(by, _)| format!("replica-{by}"));
+            return Some(if holds {
+                Signal::Gained
+            } else {
+                let to_apply = self.shared.lease.get().is_some_and(|(by, _)| by == APPLY);
+                Signal::Lost { holder, to_apply }
+            });
+        }
+        if let Some(request) = self.requests.borrow_mut().pop_front() {
+            return Some(Signal::Request(request));
+        }
+        if self.takes.get()
+            && let Some(message) = self.message()
+        {
+            return Some(Signal::Message(message));
+        }
+        let view = self.shared.world.view();
+        let waits = |pod: &&Pod| pod.is_active() && pod.node.is_none();
+        let mut told = self.told.borrow_mut();
+        let new = view.pods().filter(waits).find(|pod| !told.contains(&pod.uid));
+        if let Some(pod) = new {
+            told.insert(pod.uid.clone());
+            return Some(Signal::PodPending);
+        }
+        drop((told, view));
+        self.flooded()
+    }
+
+    /// Returns a signal that says nothing, where there is a flood of them. To take it takes time.
+    fn flooded(&self) -> Option<Signal> {
+        let (shared, now) = (&self.shared, self.shared.time.now());
+        shared.flood.get().filter(|until| now < *until)?;
+        shared.world.pass(now.checked_add(SIGNAL_TAKES).unwrap_or(now));
+        let n = shared.random.borrow_mut().next();
+        Some(match n % 4 {
+            0 => Signal::PodPending,
+            1 => Signal::WorldChanged,
+            2 => Signal::Pushed,
+            _ => {
+                let body = format!(
+                    r#"{{"detail-type":"EC2 Instance State-change Notification","source":"aws.ec2","time":"{now:.0}","detail":{{"instance-id":"i-f{n:016x}","state":"terminated"}}}}"#
+                );
+                Signal::Message(Message::read(&format!("flood-{n:x}"), &body))
+            }
+        })
+    }
+
+    fn message(&self) -> Option<Message> {
+        let now = self.shared.time.now();
+        self.shared.queue.borrow_mut().take(now)
+    }
+}
