@@ -175,15 +175,33 @@ impl Scene {
         all.filter(open).map(name).collect()
     }
 
+    /// Returns the nodes on which pods of the tree run, one for each pod.
+    pub(super) async fn occupied(&self) -> Vec<String> {
+        let found = get(&self.client(), "/api/v1/namespaces/default/pods").await;
+        let pods = found["items"].as_array().expect("a list").iter();
+        let running = pods.filter(|pod| pod["status"]["phase"] == "Running");
+        running.filter_map(|pod| pod["spec"]["nodeName"].as_str().map(str::to_owned)).collect()
+    }
+
     /// Waits until so many nodes are there, and returns them.
     pub(super) async fn until(&self, count: usize, replica: &Loop) -> BTreeSet<String> {
+        self.until_within(PATIENCE, count, replica).await
+    }
+
+    /// Waits for at most `patience` until so many nodes are there, and returns them.
+    pub(super) async fn until_within(
+        &self,
+        patience: Duration,
+        count: usize,
+        replica: &Loop,
+    ) -> BTreeSet<String> {
         let begun = Instant::now();
         loop {
             let nodes = self.nodes().await;
             if nodes.len() == count {
                 return nodes;
             }
-            assert!(begun.elapsed() < PATIENCE, "{count}, not {nodes:?}\n{}", replica.said());
+            assert!(begun.elapsed() < patience, "{count}, not {nodes:?}\n{}", replica.said());
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
     }
