@@ -64,7 +64,7 @@ pub(crate) struct Checks {
     /// Machines that each life knows to have launched, and to have told to end.
     launched: BTreeMap<usize, BTreeMap<InstanceId, Timestamp>>,
     ended: BTreeMap<usize, BTreeMap<InstanceId, Timestamp>>,
-    /// When nodes were last cordoned.
+    /// Since when nodes stand cordoned by one of us.
     cordons: BTreeMap<NodeName, Timestamp>,
     /// Since when nodes stand cordoned.
     cordoned: BTreeMap<String, Timestamp>,
@@ -312,7 +312,11 @@ impl Checks {
                 self.fail(*at, &format!("I2: {node} is none of ours, and was cordoned"));
             }
             What::Cordon { node, on: true, .. } => {
-                self.cordons.insert(node.clone(), *at);
+                // One that stands cordoned is only marked for something else.
+                self.cordons.entry(node.clone()).or_insert(*at);
+            }
+            What::Cordon { node, on: false, .. } => {
+                self.cordons.remove(node);
             }
             What::Raise { group, from, to } if to < from => {
                 self.fail(*at, &format!("I11: group {group} is shrunk by number"));
@@ -333,7 +337,7 @@ impl Checks {
             What::Launched(id) => {
                 self.launched.entry(*replica).or_default().insert(id.clone(), *at);
             }
-            What::Raise { .. } | What::Launch(_, None) | What::Cordon { .. } | What::Evict(_) => {}
+            What::Raise { .. } | What::Launch(_, None) | What::Evict(_) => {}
         }
     }
 
@@ -347,6 +351,9 @@ impl Checks {
         let serve = serve.filter_map(|node| observed.instances.get(node.instance.as_ref()?));
         let changes = serve.filter_map(|instance| instance.tags.get(tag::CHANGE));
         self.ready.extend(changes.map(|change| ChangeId::from(change.as_str())));
+        let stands =
+            |name: &NodeName| observed.nodes.get(name).is_some_and(|node| node.unschedulable);
+        self.cordons.retain(|name, _| stands(name));
         self.cordons_end(observed, now);
         self.changes_are_unique(observed, now);
         self.is_frugal(reads, now);
