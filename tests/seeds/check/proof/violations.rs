@@ -1,6 +1,10 @@
 //! The traces themselves, by what they are about.
 
-use super::*;
+use super::{
+    APPLY, Arc, Asked, AwayPhase, BTreeSet, Bytes, CORDONED_ANNOTATION, Completeness, Effect,
+    Ended, Going, LAUNCHED, LaunchRequest, Limits, Most, Plan, READS_PER_MINUTE, Rate, SAME_MOST,
+    SignedDuration, Trace, WaveStep, What, launched, rows, tag,
+};
 
 /// An invariant, what it is about, and a trace that violates it.
 pub(super) type Violation = (&'static str, &'static str, fn(&mut Trace));
