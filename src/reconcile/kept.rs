@@ -134,7 +134,7 @@ pub struct Launched {
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub from_start: bool,
     /// Machines that it was launched in place of and that, as far as is known, are still there: that no pod is on it
-    /// says nothing until they have gone. Of many the first, at most [`IN_PLACE_OF_MAX`].
+    /// says nothing until they have gone. Of many the first, at most four.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub in_place_of: Vec<InstanceId>,
 }
