@@ -30,7 +30,7 @@ pub(super) const ROWS_MAX: usize = 768;
 const ROUNDS_APART: usize = 5;
 
 /// Times that all kinds are looked at, to buy by the mix and to prove by it.
-const LOOKS_TO_BUY: usize = 4;
+const LOOKS_TO_BUY: usize = 3;
 const LOOKS_TO_PROVE: usize = 16;
 
 /// Kinds that are looked at closely in between.
