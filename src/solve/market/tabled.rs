@@ -246,7 +246,8 @@ mod tests {
     use super::super::{Cap, Kind, Ware};
     use super::*;
 
-    /// A hundred classes of which one node holds two to four, with small nodes that seem cheapest.
+    /// A hundred classes of which one node holds two to four, with small nodes that seem cheapest; three in a row of the
+    /// first thirty keep apart, by more caps than a node is searched with.
     fn market() -> (Market, Vec<u32>) {
         let ask = |n: i64| vec![300 + 37 * (n * 53 % 71), 400 + 61 * (n * 29 % 83), 1];
         let wares: Vec<Ware> = (0..100).map(|n| Ware { ask: ask(n) }).collect();
@@ -258,8 +259,9 @@ mod tests {
         let kinds = [(4_000, 7_500, 40_000), (4_000, 15_000, 52_000), (8_000, 15_000, 88_000)];
         let kinds = kinds.into_iter().chain([(16_000, 30_000, 190_000)]).map(kind).collect();
         let wanted = (0..100).map(|n| 40 + n * 7 % 90).collect();
-        let apart = Cap { members: vec![3, 4, 5], most: 1 };
-        (Market::new(wares, kinds, Vec::new(), vec![apart]), wanted)
+        let apart = |n: usize| Cap { members: (3 * n..3 * n + 3).collect(), most: 1 };
+        let caps = (0..10).map(apart).collect();
+        (Market::new(wares, kinds, Vec::new(), caps), wanted)
     }
 
     const EFFORT: Effort = Effort { cut_rounds: 80, rounds: 0, steps: 500, steps_total: 100_000 };
@@ -294,6 +296,7 @@ mod tests {
         let mix = tabled(&pricing);
         let mut held = vec![0.0; wanted.len()];
         for (node, count) in &mix.nodes {
+            assert!(holds(&market, &market.kinds[node.kind], &node.pods), "{node:?}");
             node.pods.iter().for_each(|(class, n)| held[*class] += f64::from(*n) * count);
         }
         for (held, wanted) in held.iter().zip(&wanted) {
