@@ -5,6 +5,7 @@
 //! Invariant: what could not be read is marked in `sources`, never left out in silence.
 
 mod capacity;
+mod cordon;
 mod difference;
 mod file;
 #[cfg(test)]
@@ -12,16 +13,15 @@ pub(crate) mod fixture;
 mod gone;
 mod group;
 mod scaling;
-mod version;
 
 pub use capacity::{Exclusion, MatchCriteria, Reservation, ReservationKind, ReservationState};
+pub use cordon::{CORDONED_ANNOTATION, Cordon, CordonedFor};
 pub use difference::{Difference, Disagreement};
 pub use file::{WorldError, read_world, template_key, write_world};
 pub use group::{Group, Membership, ScheduledSize};
 pub use scaling::{
     LiveEvents, LiveHorizontal, LiveMetric, LiveScale, LiveVertical, Recommendation, Scaling,
 };
-pub use version::ResourceVersion;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -63,30 +63,6 @@ pub mod tag {
 
 /// Label of a node of ours: the key of its instance within its pool.
 pub const KEY_LABEL: &str = "fleetwright.dev/key";
-
-/// Annotation of a node that we cordoned, for what [`CordonedFor`] names: only such a node is ever uncordoned,
-/// since whoever else cordoned a node had a reason of their own.
-pub const CORDONED_ANNOTATION: &str = "fleetwright.dev/cordoned";
-
-/// What we cordon a node for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum CordonedFor {
-    /// A drain of an apply, which takes it back where it gives up.
-    Drain,
-    /// Its machine goes by itself, as one that EC2 takes back does: the loop knows how that stands.
-    Leaving,
-}
-
-impl CordonedFor {
-    /// Returns it as the annotation has it.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Drain => "drain",
-            Self::Leaving => "leaving",
-        }
-    }
-}
 
 /// Annotation of a node with which Cluster Autoscaler is told to leave it alone.
 pub const SCALE_DOWN_DISABLED_ANNOTATION: &str =
@@ -264,9 +240,6 @@ pub struct Node {
     pub name: NodeName,
     /// UID.
     pub uid: Uid,
-    /// The version in which it was seen; no world file keeps it.
-    #[serde(skip)]
-    pub version: ResourceVersion,
     /// The instance it runs on, from its provider id.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub instance: Option<InstanceId>,
@@ -293,15 +266,6 @@ pub struct Node {
 }
 
 impl Node {
-    /// Returns what we cordoned the node for, or nothing where the mark of it is not ours. What the mark of another
-    /// version says is taken for what is undone last.
-    #[must_use]
-    pub fn cordoned_for(&self) -> Option<CordonedFor> {
-        let mark = self.annotations.get(CORDONED_ANNOTATION)?;
-        let is_drain = mark == CordonedFor::Drain.as_str();
-        Some(if is_drain { CordonedFor::Drain } else { CordonedFor::Leaving })
-    }
-
     /// Returns whether Fargate runs the node: it holds one pod, and is nobody's to plan.
     #[must_use]
     pub fn is_fargate(&self) -> bool {

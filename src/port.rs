@@ -125,8 +125,8 @@ pub enum LaunchOutcome {
 pub enum CordonOutcome {
     /// It was written.
     Written,
-    /// Nothing was written: another node has the name, or somebody has written this one since it was seen, and may
-    /// have cordoned it. Whoever asked looks again.
+    /// Nothing was written: another node has the name, or somebody has cordoned, uncordoned or marked this one since it
+    /// was seen. Whoever asked looks again.
     Outdated,
 }
 
@@ -214,7 +214,8 @@ pub struct ClusterObjects {
 pub trait Cluster {
     /// Reads nodes, pods, workloads, storage and the state of autoscalers.
     fn objects(&self) -> impl Future<Output = Result<ClusterObjects, PortError>>;
-    /// Cordons a node for what `mark` says, or uncordons it; writes nothing where the node is not as it was seen.
+    /// Cordons a node for what `mark` says, or uncordons it; writes nothing where its [`crate::fleet::Cordon`] is not as
+    /// it was seen.
     ///
     /// The same write sets, or removes, [`crate::fleet::CORDONED_ANNOTATION`].
     fn cordon(

@@ -11,9 +11,7 @@ use crate::catalog::Catalog;
 use crate::demand::Demand;
 use crate::demand::DemandMode;
 use crate::fleet::Observed;
-use crate::fleet::{
-    ClusterIdentity, Instance, InstanceState, Node, Pod, PodPhase, ResourceVersion, tag,
-};
+use crate::fleet::{ClusterIdentity, Instance, InstanceState, Node, Pod, PodPhase, tag};
 use crate::ids::NodeName;
 use crate::ids::{InstanceId, WorkloadId, WorkloadKind};
 use crate::manifest::Desired;
@@ -157,7 +155,6 @@ impl Story {
         let node = Node {
             name: name.clone(),
             uid: name.as_str().into(),
-            version: ResourceVersion::default(),
             instance: Some(id.clone()),
             labels: new.labels.clone(),
             annotations: BTreeMap::new(),

@@ -82,10 +82,10 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
                     break;
                 }
                 let end = self.uncordon(cordon).await;
-                wrote |= end == Some(CordonOutcome::Written);
                 outdated |= end == Some(CordonOutcome::Outdated);
+                wrote |= end != Some(CordonOutcome::Outdated);
             }
-            // Once something was written it no longer shows what is there.
+            // Once something was written, or may have been where no answer came, it no longer shows what is there.
             self.seen = Some(seen).filter(|_| !wrote && !outdated);
             if !outdated {
                 return;

@@ -9,9 +9,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Inputs, as_measured, frozen, in_scope, input, size};
-use crate::fleet::{
-    Group, Instance, InstanceState, KEY_LABEL, Membership, Node, Observed, ResourceVersion, tag,
-};
+use crate::fleet::{Group, Instance, InstanceState, KEY_LABEL, Membership, Node, Observed, tag};
 use crate::ids::{Address, GroupName, InstanceId, NodeName};
 use crate::manifest::{Scaler, ScalerRule};
 use crate::plan::wire::{Action, LaunchReason, NodeState, Plan, ResourceChange, ResourceKind};
@@ -374,7 +372,6 @@ fn add(world: &mut Observed, row: &ResourceChange, after: &NodeState, group: Opt
     let node = Node {
         name: name.as_str().into(),
         uid: name.as_str().into(),
-        version: ResourceVersion::default(),
         instance: Some(id.clone()),
         labels,
         annotations: BTreeMap::new(),

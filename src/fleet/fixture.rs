@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
-use super::{Instance, InstanceState, Node, Pod, PodPhase, ResourceVersion, tag};
+use super::{Instance, InstanceState, Node, Pod, PodPhase, tag};
 use crate::catalog::CapacityType;
 use crate::units::Resources;
 
@@ -36,7 +36,6 @@ pub(crate) fn node(name: &str) -> Node {
     Node {
         name: name.into(),
         uid: name.into(),
-        version: ResourceVersion::default(),
         instance: None,
         labels: [].into(),
         annotations: [].into(),

@@ -15,7 +15,7 @@ use crate::ids::Uid;
 const ANSWER_MAX: Duration = Duration::from_mins(1);
 
 /// Longest wait for the answer to a write: shorter than the margin by which a lease is given up.
-const WRITTEN_WITHIN: Duration = Duration::from_secs(20);
+pub(super) const WRITTEN_WITHIN: Duration = Duration::from_secs(20);
 
 /// A cluster, reached through its API server.
 #[derive(Clone)]

@@ -9,7 +9,7 @@ use serde::Deserialize;
 use serde_json::Value as Json;
 
 use crate::demand::to_resources;
-use crate::fleet::{Node, ResourceVersion};
+use crate::fleet::Node;
 use crate::ids::{InstanceId, NodeName};
 use crate::pod::{Amounts, Taint, TaintEffect};
 use crate::storage::AttachLimits;
@@ -42,7 +42,6 @@ pub(super) fn node(object: &Json) -> Result<Node, String> {
     };
     Ok(Node {
         uid: meta.uid.ok_or_else(|| wrong("no UID"))?.into(),
-        version: meta.resource_version.as_deref().map(ResourceVersion::of).unwrap_or_default(),
         instance: spec.provider_id.as_deref().and_then(instance_of),
         labels: meta
             .labels

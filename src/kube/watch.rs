@@ -25,7 +25,7 @@ use super::list::Sort;
 use super::objects::{PODS, SORTS, Shelf, assemble, may_be_absent, place};
 use super::piece::{Piece, Seen};
 use super::port_error;
-use crate::fleet::{CordonedFor, Node, Pod, PodPhase, ResourceVersion};
+use crate::fleet::{Cordon, CordonedFor, Node, Pod, PodPhase};
 use crate::ids::{NodeName, Uid, WorkloadId, WorkloadKind};
 use crate::pod::PodTemplate;
 use crate::port::{Cluster, ClusterObjects, CordonOutcome, EvictOutcome, PortError};
@@ -93,8 +93,8 @@ struct Inner {
 enum Written {
     /// It is cordoned for that, or not cordoned.
     Cordoned(Option<CordonedFor>),
-    /// Somebody else wrote it, after this version.
-    ByOthers(ResourceVersion),
+    /// Somebody else changed how it stands, which was so.
+    ByOthers(Cordon),
     /// It is gone.
     Gone,
 }
@@ -202,7 +202,7 @@ impl Cluster for Watched {
         let outcome = self.kubernetes.cordon(node, mark).await?;
         let written = match outcome {
             CordonOutcome::Written => Written::Cordoned(mark),
-            CordonOutcome::Outdated => Written::ByOthers(node.version.clone()),
+            CordonOutcome::Outdated => Written::ByOthers(node.cordon()),
         };
         self.note(&node.name, &node.uid, written);
         Ok(outcome)
@@ -254,7 +254,7 @@ impl Inner {
                 (Written::Cordoned(mark), Some(node)) => {
                     node.unschedulable != mark.is_some() || node.cordoned_for() != *mark
                 }
-                (Written::ByOthers(version), Some(node)) => node.version.is_same(version),
+                (Written::ByOthers(before), Some(node)) => node.cordon() == *before,
                 (Written::Cordoned(_) | Written::ByOthers(_), None) => false,
                 (Written::Gone, node) => node.is_some(),
             }

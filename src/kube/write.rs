@@ -6,14 +6,17 @@ use ::kube::core::PartialObjectMeta;
 use k8s_openapi::api::core::v1::{Node as ApiNode, Pod as ApiPod};
 use serde_json::{Value as Json, json};
 
-use super::client::Kubernetes;
+use super::client::{Kubernetes, WRITTEN_WITHIN};
 use super::port_error;
-use crate::fleet::{CORDONED_ANNOTATION, CordonedFor, Node, Pod};
+use crate::fleet::{CORDONED_ANNOTATION, Cordon, CordonedFor, Node, Pod};
 use crate::ids::{NodeName, Uid};
-use crate::port::{Cluster, ClusterObjects, CordonOutcome, EvictOutcome, PortError};
+use crate::port::{Cluster, ClusterObjects, CordonOutcome, EvictOutcome, Fate, PortError};
 
 /// Who writes, as `managedFields` and events show it.
 pub(super) const MANAGER: &str = "fleetwright";
+
+/// How often a node is read anew because somebody wrote it between read and write.
+const CONFLICTS_MAX: usize = 5;
 
 /// Cause by which the API server says that a disruption budget forbids an eviction.
 const BUDGET_CAUSE: &str = "DisruptionBudget";
@@ -28,24 +31,14 @@ impl Cluster for Kubernetes {
         node: &Node,
         mark: Option<CordonedFor>,
     ) -> Result<CordonOutcome, PortError> {
-        let text = mark.map(CordonedFor::as_str);
-        // UID and version in the patch are preconditions: the API server refuses it for another node, and for this one
-        // where somebody, who may have cordoned it for a reason of their own, wrote it since it was seen.
-        let mut patch = json!({
-            "metadata": { "uid": node.uid, "annotations": { CORDONED_ANNOTATION: text } },
-            "spec": { "unschedulable": mark.is_some() },
-        });
-        if let Some(version) = node.version.name() {
-            patch["metadata"]["resourceVersion"] = version.into();
-        }
-        let params = PatchParams { field_manager: Some(MANAGER.to_owned()), ..Default::default() };
-        let nodes: Api<ApiNode> = Api::all(self.writer.clone());
-        let patched: Result<PartialObjectMeta<ApiNode>, Error> =
-            nodes.patch_metadata(node.name.as_str(), &params, &Patch::Merge(&patch)).await;
-        match patched {
-            Ok(_) => Ok(CordonOutcome::Written),
-            Err(Error::Api(status)) if is_outdated(&status) => Ok(CordonOutcome::Outdated),
-            Err(error) => Err(port_error("cordon node", &error)),
+        const VERB: &str = "cordon node";
+        match tokio::time::timeout(WRITTEN_WITHIN, self.cordon_as_seen(node, mark)).await {
+            Ok(end) => end.map_err(|error| port_error(VERB, &error)),
+            Err(_) => Err(PortError {
+                verb: VERB.to_owned(),
+                reason: format!("no answer within {} s", WRITTEN_WITHIN.as_secs()),
+                fate: Fate::of(true),
+            }),
         }
     }
 
@@ -88,6 +81,40 @@ impl Cluster for Kubernetes {
 }
 
 impl Kubernetes {
+    /// Cordons or uncordons a node that stands as it was seen. A kubelet writes its node whenever it likes, most of all while
+    /// it boots: what it was just read as is the precondition, and not what the look showed that this was decided from.
+    async fn cordon_as_seen(
+        &self,
+        seen: &Node,
+        mark: Option<CordonedFor>,
+    ) -> Result<CordonOutcome, Error> {
+        let nodes: Api<ApiNode> = Api::all(self.writer.clone());
+        let params = PatchParams { field_manager: Some(MANAGER.to_owned()), ..Default::default() };
+        for _ in 0..CONFLICTS_MAX {
+            let Some(found) = nodes.get_opt(seen.name.as_str()).await? else { break };
+            if cordon_of(&found) != seen.cordon() {
+                break;
+            }
+            let mark = mark.map(CordonedFor::as_str);
+            let patch = json!({
+                "metadata": {
+                    "resourceVersion": found.metadata.resource_version,
+                    "annotations": { CORDONED_ANNOTATION: mark },
+                },
+                "spec": { "unschedulable": mark.is_some() },
+            });
+            let patched: Result<PartialObjectMeta<ApiNode>, Error> =
+                nodes.patch_metadata(seen.name.as_str(), &params, &Patch::Merge(&patch)).await;
+            match patched {
+                Ok(_) => return Ok(CordonOutcome::Written),
+                // Somebody wrote it in between, or it is gone.
+                Err(Error::Api(status)) if matches!(status.code, 404 | 409) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(CordonOutcome::Outdated)
+    }
+
     /// Sets the node that the scheduler tries first for a pod that waits: a part of its status, never a
     /// binding.
     ///
@@ -106,12 +133,15 @@ impl Kubernetes {
     }
 }
 
-/// Returns whether a patch is refused because its object is gone, another, or not as it was seen. Of another one the API
-/// server says either that the versions differ or, where they do not, that nobody may change a UID.
-fn is_outdated(status: &::kube::core::Status) -> bool {
-    let causes = status.details.as_ref().map(|details| &details.causes);
-    let of_uid = causes.into_iter().flatten().any(|cause| cause.field == "metadata.uid");
-    matches!(status.code, 404 | 409) || status.code == 422 && of_uid
+/// Returns how a node stands, as the API server has it.
+fn cordon_of(found: &ApiNode) -> Cordon {
+    let meta = &found.metadata;
+    let annotations = meta.annotations.as_ref();
+    Cordon {
+        uid: meta.uid.as_deref().unwrap_or_default().into(),
+        unschedulable: found.spec.as_ref().and_then(|spec| spec.unschedulable).unwrap_or(false),
+        mark: annotations.and_then(|all| all.get(CORDONED_ANNOTATION)).cloned(),
+    }
 }
 
 /// Returns whether a budget forbids the eviction, rather than the API server asking for patience.

@@ -23,8 +23,7 @@ use crate::catalog::{
 };
 use crate::demand::{Counts, Daemon, Decider, Demand, DemandMode, NodeChoice, PodGroup, PodShape};
 use crate::fleet::{
-    ClusterIdentity, Instance, InstanceState, LiveWorkload, Node, Observed, Pod, PodPhase,
-    ResourceVersion, tag,
+    ClusterIdentity, Instance, InstanceState, LiveWorkload, Node, Observed, Pod, PodPhase, tag,
 };
 use crate::ids::{Address, Labels, NodeName, Origin, WorkloadId, WorkloadKind};
 use crate::manifest::{
@@ -328,7 +327,6 @@ fn live(key: &str, kind: &str) -> (Instance, Node) {
     let node = Node {
         name: format!("n{key}").as_str().into(),
         uid: format!("uid-{key}").as_str().into(),
-        version: ResourceVersion::default(),
         instance: Some(instance.id.clone()),
         labels: state.labels,
         annotations: BTreeMap::new(),

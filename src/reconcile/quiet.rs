@@ -100,7 +100,6 @@ mod tests {
             let node = Node {
                 name: (*name).into(),
                 uid: (*name).into(),
-                version: crate::fleet::ResourceVersion::default(),
                 instance: Some(format!("i-{name}").into()),
                 labels: [].into(),
                 annotations: [].into(),

@@ -59,7 +59,6 @@ pub(super) fn node(node: &Node, instance: Option<&Instance>) -> Json {
         name,
         uid,
         // Whoever serves the object counts its versions.
-        version: _,
         instance: id,
         labels,
         annotations,

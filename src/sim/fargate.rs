@@ -67,7 +67,6 @@ impl State {
         let node = Node {
             name: name.clone(),
             uid,
-            version: self.next_version(),
             instance: None,
             labels: [(COMPUTE_TYPE.into(), value()), (key::HOSTNAME.into(), name.as_str().into())]
                 .into(),

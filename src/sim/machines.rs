@@ -153,12 +153,9 @@ impl State {
         self.after(delay::TERMINATED, Due::Gone { instance: id.clone() });
     }
 
-    /// Returns the node of a machine for somebody who writes it: it has another version from then on.
+    /// Returns the node of a machine, to be written.
     pub(super) fn node_mut(&mut self, id: &InstanceId) -> Option<&mut Node> {
-        let version = self.next_version();
-        let node = self.nodes.values_mut().find(|node| node.instance.as_ref() == Some(id))?;
-        node.version = version;
-        Some(node)
+        self.nodes.values_mut().find(|node| node.instance.as_ref() == Some(id))
     }
 
     pub(super) fn instance_runs(&mut self, id: &InstanceId) {
@@ -187,7 +184,6 @@ impl State {
         let node = Node {
             name: name.clone(),
             uid,
-            version: self.next_version(),
             instance: Some(id.clone()),
             labels,
             annotations: [].into(),

@@ -165,10 +165,8 @@ impl World {
     /// and whether pods may come. Another node, or none, is left alone.
     pub fn change_node(&self, changed: &Node) {
         let mut state = self.state.borrow_mut();
-        let version = state.next_version();
         let same = |node: &&mut Node| node.uid == changed.uid;
         if let Some(node) = state.nodes.get_mut(&changed.name).filter(same) {
-            node.version = version;
             node.labels.clone_from(&changed.labels);
             node.annotations.clone_from(&changed.annotations);
             node.taints.clone_from(&changed.taints);

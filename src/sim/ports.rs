@@ -175,13 +175,10 @@ impl Clock for World {
 
 impl State {
     fn cordon(&mut self, seen: &Node, mark: Option<CordonedFor>) -> CordonOutcome {
-        let version = self.next_version();
-        let as_seen =
-            |node: &&mut Node| node.uid == seen.uid && node.version.is_same(&seen.version);
+        let as_seen = |node: &&mut Node| node.cordon() == seen.cordon();
         let Some(node) = self.nodes.get_mut(&seen.name).filter(as_seen) else {
             return CordonOutcome::Outdated;
         };
-        node.version = version;
         node.unschedulable = mark.is_some();
         if let Some(mark) = mark {
             node.annotations.insert(CORDONED_ANNOTATION.to_owned(), mark.as_str().to_owned());

@@ -13,7 +13,7 @@ use crate::demand::PodShape;
 use crate::fargate::Profile;
 use crate::fleet::{
     ClusterIdentity, Exclusion, Group, Instance, LiveWorkload, Node, Observed, Pod, Reservation,
-    ResourceVersion, Scaling,
+    Scaling,
 };
 use crate::ids::{
     GroupName, InstanceId, InstanceTypeName, Labels, Namespace, NodeName, ReservationId, Uid,
@@ -232,8 +232,6 @@ pub(super) struct State {
     pub(super) now: Timestamp,
     pub(super) seed: u64,
     pub(super) counters: Counters,
-    /// How often nodes were written.
-    versions: u64,
     pub(super) instances: BTreeMap<InstanceId, Instance>,
     pub(super) nodes: BTreeMap<NodeName, Node>,
     pub(super) pods: Pods,
@@ -274,7 +272,6 @@ impl State {
             now: genesis.now,
             seed: genesis.seed,
             counters: Counters::default(),
-            versions: 0,
             instances: BTreeMap::new(),
             nodes: BTreeMap::new(),
             pods: Pods::default(),
@@ -426,12 +423,6 @@ impl State {
     pub(super) fn next_instance(&mut self) -> InstanceId {
         self.counters.instances += 1;
         format!("{INSTANCE_PREFIX}{:012x}", self.counters.instances).into()
-    }
-
-    /// Returns the version of a node that is written now.
-    pub(super) fn next_version(&mut self) -> ResourceVersion {
-        self.versions += 1;
-        ResourceVersion::of(&self.versions.to_string())
     }
 
     /// Returns a UID that no object had before.

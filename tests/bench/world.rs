@@ -62,7 +62,6 @@ pub(crate) fn add_node(
     };
     let node = Node {
         name: name.as_str().into(),
-        version: fleetwright::fleet::ResourceVersion::default(),
         uid: name.as_str().into(),
         instance: None,
         labels,
@@ -171,7 +170,6 @@ fn launch(world: &mut Observed, state: &NodeState, index: Option<&str>) -> NodeN
     let name = format!("new-{number}");
     let node = Node {
         name: name.as_str().into(),
-        version: fleetwright::fleet::ResourceVersion::default(),
         uid: name.as_str().into(),
         instance: None,
         labels: state.labels.clone(),

@@ -6,19 +6,26 @@ use super::*;
 use crate::fleet::{CORDONED_ANNOTATION, CordonedFor};
 use crate::ids::NodeName;
 
-/// Has a person cordon a node, whoever had.
-fn cordons(world: &World, node: &Node) {
-    let node = world.observed().nodes[&node.name].clone();
-    let changed = Node { unschedulable: true, annotations: [].into(), ..node };
-    world.change_node(&changed);
+/// What somebody makes of a node.
+type Person = fn(&Node) -> Node;
+
+/// Cordons a node as `kubectl cordon` does: what else is written on it stays.
+fn cordons(node: &Node) -> Node {
+    Node { unschedulable: true, ..node.clone() }
 }
 
-/// Has a person cordon the first node that is about to be written, just before it is.
-fn applies_beside_a_person(plan: &Plan, world: &World) -> (Receipt, NodeName) {
+/// Takes a cordon over: the mark that says that it is ours is taken off.
+fn takes_over(node: &Node) -> Node {
+    Node { annotations: [].into(), ..cordons(node) }
+}
+
+/// Has a person write the first node that is about to be written, just before it is.
+fn applies_beside_a_person(plan: &Plan, world: &World, person: Person) -> (Receipt, NodeName) {
     let first: Cell<Option<NodeName>> = Cell::default();
     let meddles = |node: &Node| {
         let name = first.take().unwrap_or_else(|| {
-            cordons(world, node);
+            let now = world.observed().nodes[&node.name].clone();
+            world.change_node(&person(&now));
             node.name.clone()
         });
         first.set(Some(name));
@@ -54,7 +61,7 @@ fn without_retirements(mut plan: Plan) -> Plan {
 fn what_a_person_cordons_between_look_and_write_keeps_their_cordon_and_gets_no_mark() {
     let world = fleet();
     world.deliver(&workloads(6).budget("api", None, Some("0"))).expect("kept in memory");
-    let (receipt, name) = applies_beside_a_person(&plan(&world), &world);
+    let (receipt, name) = applies_beside_a_person(&plan(&world), &world, cordons);
     let given_up =
         |key| matches!(outcome(&receipt, key, WaveStep::Retire), Outcome::GivenUp { .. });
     assert!(given_up("0") && given_up("1"), "{receipt:#?}");
@@ -63,13 +70,32 @@ fn what_a_person_cordons_between_look_and_write_keeps_their_cordon_and_gets_no_m
 }
 
 #[test]
-fn what_a_person_cordons_while_a_stale_cordon_is_taken_back_stays_cordoned() {
+fn a_stale_cordon_that_a_person_takes_over_stays_and_one_that_still_has_our_mark_goes() {
+    // `kubectl cordon` changes nothing of what is cordoned already: it is no way of taking it over.
+    let persons: [(Person, bool); 2] = [(takes_over, true), (cordons, false)];
+    for (person, stays) in persons {
+        let world = fleet();
+        let plan = without_retirements(plan(&world));
+        let node = marked(&plan, &world, 0, true);
+        let (receipt, name) = applies_beside_a_person(&plan, &world, person);
+        assert_eq!((receipt.verdict, &name), (Verdict::Applied, &node.name));
+        let node = &world.observed().nodes[&name];
+        assert_eq!((node.unschedulable, node.cordoned_for()), (stays, None));
+    }
+}
+
+#[test]
+fn a_node_is_written_although_its_kubelet_wrote_it_since_it_was_seen() {
     let world = fleet();
     let plan = without_retirements(plan(&world));
     let node = marked(&plan, &world, 0, true);
-    let (receipt, name) = applies_beside_a_person(&plan, &world);
-    assert_eq!((receipt.verdict, &name), (Verdict::Applied, &node.name));
-    assert!(world.observed().nodes[&name].unschedulable);
+    let reports = |node: &Node| {
+        let mut labels = node.labels.clone();
+        labels.insert("example.com/beat".into(), "1".into());
+        Node { labels, ..node.clone() }
+    };
+    applies_beside_a_person(&plan, &world, reports);
+    assert_eq!(world.observed().nodes[&node.name].cordoned_for(), None);
 }
 
 #[test]
@@ -84,31 +110,38 @@ fn a_mark_is_taken_off_a_node_that_takes_pods_and_nobody_is_told_that_it_does() 
     assert!(!events.iter().any(|event| matches!(event.step, Step::Uncordoned { .. })));
 }
 
-#[test]
-fn an_apply_that_is_interrupted_uncordons_nothing_and_one_that_did_looks_again() {
+/// Applies, interrupted once it is checked where that is said; returns how often Kubernetes was read before the first launch.
+fn reads_before_launch(plan: &Plan, ports: &Faulty<'_>, interrupts: bool) -> usize {
     let flag = AtomicBool::new(false);
-    for interrupts in [true, false] {
-        flag.store(false, std::sync::atomic::Ordering::Relaxed);
+    let mut settings = ApplySettings { interrupted: Some(&flag), ..settings() };
+    settings.waits = Waits::UntilLaunched;
+    let mut reads = 0;
+    let mut report = |event: &Event| {
+        if matches!(event.step, Step::Checked { .. }) {
+            flag.store(interrupts, std::sync::atomic::Ordering::Relaxed);
+        } else if matches!(event.step, Step::Launched { .. }) {
+            reads = ports.reads.get();
+        }
+    };
+    let all = Ports { cloud: ports, cluster: ports, clock: ports };
+    run(apply(plan, &all, &settings, &mut report)).expect("begun");
+    reads
+}
+
+#[test]
+fn an_apply_that_is_interrupted_uncordons_nothing_and_one_that_may_have_looks_again() {
+    // What was seen before shows a node cordoned that takes pods.
+    for (interrupts, at, reads, left) in [
+        (true, usize::MAX, 0, Some(CordonedFor::Drain)),
+        (false, usize::MAX, 2, None),
+        (false, 0, 2, None),
+    ] {
         let world = fleet();
         let plan = without_retirements(plan(&world));
         let node = marked(&plan, &world, 0, true);
-        let mut settings = ApplySettings { interrupted: Some(&flag), ..settings() };
-        settings.waits = Waits::UntilLaunched;
-        let ports = Faulty::new(&world, usize::MAX, Fault::FailBefore);
-        let reads = Cell::new(0);
-        let mut report = |event: &Event| {
-            if matches!(event.step, Step::Checked { .. }) {
-                flag.store(interrupts, std::sync::atomic::Ordering::Relaxed);
-            } else if matches!(event.step, Step::Launched { .. }) {
-                reads.set(ports.reads.get());
-            }
-        };
-        let all = Ports { cloud: &ports, cluster: &ports, clock: &ports };
-        run(apply(&plan, &all, &settings, &mut report)).expect("begun");
-        let left = world.observed().nodes[&node.name].cordoned_for();
-        assert_eq!(left, interrupts.then_some(CordonedFor::Drain));
-        // What was seen before shows a node cordoned that takes pods.
-        assert_eq!(reads.get(), if interrupts { 0 } else { 2 });
+        let ports = Faulty::new(&world, at, Fault::LoseReply);
+        assert_eq!(reads_before_launch(&plan, &ports, interrupts), reads, "at {at}");
+        assert_eq!(world.observed().nodes[&node.name].cordoned_for(), left, "at {at}");
     }
 }
 

@@ -82,7 +82,6 @@ pub(super) fn add(
     let annotations = line.option("annotations").map(|text| pairs(text, '=')).unwrap_or_default();
     let node = Node {
         name: name.into(),
-        version: fleetwright::fleet::ResourceVersion::default(),
         uid: name.into(),
         instance: Some(id),
         labels,
@@ -430,7 +429,6 @@ fn launch(world: &mut Observed, state: &NodeState, index: Option<&str>) -> NodeN
     labels.extend([label("kubernetes.io/hostname", &name)]);
     let node = Node {
         name: name.as_str().into(),
-        version: fleetwright::fleet::ResourceVersion::default(),
         uid: name.as_str().into(),
         instance: Some(id.as_str().into()),
         labels,

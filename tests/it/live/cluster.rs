@@ -1,6 +1,8 @@
 //! The port `Cluster` over a real kube-apiserver.
 
-use fleetwright::fleet::{CordonedFor, Node, Pod};
+use std::time::Duration;
+
+use fleetwright::fleet::{CORDONED_ANNOTATION, CordonedFor, Node, Pod};
 use fleetwright::ids::WorkloadKind;
 use fleetwright::kube::{Kubernetes, Lease, LeaseError};
 use fleetwright::port::{Cluster, ClusterObjects, CordonOutcome, EvictOutcome};
@@ -172,6 +174,7 @@ async fn works(admin: Config, apply: Config) {
     populate(&client).await;
     reads(&kubernetes).await;
     cordons(&kubernetes).await;
+    cordons_beside_others(&kubernetes, &client).await;
     evicts(&kubernetes, &client).await;
     deletes(&kubernetes).await;
     locks(&kubernetes).await;
@@ -216,12 +219,64 @@ async fn cordons(kubernetes: &Kubernetes) {
         let node = kubernetes.objects().await.expect("read").nodes.remove(0);
         let written = kubernetes.cordon(&node, mark).await.expect("answered");
         assert_eq!(written, CordonOutcome::Written);
-        // By then it is another version.
+        // By then it stands otherwise.
         let again = kubernetes.cordon(&node, None).await.expect("answered");
         assert_eq!(again, CordonOutcome::Outdated);
         let seen = kubernetes.objects().await.expect("read").nodes.remove(0);
         assert_eq!((seen.unschedulable, seen.cordoned_for()), (mark.is_some(), mark));
     }
+}
+
+/// A node that others write: what says nothing of its cordon is in nobody's way, and what does is not overwritten.
+async fn cordons_beside_others(kubernetes: &Kubernetes, client: &Client) {
+    const MERGE: &str = "application/merge-patch+json";
+    let seen = kubernetes.objects().await.expect("read").nodes.remove(0);
+    let path = format!("/api/v1/nodes/{}", seen.name);
+    let reports = async {
+        for n in 0_u32.. {
+            let report =
+                json!({ "metadata": { "annotations": { "example.com/beat": n.to_string() } } });
+            send(client, "PATCH", &path, MERGE, &report).await;
+            // A hundred times more often than any kubelet.
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    let writes = async {
+        for _ in 0..20 {
+            for (seen, mark) in [(&seen, Some(CordonedFor::Drain)), (&marked(&seen), None)] {
+                let written = kubernetes.cordon(seen, mark).await.expect("answered");
+                assert_eq!(written, CordonOutcome::Written);
+            }
+        }
+    };
+    tokio::select! { () = reports => {}, () = writes => {} }
+
+    let mark = |mark: Option<&str>| json!({ "annotations": { CORDONED_ANNOTATION: mark } });
+    let stands = |unschedulable: bool| json!({ "unschedulable": unschedulable });
+    for (seen, person) in [
+        // They cordon it, as `kubectl cordon` does: with what would have been our write nobody could tell whose it is.
+        (seen.clone(), json!({ "spec": stands(true) })),
+        // They take our cordon over, and they uncordon what we cordoned, as `kubectl uncordon` does.
+        (marked(&seen), json!({ "metadata": mark(None), "spec": stands(true) })),
+        (marked(&seen), json!({ "metadata": mark(Some("drain")), "spec": stands(false) })),
+    ] {
+        send(client, "PATCH", &path, MERGE, &person).await;
+        let before = kubernetes.objects().await.expect("read").nodes.remove(0);
+        for mark in [Some(CordonedFor::Drain), Some(CordonedFor::Leaving), None] {
+            let written = kubernetes.cordon(&seen, mark).await.expect("answered");
+            assert_eq!(written, CordonOutcome::Outdated, "{person}");
+        }
+        assert_eq!(kubernetes.objects().await.expect("read").nodes.remove(0), before);
+    }
+    let as_before = json!({ "metadata": mark(None), "spec": stands(false) });
+    send(client, "PATCH", &path, MERGE, &as_before).await;
+}
+
+/// Returns a node as it stands once it is cordoned for a drain.
+fn marked(node: &Node) -> Node {
+    let mut annotations = node.annotations.clone();
+    annotations.insert(CORDONED_ANNOTATION.to_owned(), CordonedFor::Drain.as_str().to_owned());
+    Node { unschedulable: true, annotations, ..node.clone() }
 }
 
 async fn evicts(kubernetes: &Kubernetes, client: &Client) {

@@ -70,7 +70,6 @@ fn world(nodes: usize, pods: usize) -> World {
         let name = NodeName::from(format!("n{n:05}"));
         let node = Node {
             name: name.clone(),
-            version: fleetwright::fleet::ResourceVersion::default(),
             uid: format!("node-{n}").into(),
             instance: None,
             labels: [].into(),
