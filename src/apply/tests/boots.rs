@@ -1,0 +1,92 @@
+//! From a launch until its node is Ready, or is given up.
+
+use super::*;
+use crate::pod::{Taint, TaintEffect, Toleration, TolerationOperator};
+
+#[test]
+fn a_node_counts_as_ready_once_its_startup_taints_are_gone() {
+    let ready_after = |startup_taints: Vec<Taint>| {
+        let world = fleet();
+        let mut plan = plan(&world);
+        for row in &mut plan.resource_changes {
+            if let Some(after) = &mut row.change.after {
+                after.startup_taints.clone_from(&startup_taints);
+            }
+        }
+        let began = world.now();
+        let (receipt, events) = apply_over(&plan, &world, &settings());
+        assert_eq!(receipt.expect("not refused").verdict, Verdict::Applied);
+        let ready = events.iter().find(|event| matches!(event.step, Step::Ready { .. }));
+        ready.expect("three of them").at.duration_since(began)
+    };
+    let effect = TaintEffect::NoSchedule;
+    let taint = Taint { key: "agent/not-ready".into(), value: "".into(), effect };
+    assert_eq!(ready_after(Vec::new()), crate::sim::delay::READY);
+    assert_eq!(ready_after(vec![taint]), crate::sim::delay::INITIALIZED);
+}
+
+#[test]
+fn a_machine_that_never_becomes_ready_is_terminated_and_tried_again_by_the_next_run() {
+    let world = fleet();
+    let plan = plan(&world);
+    let mut settings = settings();
+    settings.bounds.ready = SignedDuration::from_secs(30);
+    let receipt = apply_over(&plan, &world, &settings).0.expect("not refused");
+    assert_eq!(receipt.verdict, Verdict::Partly);
+    let outcome = outcome(&receipt, "2", WaveStep::Launch);
+    assert!(
+        matches!(outcome, Outcome::GivenUp { why } if why.contains("terminated")),
+        "{outcome:?}"
+    );
+    let keys = |world: &World| active(world).into_iter().map(|(key, _)| key).collect::<Vec<_>>();
+    assert_eq!(keys(&world), ["", "0", "1"], "what did not boot is ended, the rest is kept");
+    world.settle(MINUTE * 5).expect("kept in memory");
+    assert_eq!(applied(&plan, &world).verdict, Verdict::Applied);
+    assert_eq!(active(&world), planned_fleet(&plan), "a new attempt has a new token");
+}
+
+#[test]
+fn a_node_that_joined_and_is_not_ready_in_time_is_cordoned_before_its_machine_ends() {
+    let world = fleet();
+    let plan = plan(&world);
+    let mut settings = settings();
+    settings.bounds.ready = SignedDuration::from_secs(40);
+    let receipt = apply_over(&plan, &world, &settings).0.expect("not refused");
+    let given_up = receipt.outcomes.iter().filter(|change| {
+        matches!(&change.outcome, Outcome::GivenUp { why } if why.contains("was terminated"))
+    });
+    let given_up: Vec<InstanceId> = given_up.filter_map(|c| c.instance_id.clone()).collect();
+    assert!(!given_up.is_empty(), "{receipt:?}");
+    let (mut cordoned, mut ended) = (0, 0);
+    for call in writes(&world) {
+        if let Call::Terminate { instance, .. } = &call
+            && given_up.contains(instance)
+        {
+            ended += 1;
+            assert!(cordoned >= ended, "{instance} ended, and no pod was kept from it");
+        }
+        cordoned += usize::from(matches!(call, Call::Cordon { unschedulable: true, .. }));
+    }
+    assert_eq!(ended, given_up.len());
+}
+
+#[test]
+fn a_machine_that_is_not_ready_in_time_but_holds_pods_is_left() {
+    let world = fleet();
+    let plan = plan(&world);
+    let mut delivery = workloads(12);
+    let mut template = crate::sim::fixture::template("api", 500);
+    let anything = Toleration { operator: TolerationOperator::Exists, ..Toleration::default() };
+    template.spec.tolerations.push(anything);
+    let api = id(WorkloadKind::Deployment, "api");
+    delivery.workloads.get_mut(&api).expect("delivered").template = template.into();
+    world.deliver(&delivery).expect("kept in memory");
+    let mut settings = settings();
+    settings.bounds.ready = SignedDuration::from_secs(40);
+    let receipt = apply_over(&plan, &world, &settings).0.expect("not refused");
+    let outcomes = ["1", "2", "3"].map(|key| outcome(&receipt, key, WaveStep::Launch));
+    let left = |o: &&&Outcome| matches!(o, Outcome::GivenUp { why } if why.contains("was left"));
+    assert!(outcomes.iter().any(|o| left(&o)), "{outcomes:?}");
+    world.settle(MINUTE * 5).expect("kept in memory");
+    assert!(active(&world).len() > 3, "what holds pods runs on");
+}

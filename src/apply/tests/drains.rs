@@ -1,0 +1,178 @@
+//! Drains: in which order pods leave, what holds a drain up, and how one ends that does not come about.
+
+use std::sync::atomic::AtomicBool;
+
+use super::*;
+
+#[test]
+fn a_blocked_drain_is_given_up_and_uncordoned_within_its_bound() {
+    let world = fleet();
+    world.deliver(&workloads(6).budget("api", None, Some("0"))).expect("kept in memory");
+    let plan = plan(&world);
+    let began = world.now();
+    let receipt = applied(&plan, &world);
+    assert_eq!(receipt.verdict, Verdict::Partly);
+    for key in ["0", "1"] {
+        let outcome = outcome(&receipt, key, WaveStep::Retire);
+        assert!(
+            matches!(outcome, Outcome::GivenUp { why } if why.contains("web/api-budget")),
+            "{outcome:?}"
+        );
+    }
+    let observed = world.observed();
+    assert!(observed.nodes.values().all(|node| !node.unschedulable));
+    assert!(observed.nodes.values().all(|node| node.annotations.is_empty()));
+    let bounds = Bounds::default();
+    assert!(world.now().duration_since(began) < bounds.drain + bounds.ready);
+    assert_eq!(pods(&world, "api").iter().filter(|pod| pod.terminating).count(), 0);
+    world.deliver(&workloads(6)).expect("kept in memory");
+    assert_eq!(applied(&plan, &world).verdict, Verdict::Applied, "the same plan finishes");
+    assert_eq!(active(&world), planned_fleet(&plan));
+    assert_lawful(&world, &plan);
+}
+
+#[test]
+fn a_budget_that_lets_one_pod_go_at_a_time_slows_a_drain_and_is_kept() {
+    let world = fleet();
+    world.deliver(&workloads(6).budget("api", Some("5"), None)).expect("kept in memory");
+    let plan = plan(&world);
+    let receipt = applied(&plan, &world);
+    assert_eq!(receipt.verdict, Verdict::Applied, "{receipt:#?}");
+    let blocked = |call: &Call| {
+        matches!(call, Call::Evict { outcome: Some(crate::port::EvictOutcome::Blocked { .. }), .. })
+    };
+    assert!(world.ledger().iter().any(blocked));
+}
+
+#[test]
+fn critical_pods_leave_a_node_after_all_others() {
+    let world = fleet();
+    let mut delivery = workloads(6).with(WorkloadKind::Deployment, "dns", 2, 100);
+    let dns = delivery.workloads.get_mut(&id(WorkloadKind::Deployment, "dns")).expect("delivered");
+    let critical = std::sync::Arc::make_mut(&mut dns.template);
+    critical.spec.priority_class_name = Some("system-cluster-critical".into());
+    world.deliver(&delivery).expect("kept in memory");
+    world.settle(SignedDuration::from_mins(5)).expect("kept in memory");
+    let plan = plan(&world);
+    let observed = world.observed();
+    let on = |name: &str| {
+        let pod = observed.pods.iter().find(|pod| *pod.name == *name);
+        pod.and_then(|pod| pod.node.clone())
+    };
+    let receipt = applied(&plan, &world);
+    assert_eq!(receipt.verdict, Verdict::Applied, "{receipt:#?}");
+    let evicted = writes(&world).into_iter().filter_map(|call| {
+        let Call::Evict { name, outcome: Some(outcome), .. } = call else { return None };
+        (outcome == crate::port::EvictOutcome::Evicted).then_some(name)
+    });
+    let evicted: Vec<String> = evicted.collect();
+    let critical: Vec<&String> = evicted.iter().filter(|name| name.contains("dns")).collect();
+    assert!(!critical.is_empty(), "{evicted:?}");
+    for name in critical {
+        let at = evicted.iter().position(|other| other == name).expect("evicted");
+        let later = evicted[at..].iter().filter(|other| !other.contains("dns"));
+        let of_its_node = later.filter(|other| on(other) == on(name));
+        assert_eq!(of_its_node.count(), 0, "{evicted:?}");
+    }
+}
+
+#[test]
+fn a_node_that_another_one_cordoned_stays_cordoned_when_its_drain_is_given_up() {
+    let dir = tempfile::tempdir().expect("scratch");
+    let world = fleet();
+    let plan = plan(&world);
+    let mut observed = world.observed();
+    let name = plan.resource_changes[0].change.before.clone().and_then(|n| n.node).expect("a node");
+    observed.nodes.get_mut(&name).expect("registered").unschedulable = true;
+    let bytes = crate::fleet::write_world(&observed);
+    std::fs::write(dir.path().join("world.json"), bytes).expect("written");
+    let genesis = crate::sim::fixture::genesis();
+    let world =
+        World::open(dir.path(), &genesis, crate::sim::fixture::shapes()).expect("a world file");
+    world.deliver(&workloads(6).budget("api", None, Some("0"))).expect("kept");
+    let receipt = applied(&plan, &world);
+    assert!(matches!(outcome(&receipt, "0", WaveStep::Retire), Outcome::GivenUp { .. }));
+    assert!(world.observed().nodes[&name].unschedulable, "their mark is not ours to remove");
+}
+
+#[test]
+fn a_machine_ends_once_its_volumes_are_detached_or_their_bound_is_reached() {
+    for (minutes, waits) in [(3, MINUTE * 3), (60, Bounds::default().detach)] {
+        let world = fleet();
+        let plan = plan(&world);
+        let begun = world.now();
+        let mut ports = Faulty::new(&world, usize::MAX, Fault::FailBefore);
+        ports.attached = begun + MINUTE * minutes;
+        let (receipt, events) = apply_over(&plan, &ports, &settings());
+        assert_eq!(receipt.expect("not refused").verdict, Verdict::Applied);
+        let said = events.iter().any(
+            |event| matches!(&event.step, Step::Waiting { why } if why.contains("volume vol-1")),
+        );
+        assert!(said, "{events:?}");
+        let ended = world.ledger().into_iter().find_map(|call| match call {
+            Call::Terminate { at, .. } => Some(at),
+            Call::Launch { .. }
+            | Call::RaiseGroup { .. }
+            | Call::EndMember { .. }
+            | Call::Cordon { .. }
+            | Call::Evict { .. }
+            | Call::DeleteNode { .. } => None,
+        });
+        assert!(ended.expect("it ended").duration_since(begun) >= waits, "{minutes}");
+    }
+}
+
+#[test]
+fn a_pod_that_asks_not_to_be_moved_keeps_its_node() {
+    let world = fleet();
+    let mut delivery = workloads(6);
+    let api = id(WorkloadKind::Deployment, "api");
+    let mut template = crate::sim::fixture::template("api", 500);
+    template.annotations.insert("karpenter.sh/do-not-disrupt".into(), "true".into());
+    delivery.workloads.get_mut(&api).expect("delivered").template = template.into();
+    world.deliver(&delivery).expect("kept in memory");
+    world.settle(MINUTE * 5).expect("kept in memory");
+    let receipt = applied(&plan(&world), &world);
+    let kept = outcome(&receipt, "1", WaveStep::Retire);
+    assert!(matches!(kept, Outcome::GivenUp { why } if why.contains("asks not to")), "{kept:?}");
+    assert!(world.observed().nodes.values().all(|node| !node.unschedulable));
+    assert!(!writes(&world).iter().any(|call| matches!(call, Call::Evict { .. })));
+}
+
+#[test]
+fn a_node_waits_for_its_workload_to_shrink_and_is_left_when_it_does_not() {
+    let world = fleet();
+    let mut plan = plan(&world);
+    plan.capacity.base.preconditions[0].condition =
+        Condition::ReplicasAtMost { workload: id(WorkloadKind::Deployment, "api"), replicas: 4 };
+    let receipt = applied(&plan, &world);
+    assert_eq!(receipt.verdict, Verdict::Partly);
+    let left = outcome(&receipt, "0", WaveStep::Retire);
+    assert!(matches!(left, Outcome::GivenUp { why } if why.contains("6 replicas")), "{left:?}");
+    assert_eq!(*outcome(&receipt, "1", WaveStep::Retire), Outcome::Done, "nobody else waits");
+    let zero = plan.resource_changes[0].change.before.clone().and_then(|n| n.node).expect("node");
+    let touched = |call: &Call| matches!(call, Call::Cordon { node, .. } if *node == zero);
+    assert!(!writes(&world).iter().any(touched), "it was not even cordoned");
+    world.deliver(&workloads(4)).expect("kept in memory");
+    assert_eq!(applied(&plan, &world).verdict, Verdict::Applied);
+}
+
+#[test]
+fn an_interrupted_drain_is_taken_back() {
+    let world = fleet();
+    world.deliver(&workloads(6).budget("api", None, Some("0"))).expect("kept in memory");
+    let plan = plan(&world);
+    let flag = AtomicBool::new(false);
+    let settings = ApplySettings { interrupted: Some(&flag), ..settings() };
+    let ports = Ports { cloud: &world, cluster: &world, clock: &world };
+    let mut report = |event: &Event| {
+        if matches!(event.step, Step::Blocked { .. }) {
+            flag.store(true, std::sync::atomic::Ordering::Relaxed);
+        }
+    };
+    let receipt = run(apply(&plan, &ports, &settings, &mut report)).expect("begun");
+    assert_eq!(receipt.verdict, Verdict::Interrupted);
+    assert!(world.observed().nodes.values().all(|node| !node.unschedulable));
+    let early = apply_over(&plan, &world, &settings).0.expect_err("refused");
+    assert_eq!(early, ApplyError::Interrupted);
+}
