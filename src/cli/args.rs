@@ -1,5 +1,15 @@
 //! What was typed: options as text, with their help. What they mean is decided in `settings`.
 
+mod catalog;
+mod planning;
+mod run;
+
+pub(super) use catalog::{
+    CatalogArgs, CatalogExplainArgs, CatalogListArgs, FamilyArg, RegionArgs, SortArg,
+};
+pub(super) use planning::{DemandArg, GuardArgs, PlanningArgs, SourceArgs};
+pub(super) use run::{LogFormatArg, ModeArg, RunArgs};
+
 use std::path::PathBuf;
 
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum, ValueHint};
@@ -83,82 +93,6 @@ pub(super) enum CommandArgs {
     Explain(ExplainArgs),
     /// Print completions for a shell
     Completions(CompletionsArgs),
-}
-
-/// Where desired state is read.
-#[derive(Debug, Args)]
-pub(super) struct SourceArgs {
-    /// Read this commit, branch or tag instead of the files on disk, which are left alone
-    #[arg(long = "ref", value_name = "REV")]
-    pub(super) revision: Option<String>,
-}
-
-/// What a plan is made from, beside the files.
-#[derive(Debug, Args)]
-pub(super) struct PlanningArgs {
-    #[command(flatten)]
-    pub(super) source: SourceArgs,
-    /// What runs: `empty` (nothing), a world FILE that `observe` wrote, or `sim:DIR` (an embedded
-    /// cluster kept in DIR, which `apply` changes) [default: spec.world of fleetwright.yaml, else
-    /// empty]
-    #[arg(long, value_name = "empty|FILE|sim:DIR")]
-    pub(super) world: Option<String>,
-    /// Plan for this moment (RFC 3339, such as 2026-09-01T10:00:00Z) [default: now; in sim:DIR the
-    /// time of that world]
-    #[arg(long, value_name = "TIME")]
-    pub(super) at: Option<String>,
-    /// Which count of autoscaled workloads to plan for: the least, what runs, or the most [default:
-    /// spec.demand.autoscaled of fleetwright.yaml, else live]
-    #[arg(long, value_enum, value_name = "COUNT")]
-    pub(super) demand: Option<DemandArg>,
-    /// Count on kube-scheduler to try each pod on the node that the plan has it on first (its
-    /// nominated node); shows what would be missing if it did not
-    #[arg(long)]
-    pub(super) steer: bool,
-    /// Change this address alone (repeatable): a row such as `ec2_instance.web["0"]` (in single
-    /// quotes), or every row of a pool as `ec2_instance.web`
-    #[arg(long, value_name = "ADDRESS")]
-    pub(super) target: Vec<String>,
-    /// Do not change this address (repeatable)
-    #[arg(long, value_name = "ADDRESS")]
-    pub(super) exclude: Vec<String>,
-    /// Replace the node at this address even if nothing else asks for it (repeatable)
-    #[arg(long, value_name = "ADDRESS")]
-    pub(super) replace: Vec<String>,
-    /// Plan this commit too, over the same world, and tell what the planned files cause from what
-    /// was pending anyway
-    #[arg(long, value_name = "REV")]
-    pub(super) compare: Option<String>,
-    #[command(flatten)]
-    pub(super) guard: GuardArgs,
-}
-
-/// What a plan is judged by.
-#[derive(Debug, Args)]
-pub(super) struct GuardArgs {
-    /// Judge by the Rego below this directory (repeatable), beside spec.policies of fleetwright.yaml;
-    /// read from disk as it is, whatever --guard-ref says
-    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
-    pub(super) policy: Vec<PathBuf>,
-    /// Data for policies, as JSON (repeatable), read from disk; replaces what files before it say of
-    /// the same keys
-    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
-    pub(super) policy_data: Vec<PathBuf>,
-    /// Read spec.policies and spec.apply from this commit, not from the files that are planned: in a
-    /// pull request its base [default: the commit of --compare; in apply what guarded the plan when it
-    /// was made, else the commit that was planned]
-    #[arg(long, value_name = "REV")]
-    pub(super) guard_ref: Option<String>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(super) enum DemandArg {
-    /// The least an autoscaler may choose
-    Floor,
-    /// What runs now, or what Git says where nothing decides otherwise
-    Live,
-    /// The most an autoscaler may choose
-    Ceiling,
 }
 
 /// How a plan is shown.
@@ -411,76 +345,6 @@ pub(super) struct PreflightArgs {
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-It follows the repository and the live state, and carries out what its mode allows. SIGTERM and Ctrl-C
-end it in order: drains are undone, and nothing new begins.
-
-Examples:
-  fleetwright run . --world sim:world                        plan for ever, and change nothing
-  fleetwright run . --world sim:world --mode full --once     do what there is to do, and end
-  fleetwright run . --world sim:world --mode full --speed 10 go on, ten times as fast as the clock
-  fleetwright run https://example.com/fleet.git --ref main --world live --listen 0.0.0.0:8080
-                                                             in a cluster, as the chart runs it")]
-pub(super) struct RunArgs {
-    /// Directory, Git work tree or URL with the workloads and pools
-    #[arg(default_value = ".", value_hint = ValueHint::DirPath)]
-    pub(super) path: PathBuf,
-    #[command(flatten)]
-    pub(super) source: SourceArgs,
-    /// What is kept together with the repository [default: spec.world of fleetwright.yaml]
-    #[arg(long, value_name = "live|sim:DIR")]
-    pub(super) world: Option<String>,
-    /// What it may do: only plan, launch, or launch and remove [default: spec.controller.mode of
-    /// fleetwright.yaml, else observe]
-    #[arg(long, value_enum, value_name = "MODE")]
-    pub(super) mode: Option<ModeArg>,
-    /// End once nothing is left to do
-    #[arg(long)]
-    pub(super) once: bool,
-    /// Serve page, metrics and answers to probes on this address, such as 127.0.0.1:8080
-    #[cfg(feature = "page")]
-    #[arg(long, value_name = "ADDRESS")]
-    pub(super) listen: Option<std::net::SocketAddr>,
-    /// A further name by which the page is reached, such as that of an ingress; may be repeated
-    #[cfg(feature = "page")]
-    #[arg(long, value_name = "NAME", requires = "listen")]
-    pub(super) listen_name: Vec<String>,
-    /// Hear webhooks of GitHub, or of a host that signs as it does, on /webhook: the repository is read at
-    /// once then. FILE holds the secret, or two while one takes the place of the other, one a line
-    /// [default: the variable `FLEETWRIGHT_WEBHOOK_SECRET`]
-    #[cfg(feature = "page")]
-    #[arg(long, value_name = "FILE", requires = "listen", value_hint = ValueHint::FilePath)]
-    pub(super) webhook_secret: Option<PathBuf>,
-    /// How lines on stderr look; json: one object a line, with time, level and event
-    #[arg(long, value_enum, value_name = "FORMAT", default_value_t = LogFormatArg::Text)]
-    pub(super) log_format: LogFormatArg,
-    /// Let the time of sim:DIR pass this many times as fast
-    #[arg(long, value_name = "TIMES", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
-    pub(super) speed: u32,
-    /// Wait so long while an apply holds the lock of the cluster, such as 30s or 10m
-    #[arg(long, value_name = "DURATION", default_value = "0s")]
-    pub(super) lock_timeout: String,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(super) enum LogFormatArg {
-    /// For people
-    Text,
-    /// For machines
-    Json,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(super) enum ModeArg {
-    /// Plan, and change nothing
-    Observe,
-    /// Launch; remove nothing but what goes anyway
-    Additive,
-    /// Keep the fleet as the repository asks for it
-    Full,
-}
-
-#[derive(Debug, Args)]
-#[command(after_help = "\
 A node is taken over into the pool that its label names, where the repository declares that pool: its
 instance gets three tags, and nothing else changes. It refuses while Karpenter runs.")]
 pub(super) struct AdoptArgs {
@@ -563,109 +427,6 @@ pub(super) struct ForecastArgs {
     pub(super) demand: Option<DemandArg>,
     #[command(flatten)]
     pub(super) format: FormatArgs,
-}
-
-#[derive(Debug, Subcommand)]
-pub(super) enum CatalogArgs {
-    /// List instance types, what their nodes offer to pods, and prices
-    List(CatalogListArgs),
-    /// Show where each number of an instance type comes from
-    Explain(CatalogExplainArgs),
-}
-
-/// Which catalogue to look at, and how its nodes are set up: by options, or as a pool of a repository
-/// declares it.
-#[derive(Debug, Args)]
-pub(super) struct RegionArgs {
-    /// AWS region
-    #[arg(long, default_value = "us-east-1")]
-    pub(super) region: String,
-    /// AMI family, which decides what is kept for the system
-    #[arg(long, value_enum, value_name = "FAMILY", default_value_t = FamilyArg::Al2023)]
-    pub(super) ami_family: FamilyArg,
-    /// Most pods on a node (maxPods of the kubelet)
-    #[arg(long, value_name = "N")]
-    pub(super) max_pods: Option<u32>,
-    /// Most pods for each core (podsPerCore of the kubelet)
-    #[arg(long, value_name = "N")]
-    pub(super) pods_per_core: Option<u32>,
-    /// Pods get addresses from prefixes of 16
-    #[arg(long)]
-    pub(super) prefix_delegation: bool,
-    /// Nodes as this pool makes them: region, image family, kubelet settings and volumes of the
-    /// repository, and what nodes of the pool report that run
-    #[arg(
-        long,
-        value_name = "NAME",
-        conflicts_with_all = ["region", "ami_family", "max_pods", "pods_per_core", "prefix_delegation"]
-    )]
-    pub(super) pool: Option<String>,
-    /// Repository of the pool
-    #[arg(long, value_name = "DIR", default_value = ".", requires = "pool", value_hint = ValueHint::DirPath)]
-    pub(super) path: PathBuf,
-    /// What runs: `empty`, a world FILE or `sim:DIR` [default: spec.world of fleetwright.yaml]
-    #[arg(long, value_name = "empty|FILE|sim:DIR", requires = "pool")]
-    pub(super) world: Option<String>,
-    #[command(flatten)]
-    pub(super) format: FormatArgs,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(super) enum FamilyArg {
-    /// Amazon Linux 2
-    Al2,
-    /// Amazon Linux 2023
-    Al2023,
-    /// Bottlerocket
-    Bottlerocket,
-    /// Windows Server
-    Windows,
-}
-
-#[derive(Debug, Args)]
-#[command(after_help = "\
-Examples:
-  fleetwright catalog list -l 'karpenter.k8s.aws/instance-cpu>=8,kubernetes.io/arch=arm64' --limit 10
-  fleetwright catalog list -l 'topology.kubernetes.io/zone=eu-west-1a' --region eu-west-1
-  fleetwright catalog list --allocatable --ami-family bottlerocket --max-pods 110 --format json
-  fleetwright catalog list --allocatable --pool web --world prod.json")]
-pub(super) struct CatalogListArgs {
-    /// Requirements on labels: KEY=VALUE, KEY!=VALUE, KEY in (A,B), KEY notin (A,B), KEY>4, KEY,
-    /// !KEY; commas between them, repeatable
-    #[arg(short = 'l', long, value_name = "REQUIREMENTS")]
-    pub(super) selector: Vec<String>,
-    /// What comes first [default: price; with --allocatable name]
-    #[arg(long, value_enum, value_name = "ORDER")]
-    pub(super) sort: Option<SortArg>,
-    /// Show what each type has, what is kept of it, and what is left for pods, instead of prices
-    #[arg(long)]
-    pub(super) allocatable: bool,
-    /// List at most so many types
-    #[arg(long, value_name = "N")]
-    pub(super) limit: Option<usize>,
-    #[command(flatten)]
-    pub(super) region: RegionArgs,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(super) enum SortArg {
-    /// The cheapest
-    Price,
-    /// The first by name
-    Name,
-    /// The fewest vCPUs
-    Cpu,
-    /// The least memory
-    Memory,
-}
-
-#[derive(Debug, Args)]
-pub(super) struct CatalogExplainArgs {
-    /// Instance type, such as m5.large
-    #[arg(value_name = "TYPE")]
-    pub(super) name: String,
-    #[command(flatten)]
-    pub(super) region: RegionArgs,
 }
 
 #[derive(Debug, Args)]

@@ -1,28 +1,34 @@
 //! What was typed, understood: every text became a value, every contradiction an error.
 
+mod catalog;
+mod planning;
+mod run;
+mod texts;
+
+pub(super) use catalog::{CatalogExplainSettings, CatalogListSettings, NodeSource, RegionSettings};
+pub(super) use planning::{GuardChoice, PlanningSettings, SourceSettings};
+pub(super) use run::RunSettings;
+
 use std::path::PathBuf;
 
 use jiff::Timestamp;
 
 use super::args::{
-    AdoptArgs, ApplyArgs, ApproveArgs, CatalogArgs, CatalogExplainArgs, CatalogListArgs,
-    CommandArgs, DemandArg, DiffArgs, DriftArgs, ExplainArgs, FamilyArg, ForecastArgs, FormatArg,
-    GlobalArgs, GuardArgs, LogFormatArg, ModeArg, ObserveArgs, PlanArgs, PlanFormatArg,
-    PlanningArgs, PolicyArgs, PolicyTestArgs, RegionArgs, RunArgs, ShowArgs, SortArg, SourceArgs,
-    Typed, ValidateArgs, ViewArgs,
+    AdoptArgs, ApplyArgs, ApproveArgs, CatalogArgs, CommandArgs, DiffArgs, DriftArgs, ExplainArgs,
+    ForecastArgs, FormatArg, GlobalArgs, ObserveArgs, PlanArgs, PlanFormatArg, PolicyArgs,
+    PolicyTestArgs, ShowArgs, Typed, ValidateArgs, ViewArgs,
 };
 use super::error::CliError;
 use super::progress::Form;
 use super::world::WorldChoice;
-use crate::catalog::NodeSettings;
 use crate::demand::DemandMode;
-use crate::engine::Scope;
-use crate::ids::{Digest, InstanceTypeName, PoolName, Region};
-use crate::manifest::{AmiFamily, KubeletSettings, Mode};
-use crate::plan::wire::ResourceKind;
+use crate::ids::Digest;
 use crate::render::Verbosity;
-use crate::requirement::Requirements;
-use crate::telemetry::{LogFormat, Loudness};
+use crate::telemetry::Loudness;
+use catalog::{catalog_explain, catalog_list};
+use planning::{mode, no_effect, of_guard, of_source, planning, refuse_planning};
+use run::run;
+use texts::{digest, duration, moment};
 
 /// What holds for every command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,70 +62,6 @@ pub(super) enum Task {
     Forecast(ForecastSettings),
     Explain(ExplainSettings),
     Completions(clap_complete::Shell),
-}
-
-/// How the loop runs.
-#[derive(Debug, Clone)]
-pub(super) struct RunSettings {
-    pub(super) source: SourceSettings,
-    /// The world, where it is not that of the repository.
-    pub(super) world: Option<WorldChoice>,
-    /// What it may do, where it is not what the repository says.
-    pub(super) mode: Option<Mode>,
-    /// Whether it ends once nothing is left to do.
-    pub(super) once: bool,
-    /// Where page, metrics and answers to probes are served.
-    #[cfg(feature = "page")]
-    pub(super) listen: Option<std::net::SocketAddr>,
-    /// Further names by which they are reached.
-    #[cfg(feature = "page")]
-    pub(super) listen_names: Vec<String>,
-    /// What webhooks are signed with, where they are heard.
-    #[cfg(feature = "page")]
-    pub(super) webhook: Option<crate::listen::Secrets>,
-    /// How lines on stderr look.
-    pub(super) log_format: LogFormat,
-    /// How many times as fast the time of an embedded world passes.
-    pub(super) speed: u32,
-    /// How long to wait for the lock.
-    pub(super) lock_timeout: std::time::Duration,
-}
-
-/// Where desired state is read.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct SourceSettings {
-    pub(super) path: PathBuf,
-    /// The commit to read instead of the files on disk.
-    pub(super) revision: Option<String>,
-}
-
-/// What a plan is made from.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct PlanningSettings {
-    pub(super) source: SourceSettings,
-    /// `None`: what `fleetwright.yaml` says.
-    pub(super) world: Option<WorldChoice>,
-    /// `None`: now, or the world's own time.
-    pub(super) at: Option<Timestamp>,
-    /// `None`: what `fleetwright.yaml` says.
-    pub(super) demand: Option<DemandMode>,
-    /// Whether pods are nominated to the nodes that they are planned on.
-    pub(super) steer: bool,
-    pub(super) scope: Scope,
-    /// The commit to compare with.
-    pub(super) compare: Option<String>,
-    pub(super) guard: GuardChoice,
-}
-
-/// What a plan is judged by.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(super) struct GuardChoice {
-    /// Directories of policies, beside those that `fleetwright.yaml` names.
-    pub(super) policies: Vec<PathBuf>,
-    /// Data for policies.
-    pub(super) data: Vec<PathBuf>,
-    /// The commit whose settings and policies guard.
-    pub(super) revision: Option<String>,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -274,37 +216,6 @@ pub(super) struct AdoptSettings {
     pub(super) format: Format,
 }
 
-/// Which catalogue is looked at.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) struct RegionSettings {
-    pub(super) node: NodeSource,
-    pub(super) format: Format,
-}
-
-/// Where it is told how nodes are set up.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) enum NodeSource {
-    /// On the command line.
-    Typed { region: Region, node: Box<NodeSettings> },
-    /// In a repository; without a world, what `fleetwright.yaml` says runs.
-    Pool { name: PoolName, source: SourceSettings, world: Option<WorldChoice> },
-}
-
-#[derive(Debug, PartialEq, Eq)]
-pub(super) struct CatalogListSettings {
-    pub(super) requirements: Requirements,
-    pub(super) sort: SortArg,
-    pub(super) limit: usize,
-    pub(super) allocatable: bool,
-    pub(super) region: RegionSettings,
-}
-
-#[derive(Debug, PartialEq, Eq)]
-pub(super) struct CatalogExplainSettings {
-    pub(super) name: InstanceTypeName,
-    pub(super) region: RegionSettings,
-}
-
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct ForecastSettings {
     pub(super) source: SourceSettings,
@@ -384,9 +295,7 @@ pub(super) fn meaning(typed: Typed) -> Result<(Common, Task), CliError> {
         }
         CommandArgs::Catalog(CatalogArgs::List(args)) => Task::CatalogList(catalog_list(args)?),
         CommandArgs::Catalog(CatalogArgs::Explain(args)) => {
-            let CatalogExplainArgs { name, region: typed } = args;
-            let (name, region) = (name.into(), region(typed)?);
-            Task::CatalogExplain(CatalogExplainSettings { name, region })
+            Task::CatalogExplain(catalog_explain(args)?)
         }
         CommandArgs::Forecast(args) => Task::Forecast(forecast(args)?),
         CommandArgs::Explain(args) => Task::Explain(explain(args)?),
@@ -436,42 +345,6 @@ fn plan(args: PlanArgs) -> Result<PlanSettings, CliError> {
     })
 }
 
-fn planning(path: PathBuf, args: PlanningArgs) -> Result<PlanningSettings, CliError> {
-    let PlanningArgs { source, world, at, demand, steer, target, exclude, replace, compare, guard } =
-        args;
-    let guard = of_guard(guard, compare.as_deref());
-    Ok(PlanningSettings {
-        source: of_source(path, source),
-        world: world.as_deref().map(WorldChoice::parse).transpose()?,
-        at: moment("--at", at.as_deref())?,
-        demand: demand.map(mode),
-        steer,
-        scope: Scope {
-            target: addresses(target)?,
-            exclude: addresses(exclude)?,
-            replace: addresses(replace)?,
-            only: None,
-        },
-        compare,
-        guard,
-    })
-}
-
-/// What guards a change is read from what it is compared with, unless somebody says otherwise.
-fn of_guard(args: GuardArgs, compare: Option<&str>) -> GuardChoice {
-    let GuardArgs { policy, policy_data, guard_ref } = args;
-    let revision = guard_ref.or_else(|| compare.map(str::to_owned));
-    GuardChoice { policies: policy, data: policy_data, revision }
-}
-
-fn mode(demand: DemandArg) -> DemandMode {
-    match demand {
-        DemandArg::Floor => DemandMode::Floor,
-        DemandArg::Live => DemandMode::Live,
-        DemandArg::Ceiling => DemandMode::Ceiling,
-    }
-}
-
 fn forecast(args: ForecastArgs) -> Result<ForecastSettings, CliError> {
     let ForecastArgs { path, source, world, from, to, demand, format } = args;
     Ok(ForecastSettings {
@@ -482,10 +355,6 @@ fn forecast(args: ForecastArgs) -> Result<ForecastSettings, CliError> {
         demand: demand.map(mode),
         format: of_format(format.format),
     })
-}
-
-fn of_source(path: PathBuf, SourceArgs { revision }: SourceArgs) -> SourceSettings {
-    SourceSettings { path, revision }
 }
 
 fn of_format(format: FormatArg) -> Format {
@@ -517,53 +386,6 @@ fn view(args: &ViewArgs) -> Result<View, CliError> {
         .hint("leave them out, or leave --format and --json out"));
     }
     Ok(view)
-}
-
-/// Reads the moment that `option` names, where it is given.
-fn moment(option: &str, text: Option<&str>) -> Result<Option<Timestamp>, CliError> {
-    let read = |text: &str| {
-        text.parse().map_err(|error: jiff::Error| {
-            CliError::new(error)
-                .context(format!("{option} `{text}` is not a moment"))
-                .hint("write it as RFC 3339 does, with an offset: 2026-09-01T10:00:00Z")
-        })
-    };
-    text.map(read).transpose()
-}
-
-fn addresses(texts: Vec<String>) -> Result<Vec<String>, CliError> {
-    texts.into_iter().map(|text| address(&text)).collect()
-}
-
-/// Returns an address as plans write it: `TYPE.NAME`, or `TYPE.NAME["KEY"]`.
-///
-/// A shell takes the quotes out of an address that is not quoted itself, so `TYPE.NAME[KEY]` is
-/// taken for what it was.
-fn address(text: &str) -> Result<String, CliError> {
-    let wrong = || {
-        CliError::text(format!("`{text}` is not the address of a node or pool"))
-            .hint("write it as a plan shows it, in single quotes: 'ec2_instance.web[\"0\"]'")
-    };
-    let kinds =
-        [ResourceKind::Ec2Instance, ResourceKind::KubernetesNode, ResourceKind::AutoscalingGroup];
-    let (kind, rest) = text.split_once('.').ok_or_else(wrong)?;
-    if !kinds.iter().any(|known| known.as_str() == kind) {
-        return Err(wrong());
-    }
-    let (name, key) = match rest.strip_suffix(']') {
-        None => (rest, None),
-        Some(inner) => {
-            let (name, key) = inner.split_once('[').ok_or_else(wrong)?;
-            let quoted = key.strip_prefix('"').and_then(|key| key.strip_suffix('"'));
-            (name, Some(quoted.unwrap_or(key)))
-        }
-    };
-    let plain = |part: &str| !part.is_empty() && !part.contains(['[', ']', '"']);
-    match key {
-        None if plain(name) => Ok(format!("{kind}.{name}")),
-        Some(key) if plain(name) && plain(key) => Ok(format!("{kind}.{name}[\"{key}\"]")),
-        _ => Err(wrong()),
-    }
 }
 
 fn apply(args: ApplyArgs) -> Result<ApplySettings, CliError> {
@@ -600,132 +422,6 @@ fn apply(args: ApplyArgs) -> Result<ApplySettings, CliError> {
     })
 }
 
-/// Reads a duration such as `30s` or `1h 30m`, which is not negative.
-fn duration(option: &str, text: &str) -> Result<std::time::Duration, CliError> {
-    let read = text.parse::<jiff::SignedDuration>().ok();
-    read.and_then(|duration| std::time::Duration::try_from(duration).ok()).ok_or_else(|| {
-        CliError::text(format!("{option} is `{text}`, not a duration"))
-            .hint("write it as 30s, 5m or 1h30m")
-    })
-}
-
-/// Refuses options that a saved plan has long decided: to ignore one would apply something else
-/// than what the caller asked for.
-fn refuse_planning(args: &PlanningArgs) -> Result<(), CliError> {
-    let PlanningArgs {
-        source,
-        world: _,
-        at,
-        demand,
-        steer,
-        target,
-        exclude,
-        replace,
-        compare,
-        guard: _,
-    } = args;
-    let given = [
-        (source.revision.is_some(), "--ref"),
-        (compare.is_some(), "--compare"),
-        (at.is_some(), "--at"),
-        (demand.is_some(), "--demand"),
-        (*steer, "--steer"),
-        (!target.is_empty(), "--target"),
-        (!exclude.is_empty(), "--exclude"),
-        (!replace.is_empty(), "--replace"),
-    ];
-    match given.iter().find(|(is_given, _)| *is_given) {
-        None => Ok(()),
-        Some((_, option)) => Err(no_effect(option)),
-    }
-}
-
-fn no_effect(option: &str) -> CliError {
-    CliError::text(format!("{option} has no effect on a saved plan"))
-        .hint("plan again with the option, or name a directory instead of a plan")
-}
-
-fn digest(text: &str) -> Result<Digest, CliError> {
-    let hex = text.strip_prefix("sha256:").unwrap_or_default();
-    let is_hex = hex.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b));
-    if hex.len() == 64 && is_hex {
-        return Ok(text.into());
-    }
-    Err(CliError::text(format!("`{text}` is not the digest of a plan"))
-        .hint("write sha256: and all 64 hex digits, as `show --format json` has them"))
-}
-
-/// The variable that may hold the secret of webhooks.
-#[cfg(feature = "page")]
-const WEBHOOK_VARIABLE: &str = "FLEETWRIGHT_WEBHOOK_SECRET";
-
-/// Reads what webhooks are signed with: of a file, else of a variable, else they are not heard.
-#[cfg(feature = "page")]
-fn webhook(
-    file: Option<&std::path::Path>,
-    variable: Option<String>,
-) -> Result<Option<crate::listen::Secrets>, CliError> {
-    let read = |text: &str, from: &str| {
-        crate::listen::Secrets::read(text)
-            .map(Some)
-            .map_err(|why| CliError::text(format!("{from} cannot be used: {why}")))
-    };
-    match (file, variable.filter(|text| !text.trim().is_empty())) {
-        (Some(file), _) => {
-            let name = format!("the secret of webhooks in `{}`", file.display());
-            let text = std::fs::read_to_string(file).map_err(|error| {
-                CliError::text(format!("{name} cannot be read: {error}"))
-                    .hint("name a file that holds the secret, and nothing else")
-            })?;
-            read(&text, &name)
-        }
-        (None, Some(text)) => read(&text, &format!("the secret in {WEBHOOK_VARIABLE}")),
-        (None, None) => Ok(None),
-    }
-}
-
-fn run(args: RunArgs) -> Result<RunSettings, CliError> {
-    let RunArgs {
-        path,
-        source,
-        world,
-        mode,
-        once,
-        #[cfg(feature = "page")]
-        listen,
-        #[cfg(feature = "page")]
-        listen_name,
-        #[cfg(feature = "page")]
-        webhook_secret,
-        log_format,
-        speed,
-        lock_timeout,
-    } = args;
-    let mode = mode.map(|mode| match mode {
-        ModeArg::Observe => Mode::Observe,
-        ModeArg::Additive => Mode::Additive,
-        ModeArg::Full => Mode::Full,
-    });
-    Ok(RunSettings {
-        source: of_source(path, source),
-        world: world.as_deref().map(WorldChoice::parse).transpose()?,
-        mode,
-        once,
-        #[cfg(feature = "page")]
-        listen,
-        #[cfg(feature = "page")]
-        listen_names: listen_name,
-        #[cfg(feature = "page")]
-        webhook: webhook(webhook_secret.as_deref(), std::env::var(WEBHOOK_VARIABLE).ok())?,
-        log_format: match log_format {
-            LogFormatArg::Text => LogFormat::Text,
-            LogFormatArg::Json => LogFormat::Json,
-        },
-        speed,
-        lock_timeout: duration("--lock-timeout", &lock_timeout)?,
-    })
-}
-
 fn adopt(args: AdoptArgs) -> Result<AdoptSettings, CliError> {
     let AdoptArgs { path, source, world, auto_approve, approved_digest, format } = args;
     Ok(AdoptSettings {
@@ -742,40 +438,6 @@ fn observe(args: ObserveArgs) -> Result<ObserveSettings, CliError> {
     let differences = differences.then(|| of_format(format));
     let world = world.as_deref().map(WorldChoice::parse).transpose()?;
     Ok(ObserveSettings { source: of_source(path, source), world, out, differences })
-}
-
-fn catalog_list(args: CatalogListArgs) -> Result<CatalogListSettings, CliError> {
-    let CatalogListArgs { selector, sort, limit, allocatable, region: typed } = args;
-    let mut requirements = Requirements::default();
-    for text in selector {
-        requirements = requirements.and(&text.parse()?);
-    }
-    let limit = limit.unwrap_or(usize::MAX);
-    let sort = sort.unwrap_or(if allocatable { SortArg::Name } else { SortArg::Price });
-    Ok(CatalogListSettings { requirements, sort, limit, allocatable, region: region(typed)? })
-}
-
-fn region(args: RegionArgs) -> Result<RegionSettings, CliError> {
-    let format = of_format(args.format.format);
-    let RegionArgs { region, ami_family, max_pods, pods_per_core, prefix_delegation, .. } = args;
-    if let Some(name) = args.pool {
-        let source = SourceSettings { path: args.path, revision: None };
-        let world = args.world.as_deref().map(WorldChoice::parse).transpose()?;
-        return Ok(RegionSettings {
-            node: NodeSource::Pool { name: name.into(), source, world },
-            format,
-        });
-    }
-    let family = match ami_family {
-        FamilyArg::Al2 => AmiFamily::Al2,
-        FamilyArg::Al2023 => AmiFamily::Al2023,
-        FamilyArg::Bottlerocket => AmiFamily::Bottlerocket,
-        FamilyArg::Windows => AmiFamily::Windows,
-    };
-    let kubelet = KubeletSettings { max_pods, pods_per_core, ..KubeletSettings::default() };
-    let node = NodeSettings { family, kubelet, prefix_delegation, ..NodeSettings::default() };
-    let node = NodeSource::Typed { region: region.into(), node: Box::new(node) };
-    Ok(RegionSettings { node, format })
 }
 
 fn explain(args: ExplainArgs) -> Result<ExplainSettings, CliError> {
