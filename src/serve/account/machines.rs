@@ -1,0 +1,271 @@
+//! Machines: what EC2 shows of them, and how they are launched.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use super::{Account, Fault, Form, Template, at_once, field, invalid, listed, refused};
+use crate::catalog::{CapacityType, InstanceType, NodeSettings};
+use crate::fleet::{Instance, InstanceState, tag};
+use crate::ids::{Labels, PoolName};
+use crate::manifest::{Desired, Pool};
+use crate::pod::{Taint, TaintEffect};
+use crate::port::{Cloud, LaunchOutcome, LaunchRequest};
+use crate::serve::object::time;
+use crate::serve::xml::Xml;
+
+/// Tag that keeps the image as the node class names it.
+const IMAGE_TAG: &str = "fleetwright.dev/image";
+
+impl Account {
+    pub(super) fn instances(&self, form: &Form) -> Xml {
+        let filters: Vec<(&str, Vec<&str>)> = (1..)
+            .map_while(|n| {
+                let name = form.get(&format!("Filter.{n}.Name"))?;
+                Some((name.as_str(), listed(form, &format!("Filter.{n}.Value"))))
+            })
+            .collect();
+        let passes = |instance: &&Instance| {
+            filters.iter().all(|(name, values)| match *name {
+                "instance-id" => values.contains(&instance.id.as_str()),
+                "instance-state-name" => values.contains(&state(instance.state).1),
+                name => match name.strip_prefix("tag:") {
+                    Some(key) => {
+                        instance.tags.get(key).is_some_and(|v| values.contains(&v.as_str()))
+                    }
+                    None => false,
+                },
+            })
+        };
+        let observed = self.world.observed();
+        let found = observed.instances.values().filter(passes).map(instance);
+        let reservation = Xml::default().list("instancesSet", "item", found);
+        Xml::default().list("reservationSet", "item", [reservation])
+    }
+
+    pub(super) fn template(&self, form: &Form) -> Result<Xml, Fault> {
+        let name = field(form, "LaunchTemplateName");
+        let data = decoded(field(form, "LaunchTemplateData.UserData"));
+        let into = "LaunchTemplateData.CapacityReservationSpecification.CapacityReservationTarget.\
+                    CapacityReservationId";
+        let template = Template {
+            user_data: String::from_utf8_lossy(&data).into_owned(),
+            reservation: form.get(into).cloned(),
+        };
+        let mut templates = self.templates.borrow_mut();
+        if templates.contains_key(name) {
+            let code = "InvalidLaunchTemplateName.AlreadyExistsException";
+            return Err(Fault(400, code, format!("there is a launch template {name}")));
+        }
+        templates.insert(name.to_owned(), template);
+        let made = Xml::default().text("launchTemplateName", name);
+        Ok(Xml::default().element("launchTemplate", &made))
+    }
+
+    pub(super) fn launch(&self, form: &Form) -> Result<Xml, Fault> {
+        let config = "LaunchTemplateConfigs.1";
+        let name = field(form, &format!("{config}.LaunchTemplateSpecification.LaunchTemplateName"));
+        let templates = self.templates.borrow();
+        let Some(template) = templates.get(name) else {
+            let code = "InvalidLaunchTemplateName.NotFoundException";
+            return Err(Fault(400, code, format!("there is no launch template {name}")));
+        };
+        let kind = field(form, &format!("{config}.Overrides.1.InstanceType"));
+        let Some(kind) = self.catalog.types.get(kind) else {
+            return Err(invalid(&format!("there is no instance type {kind}")));
+        };
+        let subnet = field(form, &format!("{config}.Overrides.1.SubnetId"));
+        let request = self.request(form, template, (kind, subnet));
+        let outcome = at_once(self.world.launch(&request)).map_err(refused)?;
+        let capacity = request.capacity_type.as_str();
+        Ok(match outcome {
+            LaunchOutcome::Launched(id) => {
+                let ids = Xml::default().text("item", id.as_str());
+                let one = Xml::default().text("instanceType", kind.name.as_str());
+                let one = one.text("lifecycle", capacity).element("instanceIds", &ids);
+                fleet().list("errorSet", "item", []).list("fleetInstanceSet", "item", [one])
+            }
+            LaunchOutcome::InsufficientCapacity { reason } => {
+                let (code, message) = reason.split_once(": ").unwrap_or(("", &reason));
+                let error = Xml::default().text("lifecycle", capacity).text("errorCode", code);
+                let error = error.text("errorMessage", message);
+                fleet().list("errorSet", "item", [error]).list("fleetInstanceSet", "item", [])
+            }
+        })
+    }
+
+    /// Returns the launch that a fleet of one instance asks for.
+    fn request(
+        &self,
+        form: &Form,
+        template: &Template,
+        (kind, subnet): (&InstanceType, &str),
+    ) -> LaunchRequest {
+        let tags = tags_of(form);
+        let desired = Rc::clone(&self.desired.borrow());
+        let pool = tags.get(tag::POOL).map(|name| PoolName::from(name.as_str()));
+        let pool = pool.and_then(|name| desired.pools.get(&name));
+        let zone = subnet.strip_prefix("subnet-").unwrap_or(subnet);
+        let spot = field(form, "TargetCapacitySpecification.DefaultTargetCapacityType") == "spot";
+        let amounts = self.catalog.allocation(kind, &settings(&desired, pool));
+        let (mut labels, mut taints) = told(&template.user_data);
+        let startup_taints = pool.map_or(Vec::new(), |pool| pool.startup_taints.clone());
+        taints.retain(|taint| !startup_taints.contains(taint));
+        let arch = kind.labels.get("kubernetes.io/arch").cloned().unwrap_or_else(|| "amd64".into());
+        // What the cloud controller and the kubelet know by themselves.
+        for (key, value) in [
+            ("kubernetes.io/os", "linux"),
+            ("node.kubernetes.io/instance-type", kind.name.as_str()),
+            ("topology.kubernetes.io/zone", zone),
+            ("topology.kubernetes.io/region", self.catalog.region.as_str()),
+            ("kubernetes.io/arch", arch.as_str()),
+        ] {
+            labels.insert(key.into(), value.into());
+        }
+        LaunchRequest {
+            token: field(form, "ClientToken").to_owned(),
+            instance_type: kind.name.clone(),
+            zone: zone.into(),
+            capacity_type: match &template.reservation {
+                Some(_) => CapacityType::Reserved,
+                None if spot => CapacityType::Spot,
+                None => CapacityType::OnDemand,
+            },
+            reservation: template.reservation.as_deref().map(Into::into),
+            image: tags.get(IMAGE_TAG).cloned().unwrap_or_default(),
+            tags,
+            labels,
+            taints,
+            startup_taints,
+            capacity: amounts.capacity,
+            allocatable: amounts.allocatable,
+        }
+    }
+}
+
+fn settings(desired: &Desired, pool: Option<&Pool>) -> NodeSettings {
+    let class = pool.and_then(|pool| desired.node_classes.get(pool.node_class.as_ref()?));
+    let both = pool.zip(class);
+    both.map_or_else(NodeSettings::default, |(pool, class)| NodeSettings::of(pool, class))
+}
+
+/// Returns the tags of the instances that a fleet is to launch.
+fn tags_of(form: &Form) -> BTreeMap<String, String> {
+    let mut tags = BTreeMap::new();
+    for n in (1..).take_while(|n| form.contains_key(&format!("TagSpecification.{n}.ResourceType")))
+    {
+        let specification = format!("TagSpecification.{n}");
+        if field(form, &format!("{specification}.ResourceType")) != "instance" {
+            continue;
+        }
+        for m in (1..).take_while(|m| form.contains_key(&format!("{specification}.Tag.{m}.Key"))) {
+            let of =
+                |part: &str| field(form, &format!("{specification}.Tag.{m}.{part}")).to_owned();
+            tags.insert(of("Key"), of("Value"));
+        }
+    }
+    tags
+}
+
+/// Returns the labels and taints that user data tells the kubelet.
+fn told(user_data: &str) -> (Labels, Vec<Taint>) {
+    let flag = |name: &str| {
+        let (_, rest) = user_data.split_once(name)?;
+        let ends = |c: char| c.is_whitespace() || ['"', '\'', '\\'].contains(&c);
+        rest.split(ends).next()
+    };
+    let labels = flag("--node-labels=").unwrap_or_default().split(',');
+    let labels = labels.filter_map(|label| label.split_once('='));
+    let taints = flag("--register-with-taints=").unwrap_or_default().split(',');
+    let taints = taints.filter_map(|taint| {
+        let (key, rest) = taint.split_once('=')?;
+        let (value, effect) = rest.rsplit_once(':')?;
+        let effect = match effect {
+            "NoSchedule" => TaintEffect::NoSchedule,
+            "PreferNoSchedule" => TaintEffect::PreferNoSchedule,
+            "NoExecute" => TaintEffect::NoExecute,
+            _ => return None,
+        };
+        Some(Taint { key: key.into(), value: value.into(), effect })
+    });
+    (labels.map(|(key, value)| (key.into(), value.into())).collect(), taints.collect())
+}
+
+fn state(state: InstanceState) -> (&'static str, &'static str) {
+    match state {
+        InstanceState::Pending => ("0", "pending"),
+        InstanceState::Running => ("16", "running"),
+        InstanceState::ShuttingDown => ("32", "shutting-down"),
+        InstanceState::Terminated => ("48", "terminated"),
+        InstanceState::Stopping => ("64", "stopping"),
+        InstanceState::Stopped => ("80", "stopped"),
+    }
+}
+
+fn instance(instance: &Instance) -> Xml {
+    let (code, name) = state(instance.state);
+    let tags = instance.tags.iter();
+    let tags = tags.map(|(key, value)| Xml::default().text("key", key).text("value", value));
+    let placement = Xml::default().text("availabilityZone", instance.zone.as_str());
+    let xml = Xml::default()
+        .text("instanceId", instance.id.as_str())
+        .text("imageId", &instance.image)
+        .element("instanceState", &Xml::default().text("code", code).text("name", name))
+        .text("instanceType", instance.instance_type.as_str())
+        .text("launchTime", &time(instance.launched_at))
+        .element("placement", &placement)
+        .list("tagSet", "item", tags);
+    match (instance.capacity_type, &instance.reservation) {
+        (CapacityType::Spot, _) => xml.text("instanceLifecycle", "spot"),
+        (_, Some(reservation)) => xml.text("capacityReservationId", reservation.as_str()),
+        (_, None) => xml,
+    }
+}
+
+fn fleet() -> Xml {
+    Xml::default().text("fleetId", "fleet-embedded")
+}
+
+/// Reads base64; what is none is passed over.
+fn decoded(text: &str) -> Vec<u8> {
+    let digit = |c: u8| match c {
+        b'A'..=b'Z' => Some(u32::from(c - b'A')),
+        b'a'..=b'z' => Some(u32::from(c - b'a') + 26),
+        b'0'..=b'9' => Some(u32::from(c - b'0') + 52),
+        b'+' => Some(62),
+        b'/' => Some(63),
+        _ => None,
+    };
+    let (mut out, mut held, mut bits) = (Vec::new(), 0_u32, 0_u32);
+    for value in text.bytes().filter_map(digit) {
+        held = (held << 6 | value) & 0xffff;
+        bits += 6;
+        if bits >= 8 {
+            bits -= 8;
+            out.extend(u8::try_from(held >> bits & 0xff));
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn base64_is_read_as_launch_templates_hold_it() {
+        for (text, expected) in [("", ""), ("YQ==", "a"), ("YWI=", "ab"), ("YWJj\nZA==", "abcd")] {
+            assert_eq!(decoded(text), expected.as_bytes(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_machine_is_what_its_user_data_tells_its_kubelet() {
+        let (labels, taints) = told(
+            r#"{"flags":["--node-labels=team=web,a/b=c","--register-with-taints=cheap=yes:NoSchedule"]}"#,
+        );
+        assert_eq!(labels.len(), 2);
+        assert_eq!(labels["a/b"].as_str(), "c");
+        assert_eq!((taints.len(), taints[0].effect), (1, TaintEffect::NoSchedule));
+        assert_eq!(told("#!/bin/sh\n"), (Labels::new(), Vec::new()));
+    }
+}
