@@ -21,6 +21,7 @@ mod fixture;
 mod health;
 mod kept;
 mod lane;
+mod looks;
 mod mail;
 mod message;
 mod past;

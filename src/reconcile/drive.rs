@@ -21,10 +21,11 @@ use tracing::Span;
 
 use super::event::{Effect, Event, Head, Limits, Ticket};
 use super::failing;
+use super::looks::{needs_as_before, shows_the_same};
 use super::ports::{Desk, Planner, Signals, Source};
 use super::state::{Start, State, step};
 use super::trace;
-use super::work::{needs_as_before, retired, shows_the_same};
+use super::work::retired;
 use crate::apply::{self, ApplySettings, Bounds, Fenced, Replan, Replanned, Turns, Waits, apply};
 use crate::fleet::{ClusterIdentity, CordonedFor, Observed, Pod};
 use crate::ids::{Address, InstanceId};

@@ -408,6 +408,26 @@ pub struct Past {
     pub hourly_after: MicroUsd,
 }
 
+impl Past {
+    /// Returns that of a plan that begins now.
+    pub(super) fn begun(plan: &Plan, commit: &str, approved: ApprovedBy, now: Timestamp) -> Self {
+        let cost = &plan.capacity.cost;
+        Self {
+            plan_id: plan.capacity.plan_id.clone(),
+            digest: plan.capacity.digest.clone(),
+            commit: commit.to_owned(),
+            approved,
+            started_at: now,
+            ended_at: now,
+            receipt: None,
+            refused: None,
+            outcomes: BTreeMap::new(),
+            hourly_before: cost.hourly_before,
+            hourly_after: cost.hourly_after,
+        }
+    }
+}
+
 /// How a plan came to be approved.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "by", rename_all = "kebab-case")]

@@ -9,12 +9,13 @@ use super::allow::{self, Circumstances, Verdict, allowed};
 use super::asked;
 use super::away::Turn;
 use super::event::{Effect, Limits, Ticket};
-use super::kept::{READY_WITHIN, later};
+use super::kept::later;
+use super::looks::is_same;
 use super::state::{BUSY_REFRESH, Current, Lane, Planning, Retry, State};
 use super::status::{Deed, Held, KeptNow, Past};
 use super::view;
-use crate::fleet::{Node, Observed, Pod};
-use crate::ids::{Address, InstanceId, NodeName, PoolName, Uid};
+use crate::fleet::Observed;
+use crate::ids::{Address, InstanceId, NodeName, PoolName};
 use crate::manifest::Mode;
 use crate::plan::Plan;
 use crate::plan::wire::{Action, ResourceChange, RetireReason, WaveStep};
@@ -342,78 +343,73 @@ impl State {
         }
     }
 
+    /// Carries a plan out once what it asks for is kept, where that is approved and no launch of before is awaited.
     fn begin_apply(&mut self, plan: Arc<Plan>, going: BTreeSet<InstanceId>) {
         let approved = self.circumstances().and_then(|with| allow::approval(&plan, &with.borrow()));
-        let (Some(head), Some(approved)) = (self.head.clone(), approved) else { return };
-        if self.stopping {
+        let (Some(head), Some(approved), false) = (&self.head, approved, self.stopping) else {
             return;
-        }
+        };
+        let past = Past::begun(&plan, &head.commit, approved, self.now);
         let Some(kept) = &mut self.kept else { return };
         let begun = match asked::ask(&mut kept.asked, &plan, self.now) {
             Ok(begun) => begun,
             Err(until) => {
-                // Machines may be on their way that this plan does not count with.
-                self.count("reconciles.held", 1);
-                if let Some(current) = &mut self.current {
-                    let why = allow::says(Held::Unheard { until });
-                    let rows = launched(&plan).map(|row| (row.address.clone(), why.clone()));
-                    current.held.extend(rows);
-                }
-                // Not at once: what is awaited still would be awaited again.
-                let soonest = later(self.now, SignedDuration::from_secs(1));
-                self.replan_at = until.max(soonest);
+                self.awaits_launches(&plan, until);
                 return;
             }
         };
-        let ticket = self.ticket();
-        let addresses: BTreeSet<Address> =
-            plan.capacity.waves.iter().flat_map(|wave| wave.addresses.clone()).collect();
         let goes: BTreeSet<InstanceId> = retired(&plan).filter_map(instance).collect();
+        kept.reserve(&goes, self.now);
+        self.counts_launches(&plan);
+        let ticket = self.ticket();
         let removes = retired(&plan).next().is_some();
-        let cost = &plan.capacity.cost;
-        let past = Past {
-            plan_id: plan.capacity.plan_id.clone(),
-            digest: plan.capacity.digest.clone(),
-            commit: head.commit.clone(),
-            approved,
-            started_at: self.now,
-            ended_at: self.now,
-            receipt: None,
-            refused: None,
-            outcomes: BTreeMap::new(),
-            hourly_before: cost.hourly_before,
-            hourly_after: cost.hourly_after,
+        let unheard = begun.keys().cloned().collect();
+        let begins = Effect::Apply {
+            ticket,
+            commit: past.commit.clone(),
+            plan: Arc::clone(&plan),
+            without: going.into_iter().collect(),
+            waits: removes,
+            begun,
         };
-        let launches = u64::try_from(launched(&plan).count()).unwrap_or(u64::MAX);
+        let waves = plan.capacity.waves.iter();
+        let lane = Lane {
+            addresses: waves.flat_map(|wave| wave.addresses.clone()).collect(),
+            plan,
+            past,
+            removes,
+            launching: true,
+            goes,
+            ended: BTreeSet::new(),
+            unheard,
+            turning: BTreeMap::new(),
+            begins: Some(Box::new(begins)),
+        };
+        self.lanes.insert(ticket, lane);
+    }
+
+    /// Holds the launches of a plan back until those of before would be shown: machines may be on their way that it does
+    /// not count with.
+    fn awaits_launches(&mut self, plan: &Plan, until: Timestamp) {
+        self.count("reconciles.held", 1);
+        if let Some(current) = &mut self.current {
+            let why = allow::says(Held::Unheard { until });
+            current.held.extend(launched(plan).map(|row| (row.address.clone(), why.clone())));
+        }
+        // Not at once: what is awaited still would be awaited again.
+        let soonest = later(self.now, SignedDuration::from_secs(1));
+        self.replan_at = until.max(soonest);
+    }
+
+    /// Counts what is launched, and how long the first pod has waited for it that it is for.
+    fn counts_launches(&mut self, plan: &Plan) {
+        let launches = u64::try_from(launched(plan).count()).unwrap_or(u64::MAX);
         self.count("launches.asked", launches);
         if let Some(since) = self.reaction.take().filter(|_| launches > 0) {
             let waited = self.now.duration_since(since).as_millis();
             self.count("pending.reactions", 1);
             self.count("pending.reaction_millis", u64::try_from(waited).unwrap_or(0));
         }
-        let (commit, without) = (head.commit.clone(), going.into_iter().collect());
-        let (unheard, waits) = (begun.keys().cloned().collect(), removes);
-        let apply = Arc::clone(&plan);
-        let begins = Effect::Apply { ticket, commit, plan: apply, without, waits, begun };
-        let begins = Some(Box::new(begins));
-        if let Some(kept) = &mut self.kept {
-            kept.reserve(&goes, self.now);
-        }
-        let (ended, launching) = (BTreeSet::new(), true);
-        let turning = BTreeMap::new();
-        let lane = Lane {
-            plan,
-            addresses,
-            past,
-            removes,
-            launching,
-            goes,
-            ended,
-            unheard,
-            turning,
-            begins,
-        };
-        self.lanes.insert(ticket, lane);
     }
 
     fn save(&mut self, effects: &mut Vec<Effect>) {
@@ -542,72 +538,6 @@ impl Gathered<'_> {
 /// Returns until when pools are left alone.
 fn after(retries: &BTreeMap<PoolName, Retry>) -> BTreeMap<PoolName, Timestamp> {
     retries.iter().map(|(pool, retry)| (pool.clone(), retry.at)).collect()
-}
-
-/// Returns whether two looks show the same world, whenever they were taken.
-fn is_same(a: &Observed, b: &Observed) -> bool {
-    shows_the_same(a, b) && a.exclusions == b.exclusions
-}
-
-/// Returns the same, of what looks show: what is sold out no look does.
-pub(super) fn shows_the_same(a: &Observed, b: &Observed) -> bool {
-    let same = |a: &Observed, b: &Observed| {
-        a.sources == b.sources
-            && a.instances == b.instances
-            && a.nodes == b.nodes
-            && a.pods == b.pods
-            && a.workloads == b.workloads
-            && a.groups == b.groups
-    };
-    same(a, b)
-        && a.templates == b.templates
-        && a.storage == b.storage
-        && a.reservations == b.reservations
-        && a.fargate_profiles == b.fargate_profiles
-        && a.scaling == b.scaling
-}
-
-/// Returns whether nothing has come about since `before` by which a launch that was planned over it could be needed no
-/// more: what is asked for is the same, whoever waited waits, nobody has left a node, no machine came that was not
-/// counted with, and no node takes more than it did. Pods that came since make no launch needless, nor do nodes that
-/// became Ready which were counted on.
-pub(super) fn needs_as_before(before: &Observed, now: &Observed) -> bool {
-    let asked_for = before.sources == now.sources
-        && before.workloads == now.workloads
-        && before.groups == now.groups
-        && before.storage == now.storage
-        && before.reservations == now.reservations
-        && before.fargate_profiles == now.fargate_profiles
-        && before.scaling == now.scaling;
-    let known = |id: &InstanceId| before.instances.contains_key(id);
-    // One that joined since was counted with as the machine that it is.
-    let more = |node: &Node| match before.nodes.get(&node.name) {
-        Some(was) => takes_more(before, was, node),
-        None => !node.instance.as_ref().is_some_and(known),
-    };
-    if !asked_for || !now.instances.keys().all(known) || now.nodes.values().any(more) {
-        return false;
-    }
-    let pods: BTreeMap<&Uid, &Pod> = now.pods.iter().map(|pod| (&pod.uid, pod)).collect();
-    let stays = |pod: &Pod| {
-        let found = pods.get(&pod.uid).filter(|found| found.is_active());
-        found.is_some_and(|found| found.node == pod.node && found.template == pod.template)
-    };
-    before.pods.iter().filter(|pod| pod.is_active()).all(stays)
-}
-
-/// Returns whether a node may take pods by now that a plan over `before` had no room for on it.
-fn takes_more(before: &Observed, was: &Node, is: &Node) -> bool {
-    let instance = was.instance.as_ref().and_then(|id| before.instances.get(id));
-    let ours = instance.is_some_and(|instance| instance.is_ours(&before.cluster.name));
-    // One of ours that still boots is counted on as what it will be: Ready, without its startup taints, and with the
-    // labels and amounts that its daemons tell of.
-    let boots = ours && before.taken_at <= later(was.created_at, READY_WITHIN);
-    let grew = (is.ready && !was.ready)
-        || was.taints.iter().any(|taint| !is.taints.contains(taint))
-        || was.labels != is.labels
-        || was.allocatable != is.allocatable;
-    was.uid != is.uid || (was.unschedulable && !is.unschedulable) || (grew && !boots)
 }
 
 /// Returns the limits under which a plan leaves out what is held back; `None` where they are as tight
