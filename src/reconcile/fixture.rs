@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 
 use super::{Effect, Event, Head, Kind, Message, Signal, Start, State, step};
 use crate::fleet::{ClusterIdentity, Instance, Node, Observed, fixture};
 use crate::ids::InstanceId;
 use crate::manifest::{ControllerSettings, GuardSettings, Mode};
+use crate::plan::Plan;
 
 pub(super) fn at(seconds: i64) -> Timestamp {
     Timestamp::from_second(1_000_000 + seconds).expect("a time")
@@ -101,6 +102,13 @@ impl Story {
             | Effect::Exit => None,
         };
         effects.iter().filter_map(told).collect()
+    }
+
+    /// Has what it asked for be planned.
+    pub(super) fn planned(&mut self, seconds: i64, plan: Plan) -> Vec<String> {
+        let ticket = self.state().planning.as_ref().expect("a plan is being made").ticket;
+        let (plan, took) = (Arc::new(plan), SignedDuration::ZERO);
+        self.next(seconds, Event::Planned { ticket, plan, took })
     }
 
     /// Has all that is to be kept be kept.

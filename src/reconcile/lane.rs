@@ -369,3 +369,6 @@ fn reason(plan: &Plan, address: &Address) -> &'static str {
     };
     work::kind_of(because)
 }
+
+#[cfg(test)]
+mod tests;

@@ -49,15 +49,8 @@ fn leads(mode: Mode, world: Observed) -> Story {
     story.lives();
     story.next(2, Event::World(Arc::new(world)));
     // What was being planned before it led does not count.
-    assert_eq!(planned(&mut story, 2, keeps()), [""; 0]);
+    assert_eq!(story.planned(2, keeps()), [""; 0]);
     story
-}
-
-/// Has what it asked for be planned.
-fn planned(story: &mut Story, seconds: i64, plan: Plan) -> Vec<String> {
-    let ticket = story.state().planning.as_ref().expect("a plan is being made").ticket;
-    let (plan, took) = (Arc::new(plan), SignedDuration::ZERO);
-    story.next(seconds, Event::Planned { ticket, plan, took })
 }
 
 /// Returns that uncordoning the node of a machine ended so.
@@ -71,7 +64,7 @@ const SECOND: &str = "uncordons node-of-i-2";
 #[test]
 fn what_a_drain_left_cordoned_and_a_plan_keeps_takes_pods_again_before_anything_else_is_done() {
     let mut story = leads(Mode::Full, cordoned(2, Some("drain")));
-    assert_eq!(planned(&mut story, 3, keeps()), [FIRST, SECOND]);
+    assert_eq!(story.planned(3, keeps()), [FIRST, SECOND]);
     assert!(story.state().planning.is_none() && story.state().lanes.is_empty());
     // Meanwhile nothing is planned: it would count without them.
     story.next(4, Event::World(Arc::new(cordoned(4, Some("drain")))));
@@ -85,7 +78,7 @@ fn what_a_drain_left_cordoned_and_a_plan_keeps_takes_pods_again_before_anything_
         assert!(story.state().planning.is_none());
         story.next(seconds, Event::World(Arc::new(world(seconds))));
     }
-    assert_eq!(planned(&mut story, 8, keeps()), [""; 0]);
+    assert_eq!(story.planned(8, keeps()), [""; 0]);
     let status = story.state().status();
     assert_eq!(status.counters["nodes.uncordoned"], 2);
     let told: Vec<_> = status.uncordoned.iter().map(|one| (one.node.as_str(), one.at)).collect();
@@ -112,7 +105,7 @@ fn what_somebody_else_cordoned_what_goes_and_what_may_go_stays_cordoned() {
         ("the repository has errors", Mode::Full, drain, Plan { errored: true, ..keeps() }, &[]),
     ] {
         let mut story = leads(mode, cordoned(2, mark));
-        assert_eq!(planned(&mut story, 3, plan), expected, "{what}");
+        assert_eq!(story.planned(3, plan), expected, "{what}");
     }
 }
 
@@ -124,8 +117,8 @@ fn a_machine_that_goes_by_itself_a_loop_that_is_suspended_and_one_that_ends_leav
     let done = story.told(3, Kind::SpotInterruption, &["i-1"], Some(120));
     assert_eq!(done, ["cordons node-of-i-1"]);
     // The plan that was being made counted with it.
-    assert_eq!(planned(&mut story, 4, keeps()), [""; 0]);
-    assert_eq!(planned(&mut story, 4, keeps()), [SECOND]);
+    assert_eq!(story.planned(4, keeps()), [""; 0]);
+    assert_eq!(story.planned(4, keeps()), [SECOND]);
 
     let mut story = leads(Mode::Full, cordoned(2, drain));
     let (reason, by) = ("a migration".to_owned(), "alice".to_owned());
@@ -133,11 +126,11 @@ fn a_machine_that_goes_by_itself_a_loop_that_is_suspended_and_one_that_ends_leav
     story.change(|state| {
         state.kept.as_mut().expect("it was recalled").suspended = Some(suspended);
     });
-    assert_eq!(planned(&mut story, 3, keeps()), [""; 0]);
+    assert_eq!(story.planned(3, keeps()), [""; 0]);
 
     let mut story = leads(Mode::Full, cordoned(2, drain));
     story.next(3, Event::Signal(Signal::Shutdown));
-    assert_eq!(planned(&mut story, 4, keeps()), [""; 0]);
+    assert_eq!(story.planned(4, keeps()), [""; 0]);
 }
 
 #[test]
@@ -149,7 +142,7 @@ fn one_whose_machine_was_to_go_by_itself_waits_for_its_message_to_come_again() {
         let world = Arc::new(cordoned(seconds, Some("leaving")));
         done.extend(story.next(seconds, Event::World(world)).into_iter().map(|deed| (n, deed)));
         if story.state().planning.is_some() {
-            done.extend(planned(&mut story, seconds, keeps()).into_iter().map(|deed| (n, deed)));
+            done.extend(story.planned(seconds, keeps()).into_iter().map(|deed| (n, deed)));
         }
     }
     let expected = [FIRST, SECOND].map(|deed| (30, deed.to_owned()));
@@ -162,7 +155,7 @@ fn a_mark_is_taken_off_a_node_that_takes_pods_at_once_and_counts_as_nothing_that
         let mut world = cordoned(2, Some(mark));
         world.nodes.values_mut().for_each(|node| node.unschedulable = false);
         let mut story = leads(Mode::Full, world);
-        assert_eq!(planned(&mut story, 3, keeps()), [FIRST, SECOND], "{mark}");
+        assert_eq!(story.planned(3, keeps()), [FIRST, SECOND], "{mark}");
         for id in ["i-1", "i-2"] {
             story.next(4, uncordoned(id, Ok(CordonOutcome::Written)));
         }
@@ -174,7 +167,7 @@ fn a_mark_is_taken_off_a_node_that_takes_pods_at_once_and_counts_as_nothing_that
 #[test]
 fn where_somebody_wrote_the_node_since_it_is_looked_at_again_and_nothing_failed() {
     let mut story = leads(Mode::Full, cordoned(2, Some("drain")));
-    assert_eq!(planned(&mut story, 3, keeps()), [FIRST, SECOND]);
+    assert_eq!(story.planned(3, keeps()), [FIRST, SECOND]);
     story.next(4, uncordoned("i-1", Ok(CordonOutcome::Outdated)));
     story.next(4, uncordoned("i-2", Ok(CordonOutcome::Outdated)));
     let status = story.state().status();
@@ -186,7 +179,7 @@ fn where_somebody_wrote_the_node_since_it_is_looked_at_again_and_nothing_failed(
     let seen = Arc::new(seen);
     story.next(5, Event::World(Arc::clone(&seen)));
     story.next(6, Event::World(seen));
-    assert_eq!(planned(&mut story, 7, keeps()), [SECOND]);
+    assert_eq!(story.planned(7, keeps()), [SECOND]);
 }
 
 #[test]
@@ -194,7 +187,7 @@ fn a_node_that_somebody_writes_all_the_time_keeps_nothing_else_waiting() {
     let mut story = leads(Mode::Full, cordoned(2, Some("drain")));
     let mut tries = 0;
     for second in 1..40 {
-        let done = planned(&mut story, 3 * second, keeps());
+        let done = story.planned(3 * second, keeps());
         if done.is_empty() {
             break;
         }
@@ -212,7 +205,7 @@ fn a_node_that_somebody_writes_all_the_time_keeps_nothing_else_waiting() {
 #[test]
 fn a_machine_that_goes_is_cordoned_again_where_its_node_was_being_uncordoned() {
     let mut story = leads(Mode::Full, cordoned(2, Some("drain")));
-    assert_eq!(planned(&mut story, 3, keeps()), [FIRST, SECOND]);
+    assert_eq!(story.planned(3, keeps()), [FIRST, SECOND]);
     // It is heard of while the write is under way, and stands cordoned as far as is known.
     story.told(4, Kind::SpotInterruption, &["i-1"], Some(120));
     let leaving = CordonOutcome::Outdated;
@@ -237,7 +230,7 @@ fn a_machine_that_goes_is_cordoned_again_where_its_node_was_being_uncordoned() {
 #[test]
 fn where_it_fails_it_is_tried_again_after_a_while_and_holds_nothing_up() {
     let mut story = leads(Mode::Full, cordoned(2, Some("drain")));
-    assert_eq!(planned(&mut story, 3, keeps()).len(), 2);
+    assert_eq!(story.planned(3, keeps()).len(), 2);
     for id in ["i-1", "i-2"] {
         let error = PortError {
             verb: "cordon node".to_owned(),
@@ -251,7 +244,7 @@ fn where_it_fails_it_is_tried_again_after_a_while_and_holds_nothing_up() {
         let seconds = 5 + 10 * n;
         story.next(seconds, Event::World(Arc::new(cordoned(seconds, Some("drain")))));
         if story.state().planning.is_some() {
-            done.push((seconds, planned(&mut story, seconds, keeps()).len()));
+            done.push((seconds, story.planned(seconds, keeps()).len()));
         }
     }
     assert_eq!(done, [(5, 0), (305, 2)], "a plan at once, and one more try");
@@ -263,13 +256,13 @@ fn where_it_fails_it_is_tried_again_after_a_while_and_holds_nothing_up() {
     for _ in 0..2 {
         story.next(-6_999, Event::World(Arc::new(cordoned(-6_999, Some("drain")))));
     }
-    assert_eq!(planned(&mut story, -6_999, keeps()), [""; 0]);
+    assert_eq!(story.planned(-6_999, keeps()), [""; 0]);
     let mut tried = 0;
     for n in 0..40 {
         let seconds = -6_990 + 10 * n;
         story.next(seconds, Event::World(Arc::new(cordoned(seconds, Some("drain")))));
         if story.state().planning.is_some() {
-            tried += planned(&mut story, seconds, keeps()).len();
+            tried += story.planned(seconds, keeps()).len();
         }
     }
     assert_eq!(tried, 2);
