@@ -258,7 +258,7 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
             Standing::There(instance) => instance,
         };
         if let Some(node) = observed.node_of(&instance.id) {
-            if let Some(why) = untouchable(node, observed, self.now()) {
+            if let Some(why) = untouchable(node, observed, self.now()).or_else(|| reopened(node)) {
                 return Progress::give_up(why);
             }
             let pods = first_to_leave(node, observed);
@@ -450,6 +450,12 @@ fn too_many(work: &RetireWork<'_>, observed: &Observed) -> Option<String> {
             format!("{} `{id}` has {replicas} replicas, the plan counts on {most}", id.kind)
         })
     })
+}
+
+/// Returns that somebody has uncordoned a node that was cordoned to be drained: pods come to it again, whatever the
+/// last look shows, and whoever did it wants them to.
+fn reopened(node: &Node) -> Option<String> {
+    (!node.unschedulable).then(|| format!("somebody uncordoned node `{}`", node.name))
 }
 
 /// Returns what forbids to drain the node, if something does.

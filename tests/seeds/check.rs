@@ -27,7 +27,7 @@ use fleetwright::reconcile::{Effect, Going, Status};
 use jiff::{SignedDuration, Timestamp};
 
 use launches::{Launch, allocatable};
-use removals::Removal;
+use removals::{Removal, Stood};
 
 use super::outside::{Asked, Ended, What};
 
@@ -64,8 +64,10 @@ pub(crate) struct Checks {
     /// Machines that each life knows to have launched, and to have told to end.
     launched: BTreeMap<usize, BTreeMap<InstanceId, Timestamp>>,
     ended: BTreeMap<usize, BTreeMap<InstanceId, Timestamp>>,
-    /// Since when nodes stand cordoned by one of us.
-    cordons: BTreeMap<NodeName, Timestamp>,
+    /// Nodes that stand cordoned, or stood so last, whoever had cordoned them.
+    cordons: BTreeMap<NodeName, Stood>,
+    /// When the world was last looked at.
+    ticked: Timestamp,
     /// Since when nodes stand cordoned.
     cordoned: BTreeMap<String, Timestamp>,
     /// What each replica planned over last.
@@ -97,6 +99,8 @@ struct Over {
     /// How many nodes there are, and how many of them are not Ready.
     nodes: usize,
     unready: usize,
+    /// Nodes that take no pods.
+    closed: BTreeSet<NodeName>,
     /// The least that nodes have, by type and specification.
     allocatable: BTreeMap<(String, String), Amount>,
 }
@@ -206,6 +210,7 @@ impl Checks {
         let retired: Vec<&ResourceChange> = rows(plan, WaveStep::Retire).collect();
         self.quarantines_hold(&launched, status, now);
         self.learned_is_used(&launched, replica, now);
+        self.closed_is_no_room(plan, replica, now);
         self.counts_with_all(&launched, begun, step);
         if !retired.is_empty() {
             self.may_remove(step);
@@ -254,6 +259,22 @@ impl Checks {
         }
     }
 
+    /// I7: a node that takes no pods, whoever has cordoned it, is no room for any.
+    fn closed_is_no_room(&mut self, plan: &Plan, replica: usize, now: Timestamp) {
+        let Some(over) = self.over.get(&replica) else { return };
+        let closed = |row: &&ResourceChange| {
+            let node = row.change.after.as_ref().and_then(|after| after.node.as_ref());
+            node.is_some_and(|name| over.closed.contains(name))
+        };
+        let closed: BTreeSet<&Address> =
+            plan.resource_changes.iter().filter(closed).map(|row| &row.address).collect();
+        let placed = plan.capacity.placements.iter().find(|row| closed.contains(&row.address));
+        if let Some(row) = placed {
+            let what = format!("I7: pods of {} are to come to {}", row.workload, row.address);
+            self.fail(now, &format!("{what}, which takes none"));
+        }
+    }
+
     /// I13: what this life launched is in the world that it plans over, and what it told to end is not in use,
     /// or it is long past.
     fn plans_over(&mut self, replica: usize, world: &Observed, now: Timestamp) {
@@ -276,8 +297,10 @@ impl Checks {
         let nodes = world.nodes.values().filter(|node| !node.is_fargate());
         let unready = nodes.clone().filter(|node| !node.ready).count();
         let (at, machines) = (now, world.instances.keys().cloned().collect());
+        let closed = nodes.clone().filter(|node| node.unschedulable);
+        let closed = closed.map(|node| node.name.clone()).collect();
         let (nodes, allocatable) = (nodes.count(), allocatable(world));
-        self.over.insert(replica, Over { at, machines, nodes, unready, allocatable });
+        self.over.insert(replica, Over { at, machines, nodes, unready, closed, allocatable });
     }
 
     /// Looks at what was asked since; `all` is everything that ever was.
@@ -313,7 +336,7 @@ impl Checks {
             }
             What::Cordon { node, on: true, .. } => {
                 // One that stands cordoned is only marked for something else.
-                self.cordons.entry(node.clone()).or_insert(*at);
+                self.stands_cordoned(node, *at);
             }
             What::Cordon { node, on: false, .. } => {
                 self.cordons.remove(node);
@@ -351,9 +374,7 @@ impl Checks {
         let serve = serve.filter_map(|node| observed.instances.get(node.instance.as_ref()?));
         let changes = serve.filter_map(|instance| instance.tags.get(tag::CHANGE));
         self.ready.extend(changes.map(|change| ChangeId::from(change.as_str())));
-        let stands =
-            |name: &NodeName| observed.nodes.get(name).is_some_and(|node| node.unschedulable);
-        self.cordons.retain(|name, _| stands(name));
+        self.cordons_stand(observed, now);
         self.cordons_end(observed, now);
         self.changes_are_unique(observed, now);
         self.is_frugal(reads, now);

@@ -150,6 +150,11 @@ impl Shared {
         self.world.change_node(&Node { annotations: BTreeMap::new(), ..node });
     }
 
+    /// Returns whether a node stands as a person has cordoned it.
+    pub(crate) fn is_cordoned_by_person(&self, node: &Node) -> bool {
+        node.unschedulable && self.of_persons.borrow().contains(&node.uid)
+    }
+
     fn holds(&self, replica: usize) -> bool {
         let now = self.time.now();
         let certain = |until: Timestamp| now < until.checked_sub(LEASE_MARGIN).unwrap_or(until);

@@ -8,7 +8,7 @@ use std::task::{Context, Poll, Waker};
 
 use fleetwright::apply::Bounds;
 use fleetwright::catalog::Catalog;
-use fleetwright::fleet::{ClusterIdentity, Instance, Observed};
+use fleetwright::fleet::{ClusterIdentity, Instance, Node, Observed};
 use fleetwright::ids::InstanceId;
 use fleetwright::reconcile::{Effect, Outside, Start, State, Status, drive};
 use fleetwright::sim::{Genesis, World};
@@ -348,7 +348,7 @@ impl Run {
     }
 
     /// Returns whether what the repository asks for runs: every pod on a Ready node, no node too many,
-    /// no machine without a node, nothing cordoned, nothing under way.
+    /// no machine without a node, nothing cordoned but by a person, nothing under way.
     ///
     /// # Errors
     /// With what is not so.
@@ -371,7 +371,7 @@ impl Run {
         }
         for machine in self.machines() {
             match observed.node_of(&machine.id) {
-                Some(node) if node.ready && !node.unschedulable => {}
+                Some(node) if node.ready && self.is_open(node) => {}
                 Some(node) => return Err(format!("node {} is not well", node.name)),
                 None => return Err(format!("machine {} has no node", machine.id)),
             }
@@ -396,6 +396,11 @@ impl Run {
             return Err(format!("the plan is not empty: {:?}", plan.held));
         }
         Ok(())
+    }
+
+    /// Returns whether a node takes pods, but for what a person wants.
+    fn is_open(&self, node: &Node) -> bool {
+        !node.unschedulable || self.shared.is_cordoned_by_person(node)
     }
 
     /// Lets time pass until all is at rest, and stays so for longer than anything takes to be seen.

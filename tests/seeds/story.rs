@@ -168,7 +168,7 @@ fn drawn(run: &mut Run) -> Faults {
 
 /// What happens to fleets beside what breaks them.
 fn more(run: &mut Run) -> String {
-    match run.random.below(7) {
+    match run.random.below(9) {
         0 => {
             let images = ["al2023@v20260901", "al2023@v20261001"];
             let image = run.random.pick(&images).copied().unwrap_or("al2023@v20261001");
@@ -207,6 +207,8 @@ fn more(run: &mut Run) -> String {
             run.ask(0, Request::Suspend { reason, until, by });
             "suspended for 3 minutes".to_owned()
         }
+        6 => a_person(run, true),
+        7 => a_person(run, false),
         _ => {
             let least = [None, Some("50%".to_owned()), Some("1".to_owned())];
             let budget = run.random.pick(&least).cloned().flatten();
@@ -215,6 +217,16 @@ fn more(run: &mut Run) -> String {
             told
         }
     }
+}
+
+/// Has a person cordon a node that takes pods, or uncordon one that does not, whoever had cordoned it.
+fn a_person(run: &mut Run, cordons: bool) -> String {
+    let nodes = run.observed().nodes.into_values();
+    let names = nodes.filter(|node| node.unschedulable != cordons).map(|node| node.name);
+    let names: Vec<_> = names.collect();
+    let Some(name) = run.random.pick(&names) else { return "nothing".to_owned() };
+    run.shared.person_cordons(name, cordons);
+    format!("a person {} {name}", if cordons { "cordons" } else { "uncordons" })
 }
 
 fn with_machine(run: &mut Run, what: impl FnOnce(&mut Run, &InstanceId) -> String) -> String {

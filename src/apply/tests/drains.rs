@@ -1,5 +1,6 @@
 //! Drains: in which order pods leave, what holds a drain up, and how one ends that does not come about.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::AtomicBool;
 
 use super::*;
@@ -175,4 +176,39 @@ fn an_interrupted_drain_is_taken_back() {
     assert!(world.observed().nodes.values().all(|node| !node.unschedulable));
     let early = apply_over(&plan, &world, &settings).0.expect_err("refused");
     assert_eq!(early, ApplyError::Interrupted);
+}
+
+#[test]
+fn a_node_that_a_person_uncordons_while_it_is_drained_keeps_its_machine_and_has_no_mark() {
+    type Moment = fn(&Step) -> bool;
+    let moments: [(Moment, bool); 2] = [
+        (|step| matches!(step, Step::Cordoned { .. }), false),
+        (|step| matches!(step, Step::Evicted { .. }), true),
+    ];
+    for (is_it, evicts) in moments {
+        let world = fleet();
+        let plan = plan(&world);
+        let before = active(&world);
+        let ports = Ports { cloud: &world, cluster: &world, clock: &world };
+        let settings = settings();
+        let mut report = |event: &Event| {
+            let nodes = if is_it(&event.step) { world.observed().nodes } else { BTreeMap::new() };
+            for node in nodes.into_values().filter(|node| node.unschedulable) {
+                world.change_node(&Node { unschedulable: false, ..node });
+            }
+        };
+        let receipt = run(apply(&plan, &ports, &settings, &mut report)).expect("not refused");
+        assert_eq!(receipt.verdict, Verdict::Partly);
+        for key in ["0", "1"] {
+            let left = outcome(&receipt, key, WaveStep::Retire);
+            let says = matches!(left, Outcome::GivenUp { why } if why.contains("uncordoned node"));
+            assert!(says, "{left:?}");
+        }
+        let now = active(&world);
+        assert!(before.iter().all(|machine| now.contains(machine)), "{before:?} {now:?}");
+        let nodes = world.observed().nodes;
+        assert!(nodes.values().all(|node| !node.unschedulable && node.annotations.is_empty()));
+        let evicted = writes(&world).iter().any(|call| matches!(call, Call::Evict { .. }));
+        assert_eq!(evicted, evicts);
+    }
 }

@@ -15,7 +15,8 @@ use fleetwright::units::Bytes;
 use super::budgets::{READS_PER_MINUTE, SAME_MOST};
 use super::{
     Address, Asked, BTreeMap, BTreeSet, Before, Checks, Completeness, ControllerSettings, Effect,
-    Ended, Observed, Plan, Sight, SignedDuration, Status, Step, Timestamp, What, change_id, rows,
+    Ended, NodeName, Observed, Plan, ResourceChange, Sight, SignedDuration, Status, Step,
+    Timestamp, What, change_id, rows,
 };
 use crate::seeds::files::{Commit, Files, Plans, catalog};
 use crate::seeds::outside::APPLY;
@@ -138,6 +139,12 @@ impl Trace {
         self.reads(0);
     }
 
+    /// Has the world be looked at, in which a node stands cordoned, or does not.
+    fn stands(&mut self, node: &NodeName, cordoned: bool) {
+        self.world.nodes.get_mut(node).expect("it joined").unschedulable = cordoned;
+        self.tick();
+    }
+
     fn reads(&self, count: u64) {
         let sight = Sight { nodes: &self.world.nodes, instances: &self.world.instances };
         self.checks.borrow_mut().tick(sight, count, self.now);
@@ -151,7 +158,7 @@ impl Trace {
         let node = self.world.node_of(&id).map(|node| node.name.clone());
         let launches = rows(plan, WaveStep::Launch);
         let ready = launches.map(|row| change_id(&plan.capacity.plan_id, &row.address)).collect();
-        Ended { id, ours: true, runs: true, node, left: 0, ready }
+        Ended { id, ours: true, runs: true, node, open: false, left: 0, ready }
     }
 
     /// Has a machine be told to end after its cordon.

@@ -40,6 +40,8 @@ pub(crate) struct Ended {
     pub(crate) runs: bool,
     /// Its node, where one has joined.
     pub(crate) node: Option<NodeName>,
+    /// Whether pods may come to that.
+    pub(crate) open: bool,
     /// How many pods were to leave it.
     pub(crate) left: usize,
     /// Changes of which the machines were Ready.
@@ -151,6 +153,7 @@ impl Shared {
             ours: instance.is_some_and(|i| i.is_ours(&observed.cluster.name) || i.group.is_some()),
             runs: instance.is_some_and(Instance::is_active),
             node: node.map(|node| node.name.clone()),
+            open: node.is_some_and(|node| !node.unschedulable),
             left: observed.pods.iter().filter(on).count(),
             ready: ready.collect(),
         }
@@ -163,8 +166,8 @@ impl Shared {
         let Some(node) = observed.nodes.get(node) else { return false };
         let instance = node.instance.as_ref().and_then(|id| observed.instances.get(id));
         let ours = instance.is_some_and(|i| i.is_ours(&observed.cluster.name) || i.group.is_some());
-        let of_person = node.unschedulable && self.of_persons.borrow().contains(&node.uid);
-        ours && !of_person && (on || !node.unschedulable || node.cordoned_for().is_some())
+        ours && !self.is_cordoned_by_person(node)
+            && (on || !node.unschedulable || node.cordoned_for().is_some())
     }
 
     /// Returns machines of ours that a message has go, and that are neither cordoned nor in what is kept.

@@ -2,8 +2,8 @@
 
 use super::{
     APPLY, Arc, Asked, AwayPhase, BTreeSet, Bytes, CORDONED_ANNOTATION, Completeness, Effect,
-    Ended, Going, LAUNCHED, LaunchRequest, Limits, Most, Plan, READS_PER_MINUTE, Rate, SAME_MOST,
-    SignedDuration, Trace, WaveStep, What, launched, rows, tag,
+    Ended, Going, LAUNCHED, LaunchRequest, Limits, Most, Plan, READS_PER_MINUTE, Rate,
+    ResourceChange, SAME_MOST, SignedDuration, Trace, WaveStep, What, launched, rows, tag,
 };
 
 /// An invariant, what it is about, and a trace that violates it.
@@ -33,6 +33,18 @@ pub(super) const OF_PLANS: &[Violation] = &[
         t.world.instances.values_mut().for_each(|i| i.instance_type = kind.clone());
         t.world.nodes.values_mut().for_each(|node| node.allocatable.memory = Bytes(1));
         t.plans();
+        t.applies(&t.grows);
+    }),
+    ("I7", "pods that are to come to a node that takes none", |t| {
+        t.world.nodes.values_mut().for_each(|node| node.unschedulable = true);
+        t.plans();
+        let mut rows = t.grows.resource_changes.iter();
+        let stays = |row: &&ResourceChange| {
+            row.change.after.as_ref().is_some_and(|after| after.node.is_some())
+        };
+        let address = rows.find(stays).expect("one stays").address.clone();
+        let placement = t.grows.capacity.placements.first_mut().expect("pods come");
+        placement.address = address;
         t.applies(&t.grows);
     }),
     ("I14", "a removal while the world cannot be read", |t| {
@@ -229,6 +241,22 @@ pub(super) const OF_REMOVALS: &[Violation] = &[
         t.calls(What::Cordon { node, on: true, ours: true });
         t.call(&Asked { looked, ..t.asked(What::Terminate(ended)) });
     }),
+    (
+        "I9",
+        "a removal of a node that a person has uncordoned since, and that was read since",
+        |t| {
+            t.applies(&t.shrinks);
+            let ended = t.removal(&t.shrinks, 0);
+            let node = ended.node.clone().expect("joined");
+            t.calls(What::Cordon { node: node.clone(), on: true, ours: true });
+            t.stands(&node, true);
+            t.later(1);
+            t.stands(&node, false);
+            t.later(1);
+            t.stands(&node, false);
+            t.calls(What::Terminate(Ended { open: true, ..ended }));
+        },
+    ),
     ("I9", "an uncordon beside an apply", |t| {
         t.status.applying.insert("p".into(), (Vec::new(), t.now));
         t.uncordons(0);
