@@ -11,6 +11,7 @@
 //! may be applied by whom.
 
 mod cordons;
+mod doubles;
 mod forecast;
 mod modes;
 mod pinned;
@@ -100,7 +101,14 @@ impl Scope {
 /// Returns the plan.
 #[must_use]
 pub fn plan(inputs: &Inputs) -> Plan {
-    as_measured(inputs, plan_with)
+    let mut plan = as_measured(inputs, plan_with);
+    let warnings = doubles::warnings(inputs.observed);
+    if !warnings.is_empty() {
+        plan.capacity.diagnostics.extend(warnings);
+        plan.capacity.diagnostics.sort();
+        seal(&mut plan);
+    }
+    plan
 }
 
 /// Returns a warning for each autoscaler that may ask for more pods than there is room for.
@@ -109,9 +117,14 @@ pub fn beyond(inputs: &Inputs) -> Vec<Diagnostic> {
     as_measured(inputs, modes::beyond_ceiling)
 }
 
-/// Returns what follows from `inputs` with what the world teaches: groups that only the settings
+/// Returns what follows from `inputs` with what the world teaches: which nodes are none, groups that only the settings
 /// name, and what nodes really offer.
 fn as_measured<T>(inputs: &Inputs, follows: impl FnOnce(&Inputs) -> T) -> T {
+    let without_doubles = doubles::without(inputs.observed);
+    let inputs = &match &without_doubles {
+        Some(observed) => Inputs { observed, ..inputs.clone() },
+        None => inputs.clone(),
+    };
     let with_groups = with_groups_made_elsewhere(inputs.desired, inputs.observed);
     let inputs = &match &with_groups {
         Some(desired) => Inputs { desired, ..inputs.clone() },

@@ -23,7 +23,8 @@ pub use scaling::{
     LiveEvents, LiveHorizontal, LiveMetric, LiveScale, LiveVertical, Recommendation, Scaling,
 };
 
-use std::collections::BTreeMap;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use jiff::Timestamp;
@@ -266,6 +267,11 @@ pub struct Node {
 }
 
 impl Node {
+    /// Returns by what it is the node of its machine rather than another: the greatest is, and no two are equal.
+    fn likeness(&self) -> (bool, Timestamp, Reverse<&NodeName>) {
+        (self.ready, self.created_at, Reverse(&self.name))
+    }
+
     /// Returns whether Fargate runs the node: it holds one pod, and is nobody's to plan.
     #[must_use]
     pub fn is_fargate(&self) -> bool {
@@ -446,10 +452,30 @@ impl Observed {
         self.sources.values().all(|source| *source == Completeness::Complete)
     }
 
-    /// Returns the node that runs on `instance`.
+    /// Returns the node that runs on `instance`: of several the one that is Ready, else the one that came last, since a
+    /// kubelet keeps one node only.
     #[must_use]
     pub fn node_of(&self, instance: &InstanceId) -> Option<&Node> {
-        self.nodes.values().find(|node| node.instance.as_ref() == Some(instance))
+        let of_it = self.nodes.values().filter(|node| node.instance.as_ref() == Some(instance));
+        of_it.max_by_key(|node| node.likeness())
+    }
+
+    /// Returns the nodes of whose machine another one is: a kubelet that was given another name left them behind.
+    #[must_use]
+    pub fn left_behind(&self) -> BTreeSet<&NodeName> {
+        let mut best: BTreeMap<&InstanceId, &Node> = BTreeMap::new();
+        let mut left = BTreeSet::new();
+        for node in self.nodes.values() {
+            let Some(instance) = &node.instance else { continue };
+            let best = best.entry(instance).or_insert(node);
+            if best.name == node.name {
+                continue;
+            }
+            let is_rather = node.likeness() > best.likeness();
+            let less = if is_rather { std::mem::replace(best, node) } else { node };
+            left.insert(&less.name);
+        }
+        left
     }
 
     /// Returns the region as an id.

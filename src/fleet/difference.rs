@@ -3,7 +3,7 @@
 //! A difference is no error: machines boot, nodes outlive them by minutes. Each carries since when it
 //! can have held, so that whoever reads the list tells what passes from what stays.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 
 use jiff::Timestamp;
 use serde::Serialize;
@@ -67,14 +67,17 @@ impl Observed {
     /// whole, see [`Observed::is_complete`].
     #[must_use]
     pub fn differences(&self) -> Vec<Difference> {
-        let mut nodes: BTreeMap<&InstanceId, &NodeName> = BTreeMap::new();
+        let mut nodes: BTreeSet<&InstanceId> = BTreeSet::new();
+        let left_behind = self.left_behind();
         let mut found = Vec::new();
         for (name, node) in self.nodes.iter().filter(|(_, node)| !node.is_fargate()) {
             let id = node.instance.as_ref();
             let instance = id.and_then(|id| self.instances.get(id));
             let disagreement = match (id, instance) {
                 (None, _) => Some(Disagreement::NodeOfNoInstance),
-                (Some(id), _) if nodes.contains_key(id) => Some(Disagreement::NodesOfOneInstance),
+                (Some(_), _) if left_behind.contains(name) => {
+                    Some(Disagreement::NodesOfOneInstance)
+                }
                 // Who else may own machines is not known: an instance that is not listed may be theirs.
                 (Some(_), None) => Some(Disagreement::NodeWithoutInstance),
                 (Some(_), Some(instance)) if is_ending(instance) => {
@@ -82,9 +85,7 @@ impl Observed {
                 }
                 (Some(_), Some(_)) => None,
             };
-            if let Some(id) = id {
-                nodes.entry(id).or_insert(name);
-            }
+            nodes.extend(id);
             let group = instance.and_then(|instance| instance.group.as_ref());
             found.extend(disagreement.map(|disagreement| Difference {
                 disagreement,
@@ -95,7 +96,7 @@ impl Observed {
             }));
         }
         let alone = |instance: &&Instance| {
-            instance.state == InstanceState::Running && !nodes.contains_key(&instance.id)
+            instance.state == InstanceState::Running && !nodes.contains(&instance.id)
         };
         found.extend(self.instances.values().filter(alone).map(|instance| {
             let group = instance.group.as_ref().map(|group| group.name.clone());

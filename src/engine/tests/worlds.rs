@@ -13,7 +13,7 @@ use jiff::SignedDuration;
 use super::plan_of;
 use crate::demand::{Demand, DemandMode};
 use crate::engine::Scope;
-use crate::fleet::{LiveWorkload, Pod, PodPhase, tag};
+use crate::fleet::{LiveWorkload, Node, Pod, PodPhase, tag};
 use crate::ids::{NodeName, Origin, WorkloadId, WorkloadKind};
 use crate::manifest::{
     Consolidation, Horizontal, Pool, Scale, ScaleTarget, Scaler, ScalerRule, Workload,
@@ -226,6 +226,34 @@ fn an_instance_that_never_joined_holds_nothing() {
     story.observed.pods.clear();
     let plan = whole(&story);
     assert_eq!((plan.summary.add, plan.capacity.pods.placed), (1, 1));
+}
+
+#[test]
+fn a_node_that_its_machine_left_behind_is_left_out_with_a_warning() {
+    let mut story = running(&["m5.large"], 1, template(1000, 100));
+    let alone = whole(&story);
+    let node = story.observed.nodes[&only_node(&story)].clone();
+    let machine = node.instance.clone().expect("it has one");
+    let earlier = node.created_at - SignedDuration::from_hours(1);
+    // It was Ready once, and comes before or after the other one by name.
+    for (name, ready, created_at) in [
+        ("a", false, earlier),
+        ("z", false, earlier),
+        ("a", true, earlier),
+        ("z", false, node.created_at),
+    ] {
+        let left = Node { name: name.into(), uid: name.into(), ready, created_at, ..node.clone() };
+        story.observed.nodes.insert(name.into(), left);
+        assert_eq!(story.observed.node_of(&machine), Some(&node), "{name}");
+        let plan = whole(&story);
+        assert_eq!(plan.resource_changes, alone.resource_changes, "{name}");
+        let diagnostics = &plan.capacity.diagnostics;
+        let warnings: Vec<_> = diagnostics.iter().filter(|d| d.severity != "note").collect();
+        let [warning] = &warnings[..] else { panic!("{diagnostics:?}") };
+        assert_eq!((&*warning.severity, &*warning.object), ("warning", &*format!("node {name}")));
+        assert!(!plan.errored && warning.message.contains(node.name.as_str()), "{warning:?}");
+        story.observed.nodes.remove(name);
+    }
 }
 
 #[test]
