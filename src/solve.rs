@@ -375,6 +375,11 @@ fn orders(
     };
     let events = if eventful { events() } else { runs::Events::NONE };
     let mut orders = runs::run_names(groups, nodes, events);
-    orders.extend(runs::names(&outcome.drawn, (groups, nodes)));
+    // One fleet may owe to the draw of another that came before it.
+    for name in runs::names(&outcome.drawn, (groups, nodes)) {
+        if !orders.contains(&name) {
+            orders.push(name);
+        }
+    }
     orders
 }
