@@ -219,7 +219,7 @@ pub fn rivals(observed: &Observed) -> Vec<Rival> {
 #[must_use]
 pub fn rivals_among(
     workloads: &[LiveWorkload],
-    pods: &[Pod],
+    pods: &[Arc<Pod>],
     templates: &BTreeMap<String, Arc<PodTemplate>>,
 ) -> Vec<Rival> {
     let label = |template: &String| templates.get(template)?.labels.get(NAME_LABEL);
@@ -266,8 +266,8 @@ fn kind_of(name: &str, label: Option<&str>) -> Option<&'static str> {
 mod tests {
     use super::*;
 
-    fn pod(name: &str, kind: WorkloadKind) -> Pod {
-        Pod {
+    fn pod(name: &str, kind: WorkloadKind) -> Arc<Pod> {
+        Arc::new(Pod {
             namespace: "n".into(),
             name: format!("{name}-1").into(),
             uid: "u".into(),
@@ -280,7 +280,7 @@ mod tests {
             mirror: false,
             started_at: None,
             granted: BTreeMap::new(),
-        }
+        })
     }
 
     #[test]
@@ -313,7 +313,7 @@ mod tests {
     #[test]
     fn a_controller_acts_until_its_last_pod_has_gone() {
         let pod = pod("karpenter", WorkloadKind::Deployment);
-        let ending = Pod { terminating: true, ..pod.clone() };
+        let ending = Arc::new(Pod { terminating: true, ..Pod::clone(&pod) });
         let id = pod.owner.clone().expect("an owner");
         let stopped =
             LiveWorkload { id, replicas: 0, first_ordinal: 0, delivered: false, template: None };

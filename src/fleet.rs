@@ -93,9 +93,9 @@ pub struct Observed {
     /// the name of a node only where the pod was made with it, not where a scheduler bound it.
     #[serde(default)]
     pub templates: BTreeMap<String, Arc<PodTemplate>>,
-    /// Pods, by namespace and name.
+    /// Pods, by namespace and name; worlds that were seen one after another share those that stayed as they were.
     #[serde(default)]
-    pub pods: Vec<Pod>,
+    pub pods: Vec<Arc<Pod>>,
     /// Storage classes, volumes, claims, and what nodes can attach. A file without this key tells
     /// nothing of storage; see [`Storage`].
     #[serde(default, skip_serializing_if = "Storage::is_empty")]
@@ -429,8 +429,8 @@ impl Observed {
         let keys: BTreeMap<String, String> =
             self.templates.iter().map(|(old, t)| (old.clone(), template_key(t))).collect();
         for pod in &mut self.pods {
-            if let Some(key) = keys.get(&pod.template) {
-                pod.template.clone_from(key);
+            if let Some(key) = keys.get(&pod.template).filter(|key| **key != pod.template) {
+                Arc::make_mut(pod).template.clone_from(key);
             }
         }
         for workload in &mut self.workloads {

@@ -4,6 +4,7 @@
 //! a node's is meant; they promise nothing about the characters inside, so whoever prints one for a
 //! person escapes it.
 
+use std::collections::BTreeSet;
 use std::fmt::{self, Write as _};
 use std::sync::Arc;
 
@@ -36,6 +37,11 @@ macro_rules! define_id {
             #[must_use]
             pub fn as_str(&self) -> &str {
                 &self.0
+            }
+
+            /// Has the id share its text with equal ones.
+            pub fn share(&mut self, texts: &mut $crate::ids::Texts) {
+                texts.share(&mut self.0);
             }
         }
 
@@ -103,6 +109,25 @@ define_id! {
     PlanId,
     /// A SHA-256 over the decisions of a plan: what is approved. Written `sha256:` and 64 hex digits.
     Digest,
+}
+
+/// Texts of which one copy is kept, however many ids have them.
+#[derive(Debug, Default)]
+pub struct Texts(BTreeSet<Arc<str>>);
+
+impl Texts {
+    /// Puts the copy that is kept in place of `text`, or keeps that.
+    pub fn share(&mut self, text: &mut Arc<str>) {
+        match self.0.get(text) {
+            Some(known) => *text = Arc::clone(known),
+            None => drop(self.0.insert(Arc::clone(text))),
+        }
+    }
+
+    /// Forgets texts that nobody else has any more.
+    pub fn forget(&mut self) {
+        self.0.retain(|text| Arc::strong_count(text) > 1);
+    }
 }
 
 /// Labels as Kubernetes keeps them, in the order of their keys.

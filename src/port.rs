@@ -197,7 +197,7 @@ pub struct ClusterObjects {
     /// Nodes.
     pub nodes: Vec<Node>,
     /// Pods.
-    pub pods: Vec<Pod>,
+    pub pods: Vec<Arc<Pod>>,
     /// Templates that the pods refer to.
     pub templates: BTreeMap<String, Arc<PodTemplate>>,
     /// Workloads.

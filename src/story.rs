@@ -172,7 +172,7 @@ impl Story {
 
     pub(crate) fn bind(&mut self, node: NodeName) {
         let number = self.observed.pods.len();
-        self.observed.pods.push(Pod {
+        self.observed.pods.push(Arc::new(Pod {
             namespace: "other".into(),
             name: format!("inflate-{number}").into(),
             uid: format!("uid-{number}").as_str().into(),
@@ -185,7 +185,7 @@ impl Story {
             mirror: false,
             started_at: None,
             granted: [].into(),
-        });
+        }));
     }
 
     /// Scales, plans, carries out, and plans again; returns the types that run and their price.

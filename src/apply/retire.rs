@@ -410,18 +410,18 @@ fn first_to_leave<'o>(node: &Node, observed: &'o Observed) -> Vec<&'o Pod> {
         let class = template.and_then(|template| template.spec.priority_class_name.as_deref());
         class.is_some_and(|class| CRITICAL.contains(&class))
     };
-    let pods = observed.pods.iter().filter(|pod| is_movable(pod, node));
+    let pods = observed.pods.iter().map(|pod| &**pod).filter(|pod| is_movable(pod, node));
     let (critical, others): (Vec<&Pod>, Vec<&Pod>) = pods.partition(is_critical);
     if others.is_empty() { critical } else { others }
 }
 
 /// Returns a volume that is attached to the node, and that no pod there uses that stays.
 fn still_attached<'o>(node: &Node, observed: &'o Observed) -> Option<&'o String> {
-    let on = |pod: &&Pod| pod.node.as_ref() == Some(&node.name) && !is_movable(pod, node);
+    let on = |pod: &Pod| pod.node.as_ref() == Some(&node.name) && !is_movable(pod, node);
     let used: BTreeSet<&String> = observed
         .pods
         .iter()
-        .filter(on)
+        .filter(|pod| on(pod))
         .filter_map(|pod| Some((pod, observed.templates.get(&pod.template)?)))
         .flat_map(|(pod, template)| {
             let claims = template.spec.volumes.iter().filter_map(|volume| match &volume.source {
@@ -466,7 +466,7 @@ fn untouchable(node: &Node, observed: &Observed, now: Timestamp) -> Option<Strin
         return Some(format!("node `{}` asks not to be disrupted", node.name));
     }
     let pinned =
-        |pod: &&Pod| is_movable(pod, node) && !pod.terminating && is_pinned_at(pod, observed, now);
-    let pod = observed.pods.iter().find(pinned)?;
+        |pod: &Pod| is_movable(pod, node) && !pod.terminating && is_pinned_at(pod, observed, now);
+    let pod = observed.pods.iter().find(|pod| pinned(pod))?;
     Some(format!("pod `{}/{}` asks not to be moved", pod.namespace, pod.name))
 }

@@ -265,7 +265,7 @@ mod tests {
         story.desired.workloads.insert(id.clone(), workload);
         for cpu in pods {
             story.bind("n1".into());
-            let pod = story.observed.pods.last_mut().expect("bound");
+            let pod = Arc::make_mut(story.observed.pods.last_mut().expect("bound"));
             pod.owner = Some(id.clone());
             pod.template = format!("pod-{cpu}");
             story.observed.templates.insert(pod.template.clone(), asking(*cpu));
@@ -311,7 +311,8 @@ mod tests {
         story.desired.workloads.clear();
         story.observed.templates.insert("t".into(), asking(500));
         story.bind("n1".into());
-        story.observed.pods[0].granted = [("app".to_owned(), [("cpu".into(), 800)].into())].into();
+        Arc::make_mut(&mut story.observed.pods[0]).granted =
+            [("app".to_owned(), [("cpu".into(), 800)].into())].into();
         let demand = Demand::build(&story.desired, &story.observed, DemandMode::Live);
         assert_eq!(demand.groups[0].shape.requests.cpu.0, 800);
     }

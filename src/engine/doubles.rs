@@ -27,8 +27,8 @@ fn warning(observed: &Observed, name: &NodeName) -> Diagnostic {
     let other = machine.and_then(|machine| observed.node_of(machine));
     let machine = machine.map(ToString::to_string).unwrap_or_default();
     let other = other.map(|other| other.name.to_string()).unwrap_or_default();
-    let on_it = |pod: &&crate::fleet::Pod| pod.node.as_ref() == Some(name) && pod.is_active();
-    let pods = observed.pods.iter().filter(on_it).count();
+    let on_it = |pod: &crate::fleet::Pod| pod.node.as_ref() == Some(name) && pod.is_active();
+    let pods = observed.pods.iter().filter(|pod| on_it(pod)).count();
     Diagnostic {
         severity: "warning".to_owned(),
         origin: None,

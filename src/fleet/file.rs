@@ -144,7 +144,7 @@ mod tests {
         let mut world = Observed::empty(ClusterIdentity::default(), at);
         world.templates.insert("b".into(), Arc::default());
         for name in ["z", "a"] {
-            world.pods.push(Pod {
+            world.pods.push(Arc::new(Pod {
                 namespace: "web".into(),
                 name: name.into(),
                 uid: name.into(),
@@ -157,7 +157,7 @@ mod tests {
                 mirror: false,
                 started_at: None,
                 granted: [].into(),
-            });
+            }));
         }
         world
     }
@@ -202,7 +202,8 @@ mod tests {
     fn every_contradiction_is_named() {
         let mut world = world();
         world.templates.clear();
-        world.pods[1].name = world.pods[0].name.clone();
+        let name = world.pods[0].name.clone();
+        Arc::make_mut(&mut world.pods[1]).name = name;
         let Err(WorldError::Inconsistent(problems)) = read_world(&write_world(&world)) else {
             panic!("a pod without a template is a contradiction");
         };

@@ -1,6 +1,7 @@
 //! A world without some of its machines: what is planned over while they go.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use super::{InstanceState, Observed, Pod, PodPhase};
 use crate::ids::{InstanceId, NodeName, WorkloadKind};
@@ -28,6 +29,7 @@ impl Observed {
         let is_left = |pod: &Pod| pod.node.as_ref().is_some_and(|node| left.contains(node));
         self.pods.retain(|pod| !(is_left(pod) && pod.belongs_to_node()));
         for pod in self.pods.iter_mut().filter(|pod| is_left(pod)) {
+            let pod = Arc::make_mut(pod);
             pod.node = None;
             if pod.phase == PodPhase::Running {
                 pod.phase = PodPhase::Pending;
@@ -65,9 +67,9 @@ mod tests {
         let (gone, stays) = (pod.node.clone().expect("it is bound"), NodeName::from("elsewhere"));
         let daemon = WorkloadId { kind: WorkloadKind::DaemonSet, ..workload_id() };
         let on = |name: &str, change: &dyn Fn(&mut Pod)| {
-            let mut pod = Pod { name: name.into(), uid: name.into(), ..pod.clone() };
+            let mut pod = Pod { name: name.into(), uid: name.into(), ..Pod::clone(&pod) };
             change(&mut pod);
-            pod
+            Arc::new(pod)
         };
         story.observed.pods = vec![
             on("runs", &|pod| pod.phase = PodPhase::Running),

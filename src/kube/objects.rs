@@ -12,10 +12,9 @@ use serde_json::Value as Json;
 use super::client::Kubernetes;
 use super::list::Sort;
 use super::node;
-use super::piece::{Piece, Seen};
+use super::piece::{Common, Piece, Seen, SeenPod};
 use super::scaling;
 use super::workload::meta_of;
-use crate::fleet::Pod;
 use crate::ids::WorkloadId;
 use crate::manifest::read_live;
 use crate::pod::PodTemplate;
@@ -91,25 +90,36 @@ impl Kubernetes {
     /// When any list cannot be read to its end. An object that cannot be understood is named in
     /// [`ClusterObjects::unread`].
     pub(super) async fn read_objects(&self) -> Result<ClusterObjects, Error> {
-        let mut shelves = Vec::new();
-        for sort in SORTS {
-            shelves.push(self.shelf(sort).await?.0);
+        let mut common = Common::default();
+        let mut share = |seen: &mut Seen| common.share(seen);
+        let mut pods = self.shelf(PODS, &mut share).await?.0;
+        let mut others = Vec::new();
+        for sort in SORTS.into_iter().skip(1) {
+            others.push(self.shelf(sort, &mut share).await?.0);
         }
-        Ok(assemble(&shelves.iter().collect::<Vec<_>>()))
+        Ok(assemble(&mut pods, &others))
     }
 
-    /// Reads the objects of a sort, and the version of the collection; none where it is not served and
-    /// need not be.
-    pub(super) async fn shelf(&self, sort: Sort) -> Result<(Shelf, Option<String>), Error> {
-        let mut rack = Shelf::new();
+    /// Reads the objects of a sort, each of which `share` has share what it has in common with others, and the version of
+    /// the collection; none where it is not served and need not be.
+    pub(super) async fn shelf(
+        &self,
+        sort: Sort,
+        share: &mut (dyn FnMut(&mut Seen) + Send),
+    ) -> Result<(Shelf, Option<String>), Error> {
+        let mut read: Vec<(String, Seen)> = Vec::new();
         let mut take = |page: Option<Vec<Json>>| match page {
-            Some(page) => {
-                rack.extend(page.into_iter().map(|o| (place(&o), Seen::of(sort, o))));
-            }
-            None => rack.clear(),
+            Some(page) => read.extend(page.into_iter().map(|object| {
+                let place = place(&object);
+                let mut seen = Seen::of(sort, object);
+                share(&mut seen);
+                (place, seen)
+            })),
+            None => read.clear(),
         };
         match self.each(sort, None, &mut take).await {
-            Ok(version) => Ok((rack, Some(version))),
+            // A map that is made of all at once takes half the room of one that grew in order.
+            Ok(version) => Ok((read.into_iter().collect(), Some(version))),
             Err(Error::Api(status)) if status.code == 404 && may_be_absent(sort) => {
                 Ok((Shelf::new(), None))
             }
@@ -118,20 +128,20 @@ impl Kubernetes {
     }
 }
 
-/// Puts together what lies on the shelves, which are in the order of [`SORTS`].
-pub(super) fn assemble(shelves: &[&Shelf]) -> ClusterObjects {
+/// Puts together what lies on the shelves: of pods, and of the other [`SORTS`] in their order.
+pub(super) fn assemble<'s>(
+    pods: &mut Shelf,
+    others: impl IntoIterator<Item = &'s Shelf>,
+) -> ClusterObjects {
     let mut read = Read::default();
+    read.into.unread.extend(pods.values().flat_map(|seen| seen.unread.iter().cloned()));
     let mut storage: Vec<&Json> = Vec::new();
-    for (sort, shelf) in SORTS.iter().zip(shelves) {
+    for (sort, shelf) in SORTS.iter().skip(1).zip(others) {
         for seen in shelf.values() {
             read.into.unread.extend(seen.unread.iter().cloned());
             match &seen.piece {
-                Piece::Pod(pod, template) => {
-                    read.keep(&pod.template, template);
-                    read.into.pods.push((**pod).clone());
-                }
-                Piece::Link { id, owner } => {
-                    read.above.insert(id, owner);
+                Piece::Link(link) => {
+                    read.above.insert(&link.id, &link.owner);
                 }
                 Piece::Workload(live, template) => {
                     read.keep(live.template.as_deref().unwrap_or_default(), template);
@@ -145,12 +155,15 @@ pub(super) fn assemble(shelves: &[&Shelf]) -> ClusterObjects {
                     path if path == CSI_NODES.path => read.limits(object),
                     _ => storage.push(object),
                 },
-                Piece::Nothing => {}
+                Piece::Pod(_) | Piece::Nothing => {}
             }
         }
     }
     read.storage(&storage);
-    read.finish()
+    for seen in pods.values_mut() {
+        read.pod(seen);
+    }
+    read.into
 }
 
 /// What was put together so far.
@@ -167,6 +180,19 @@ impl Read<'_> {
         if !self.into.templates.contains_key(key) {
             self.into.templates.insert(key.to_owned(), Arc::clone(template));
         }
+    }
+
+    /// Takes a pod, owned by what is at the top. An owner of a kind that is not known ends the chain: what is below it is
+    /// the top.
+    fn pod(&mut self, seen: &mut Seen) {
+        let Piece::Pod(SeenPod { pod, template, names }) = &mut seen.piece else { return };
+        self.keep(&pod.template, template);
+        let top = names.as_ref().map(|owner| self.above.get(owner).copied().unwrap_or(owner));
+        if pod.owner.as_ref() != top {
+            // Worlds that have it already keep what they have.
+            Arc::make_mut(pod).owner = top.cloned();
+        }
+        self.into.pods.push(Arc::clone(pod));
     }
 
     fn horizontal(&mut self, object: &Json) {
@@ -232,19 +258,6 @@ impl Read<'_> {
             }
         }
     }
-
-    /// Has every pod owned by what is at the top. An owner of a kind that is not known ends the chain:
-    /// what is below it is the top.
-    fn finish(self) -> ClusterObjects {
-        let Self { mut into, above } = self;
-        let top = |pod: &mut Pod| {
-            if let Some(owner) = pod.owner.as_ref().and_then(|owner| above.get(owner)) {
-                pod.owner = Some((*owner).clone());
-            }
-        };
-        into.pods.iter_mut().for_each(top);
-        into
-    }
 }
 
 #[cfg(test)]
@@ -252,6 +265,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::fleet::Pod;
     use crate::ids::WorkloadKind;
 
     fn owned(name: &str, api_version: &str, kind: &str, owner: &str) -> Json {
@@ -287,23 +301,60 @@ mod tests {
             ("apps/v1", "StatefulSet", "db", Some((WorkloadKind::StatefulSet, "db"))),
             ("v1", "Node", "ip-10-0-0-1", None),
         ];
-        let mut shelves: Vec<Shelf> = SORTS.iter().map(|_| Shelf::new()).collect();
+        let mut others: Vec<Shelf> = SORTS.iter().skip(1).map(|_| Shelf::new()).collect();
         let pod = |(n, case): (usize, &(&str, &str, &str, _))| {
             owned(&format!("pod-{n}"), case.0, case.1, case.2)
         };
-        shelves[0] = shelved(SORTS[0], cases.iter().enumerate().map(pod).collect());
+        let mut pods = shelved(PODS, cases.iter().enumerate().map(pod).collect());
         let sets = vec![
             owned("api-7f", "apps/v1", "Deployment", "api"),
             owned("canary-1", "argoproj.io/v1", "Rollout", "c"),
         ];
-        shelves[1] = shelved(SORTS[1], sets);
-        shelves[2] = shelved(SORTS[2], vec![owned("sync-1", "batch/v1", "CronJob", "sync")]);
-        let objects = assemble(&shelves.iter().collect::<Vec<_>>());
+        others[0] = shelved(SORTS[1], sets);
+        others[1] = shelved(SORTS[2], vec![owned("sync-1", "batch/v1", "CronJob", "sync")]);
+        let objects = assemble(&mut pods, &others);
         assert_eq!(objects.pods.len(), cases.len(), "{:?}", objects.unread);
         for (pod, (_, kind, owner, expected)) in objects.pods.iter().zip(cases) {
             let found = pod.owner.as_ref().map(|id| (id.kind, id.name.to_string()));
             let expected = expected.map(|(kind, name)| (kind, name.to_owned()));
             assert_eq!(found, expected, "{kind} {owner}");
         }
+    }
+
+    #[test]
+    fn worlds_share_pods_until_something_about_them_changes() {
+        let read = |object: Json, common: &mut Common| {
+            let mut shelf = shelved(PODS, vec![object]);
+            for seen in shelf.values_mut() {
+                common.share(seen);
+            }
+            shelf
+        };
+        let mut common = Common::default();
+        let mut pods = read(owned("a", "apps/v1", "ReplicaSet", "api-7f"), &mut common);
+        pods.append(&mut read(owned("b", "apps/v1", "ReplicaSet", "api-7f"), &mut common));
+        let sets = |owner| shelved(SORTS[1], vec![owned("api-7f", "apps/v1", "Deployment", owner)]);
+        let seen = |pods: &mut Shelf, owner| assemble(pods, &[sets(owner)]).pods;
+        let (first, again) = (seen(&mut pods, "api"), seen(&mut pods, "api"));
+        assert!(first.iter().zip(&again).all(|(a, b)| Arc::ptr_eq(a, b)));
+        let owner = |pod: &Arc<Pod>| pod.owner.clone().expect("it has one");
+        assert!(Arc::ptr_eq(&owner(&first[0]).name, &owner(&first[1]).name), "one text");
+        let other = seen(&mut pods, "other");
+        assert_eq!((&*owner(&other[0]).name, &*owner(&first[0]).name), ("other", "api"));
+    }
+
+    #[test]
+    fn what_nobody_has_any_more_is_forgotten() {
+        let mut common = Common::default();
+        let mut pods = shelved(PODS, vec![owned("a", "apps/v1", "ReplicaSet", "api-7f")]);
+        for seen in pods.values_mut() {
+            common.share(seen);
+        }
+        common.forget();
+        let held = |common: &Common| format!("{common:?}").contains("api-7f");
+        assert!(held(&common));
+        drop(pods);
+        common.forget();
+        assert!(!held(&common), "{common:?}");
     }
 }

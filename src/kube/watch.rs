@@ -23,11 +23,10 @@ use tokio::time::Instant;
 use super::client::Kubernetes;
 use super::list::Sort;
 use super::objects::{PODS, SORTS, Shelf, assemble, may_be_absent, place};
-use super::piece::{Piece, Seen};
+use super::piece::{Common, Piece, Seen, SeenPod};
 use super::port_error;
 use crate::fleet::{Cordon, CordonedFor, Node, Pod, PodPhase};
 use crate::ids::{NodeName, Uid, WorkloadId, WorkloadKind};
-use crate::pod::PodTemplate;
 use crate::port::{Cluster, ClusterObjects, CordonOutcome, EvictOutcome, PortError};
 
 /// How long one watch lasts, in seconds: less than the longest wait for an answer, so that the server
@@ -81,7 +80,7 @@ struct Inner {
     shelves: Vec<Shelf>,
     /// Whether the watch of a sort runs.
     live: Vec<bool>,
-    templates: BTreeMap<String, Arc<PodTemplate>>,
+    common: Common,
     /// What was written here, or by others as we learned, and is not shown yet: the node's UID, what, and when.
     written: BTreeMap<NodeName, (Uid, Written, Instant)>,
     /// Owners that pods name and that are not there, even after a while.
@@ -153,7 +152,8 @@ impl Watched {
         }
         let mut asked = Shelf::new();
         if nodes.len() > ASKED_MAX {
-            asked = self.kubernetes.shelf(PODS).await?.0;
+            let share = &mut |seen: &mut Seen| self.shown.lock().common.share(seen);
+            asked = self.kubernetes.shelf(PODS, share).await?.0;
             objects.pods.clear();
         } else {
             for node in &nodes {
@@ -167,13 +167,13 @@ impl Watched {
             let of_them = |pod: &Pod| pod.node.as_ref().is_some_and(|node| nodes.contains(node));
             // The watch may not show yet where one of them was bound.
             let bound = asked.values().filter_map(|seen| {
-                let Piece::Pod(pod, _) = &seen.piece else { return None };
-                Some(pod.uid.clone())
+                let Piece::Pod(seen) = &seen.piece else { return None };
+                Some(seen.pod.uid.clone())
             });
             let bound: BTreeSet<Uid> = bound.collect();
             objects.pods.retain(|pod| !of_them(pod) && !bound.contains(&pod.uid));
         }
-        self.shown.lock().put_into(&asked, &mut objects);
+        self.shown.lock().put_into(&mut asked, &mut objects);
         Ok(objects)
     }
 
@@ -237,8 +237,8 @@ impl Inner {
         let rack = self.shelves.last()?;
         match &rack.get(&format!("/{name}"))?.piece {
             Piece::Node(node) => Some(node),
-            Piece::Pod(..)
-            | Piece::Link { .. }
+            Piece::Pod(_)
+            | Piece::Link(_)
             | Piece::Workload(..)
             | Piece::Plain(_)
             | Piece::Nothing => None,
@@ -262,11 +262,11 @@ impl Inner {
         self.written = written;
     }
 
-    fn pods(&self) -> impl Iterator<Item = &Pod> {
+    fn pods(&self) -> impl Iterator<Item = &SeenPod> {
         let seen = self.shelves.first().into_iter().flat_map(Shelf::values);
         seen.filter_map(|seen| match &seen.piece {
-            Piece::Pod(pod, _) => Some(&**pod),
-            Piece::Link { .. }
+            Piece::Pod(pod) => Some(pod),
+            Piece::Link(_)
             | Piece::Workload(..)
             | Piece::Node(_)
             | Piece::Plain(_)
@@ -282,7 +282,7 @@ impl Inner {
         };
         let mut missing = BTreeSet::new();
         let mut last: Option<&WorkloadId> = None;
-        for owner in self.pods().filter_map(|pod| pod.owner.as_ref()) {
+        for owner in self.pods().filter_map(|pod| pod.names.as_ref()) {
             // Pods of one owner lie side by side.
             if last == Some(owner) {
                 continue;
@@ -298,48 +298,33 @@ impl Inner {
 
     fn objects(&mut self) -> ClusterObjects {
         // Nobody has those any more whose last pod is gone.
-        self.templates.retain(|_, template| Arc::strong_count(template) > 1);
-        assemble(&self.shelves.iter().collect::<Vec<_>>())
+        self.common.forget();
+        match self.shelves.split_first_mut() {
+            Some((pods, others)) => assemble(pods, &*others),
+            None => ClusterObjects::default(),
+        }
     }
 
     /// Adds pods that were asked for, owned by what is shown to own them.
-    fn put_into(&self, pods: &Shelf, objects: &mut ClusterObjects) {
-        let empty = Shelf::new();
-        let mut shelves = vec![pods];
-        shelves.extend(self.shelves.iter().skip(1).take(OWNERS.len()));
-        shelves.resize(SORTS.len(), &empty);
-        let asked = assemble(&shelves);
+    fn put_into(&self, pods: &mut Shelf, objects: &mut ClusterObjects) {
+        let asked = assemble(pods, self.shelves.iter().skip(1).take(OWNERS.len()));
         objects.pods.extend(asked.pods);
         objects.templates.extend(asked.templates);
         objects.unread.extend(asked.unread);
     }
 
-    /// Has templates that are the same be one.
-    fn intern(&mut self, seen: &mut Seen) {
-        let (key, template) = match &mut seen.piece {
-            Piece::Pod(pod, template) => (&pod.template, template),
-            Piece::Workload(live, template) => match &live.template {
-                Some(key) => (key, template),
-                None => return,
-            },
-            Piece::Link { .. } | Piece::Node(_) | Piece::Plain(_) | Piece::Nothing => return,
-        };
-        match self.templates.get(key) {
-            Some(known) => *template = Arc::clone(known),
-            None => {
-                self.templates.insert(key.clone(), Arc::clone(template));
-            }
-        }
-    }
-
     /// Puts an object on its shelf; returns what is new about it.
     fn put(&mut self, n: usize, place: String, mut seen: Seen) -> Option<News> {
-        self.intern(&mut seen);
+        self.common.share(&mut seen);
         let rack = self.shelves.get_mut(n)?;
         let before = rack.get(&place).map(|seen| &seen.piece);
         let news = match (&seen.piece, before) {
-            (Piece::Pod(pod, _), before) if waits(pod) => match before {
-                Some(Piece::Pod(known, _)) if known.uid == pod.uid && waits(known) => None,
+            (Piece::Pod(SeenPod { pod, .. }), before) if waits(pod) => match before {
+                Some(Piece::Pod(SeenPod { pod: known, .. }))
+                    if known.uid == pod.uid && waits(known) =>
+                {
+                    None
+                }
                 _ => Some(News::PodWaits),
             },
             (Piece::Node(node), Some(Piece::Node(known))) if node == known => None,
@@ -402,16 +387,10 @@ async fn once(
     (n, sort): (usize, Sort),
     wait: &mut Duration,
 ) -> Result<Ended, Error> {
-    let (shelf, version) = kubernetes.shelf(sort).await?;
-    {
-        let mut inner = shown.lock();
-        let mut shelf = shelf;
-        for seen in shelf.values_mut() {
-            inner.intern(seen);
-        }
-        if let Some(place) = inner.shelves.get_mut(n) {
-            *place = shelf;
-        }
+    let share = &mut |seen: &mut Seen| shown.lock().common.share(seen);
+    let (shelf, version) = kubernetes.shelf(sort, share).await?;
+    if let Some(place) = shown.lock().shelves.get_mut(n) {
+        *place = shelf;
     }
     shown.set_live(n, true);
     let Some(mut version) = version else {

@@ -292,7 +292,7 @@ fn observed() -> Observed {
     foreign.taints = Vec::new();
     world.nodes.insert(foreign.name.clone(), foreign);
     let pods = [("a", "n0"), ("b", "n0"), ("c", "n1"), ("d", "n2")];
-    world.pods = pods.iter().map(|(name, node)| pod(name, node)).collect();
+    world.pods = pods.iter().map(|(name, node)| pod(name, node).into()).collect();
     world.workloads = vec![LiveWorkload {
         id: workload("api"),
         replicas: 4,

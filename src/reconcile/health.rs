@@ -168,5 +168,6 @@ fn is_blind(
     let lost = |pod: &crate::fleet::Pod| {
         pod.is_active() && pod.node.as_ref().is_some_and(|node| !world.nodes.contains_key(node))
     };
-    ours().any(|i| had_joined(&i.id)) || (ours().next().is_some() && world.pods.iter().any(lost))
+    ours().any(|i| had_joined(&i.id))
+        || (ours().next().is_some() && world.pods.iter().any(|pod| lost(pod)))
 }

@@ -1,10 +1,10 @@
 //! Two looks at the world: whether they show the same, and whether what was planned over one is needed by the other.
 
-use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use super::kept::{READY_WITHIN, later};
 use crate::fleet::{Node, Observed, Pod};
-use crate::ids::{InstanceId, Uid};
+use crate::ids::InstanceId;
 
 /// Returns whether two looks show the same world, whenever they were taken.
 pub(super) fn is_same(a: &Observed, b: &Observed) -> bool {
@@ -50,9 +50,13 @@ pub(super) fn needs_as_before(before: &Observed, now: &Observed) -> bool {
     if !asked_for || !now.instances.keys().all(known) || now.nodes.values().any(more) {
         return false;
     }
-    let pods: BTreeMap<&Uid, &Pod> = now.pods.iter().map(|pod| (&pod.uid, pod)).collect();
-    let stays = |pod: &Pod| {
-        let found = pods.get(&pod.uid).filter(|found| found.is_active());
+    // Pods lie in the order of their names, and most of them are the same ones.
+    let mut pods = now.pods.iter().peekable();
+    let stays = |pod: &Arc<Pod>| {
+        let comes_first =
+            |found: &Pod| (&found.namespace, &found.name) < (&pod.namespace, &pod.name);
+        while pods.next_if(|found| !Arc::ptr_eq(found, pod) && comes_first(found)).is_some() {}
+        let found = pods.next().filter(|found| found.uid == pod.uid && found.is_active());
         found.is_some_and(|found| found.node == pod.node && found.template == pod.template)
     };
     before.pods.iter().filter(|pod| pod.is_active()).all(stays)

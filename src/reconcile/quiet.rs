@@ -112,7 +112,7 @@ mod tests {
             };
             world.nodes.insert(node.name.clone(), node);
         }
-        world.pods = pods.to_vec();
+        world.pods = pods.iter().cloned().map(Into::into).collect();
         world
     }
 

@@ -71,19 +71,21 @@ mod tests {
             delivered: false,
             template: None,
         });
-        observed.pods.extend(phase.map(|phase| Pod {
-            namespace: "kube-system".into(),
-            name: "karpenter-1".into(),
-            uid: "u".into(),
-            owner: Some(owner),
-            template: "t".to_owned(),
-            node: None,
-            phase,
-            created_at: at(0),
-            terminating: false,
-            mirror: false,
-            started_at: None,
-            granted: [].into(),
+        observed.pods.extend(phase.map(|phase| {
+            Arc::new(Pod {
+                namespace: "kube-system".into(),
+                name: "karpenter-1".into(),
+                uid: "u".into(),
+                owner: Some(owner),
+                template: "t".to_owned(),
+                node: None,
+                phase,
+                created_at: at(0),
+                terminating: false,
+                mirror: false,
+                started_at: None,
+                granted: [].into(),
+            })
         }));
         Event::World(Arc::new(observed))
     }

@@ -39,7 +39,7 @@ impl Steering {
         if self.0.is_empty() {
             return;
         }
-        let pods: BTreeMap<&Uid, &Pod> = world.pods.iter().map(|pod| (&pod.uid, pod)).collect();
+        let pods: BTreeMap<&Uid, &Pod> = world.pods.iter().map(|pod| (&pod.uid, &**pod)).collect();
         self.0.retain(|uid, nomination| {
             let name = match pods.get(uid).map(|pod| &pod.node) {
                 Some(None) => return true,
@@ -76,7 +76,7 @@ impl State {
         let (Some(world), Some(current)) = (self.world.clone(), self.current.as_ref()) else {
             return;
         };
-        if !acts || !world.pods.iter().any(is_waiting) {
+        if !acts || !world.pods.iter().any(|pod| is_waiting(pod)) {
             return;
         }
         let mut places = places(&current.plan, &world);
@@ -88,7 +88,7 @@ impl State {
             let Some((node, left)) = free.last_mut() else { continue };
             if made < AT_ONCE && self.steering.nominate(&pod.uid, node, now) {
                 made += 1;
-                let (pod, node) = (Box::new(pod.clone()), node.clone());
+                let (pod, node) = (Box::new(Pod::clone(pod)), node.clone());
                 effects.push(Effect::Nominate { pod, node });
             }
             *left -= 1;

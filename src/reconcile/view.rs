@@ -2,11 +2,12 @@
 //! it knows to be going.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
 
 use super::kept::{CLOCK_OFF, later};
-use crate::fleet::{Instance, InstanceState, Observed, Pod};
+use crate::fleet::{Exclusion, Instance, InstanceState, Observed, Pod};
 use crate::ids::{InstanceId, NodeName};
 
 /// How long EC2 may take to show what it was told. Describe calls lag by seconds, and by up to minutes where EC2 is
@@ -84,32 +85,41 @@ impl Unseen {
     }
 }
 
-/// Returns the world to plan over: without the machines that go, whose pods look for another place, and
-/// with those that were told to end shown as ending.
+/// Returns the world to plan over: without the machines that go, whose pods look for another place, with those that
+/// were told to end shown as ending, and without what is sold out. What changes nothing of what was seen is that itself:
+/// a fleet is large, and mostly at rest.
 pub(super) fn planned_over(
-    observed: &Observed,
+    observed: &Arc<Observed>,
     unseen: &Unseen,
     going: &BTreeSet<InstanceId>,
-) -> Observed {
-    let mut world = observed.clone();
-    for id in unseen.ended.keys() {
+    sold_out: Vec<Exclusion>,
+) -> Arc<Observed> {
+    let shown = |id: &&InstanceId| observed.instances.contains_key(*id);
+    let mut ended = unseen.ended.keys().filter(shown).peekable();
+    if ended.peek().is_none() && going.is_empty() && sold_out.is_empty() {
+        return Arc::clone(observed);
+    }
+    let mut world = Observed::clone(observed);
+    for id in ended {
         if let Some(instance) = world.instances.get_mut(id) {
             instance.state = InstanceState::ShuttingDown;
         }
     }
     world.take_away(going);
+    world.exclusions.extend(sold_out);
+    world.exclusions.sort();
     // They are there still, and so are their keys: what comes in their place has others.
     for instance in going.iter().filter_map(|id| observed.instances.get(id)) {
         let state = InstanceState::Stopping;
         world.instances.insert(instance.id.clone(), Instance { state, ..instance.clone() });
     }
-    world
+    Arc::new(world)
 }
 
 /// Returns the pods that have to leave a node before it goes.
 pub(super) fn movable<'o>(observed: &'o Observed, node: &NodeName) -> Vec<&'o Pod> {
     let on = |pod: &&Pod| pod.node.as_ref() == Some(node) && pod.has_to_leave();
-    observed.pods.iter().filter(on).collect()
+    observed.pods.iter().map(|pod| &**pod).filter(on).collect()
 }
 
 /// Returns whether a pod waits for a node.

@@ -143,19 +143,18 @@ impl State {
             return;
         }
         let going = self.going();
-        let mut world = view::planned_over(&seen, &self.unseen, &going);
-        if let Some(kept) = &self.kept {
+        let sold_out = self.kept.as_ref().map(|kept| {
             let turning = asked::turning_since(&kept.asked).unwrap_or(Timestamp::MAX);
-            world.exclusions.extend(kept.exclusions_before(turning, self.now));
-            world.canonicalize();
-        }
+            kept.exclusions_before(turning, self.now)
+        });
+        let world = view::planned_over(&seen, &self.unseen, &going, sold_out.unwrap_or_default());
         // While a plan removes, what it is about is left to it; what is needed beside it is launched.
         let only = (!self.lanes.is_empty()).then(BTreeSet::new);
         let limits = Limits { only, exclude: Vec::new() };
         self.planned = Some((seen, head.commit.clone()));
         self.replan_at = later(self.now, REPLAN);
         (self.settled, self.covered) = (None, None);
-        self.begin_plan((Arc::new(world), going), limits, 0, effects);
+        self.begin_plan((world, going), limits, 0, effects);
     }
 
     fn begin_plan(
@@ -224,7 +223,7 @@ impl State {
             self.begin_apply(plan, planning.going);
             return;
         }
-        let waits = planning.world.pods.iter().any(view::is_waiting);
+        let waits = planning.world.pods.iter().any(|pod| view::is_waiting(pod));
         let some_go = held.len() < verdicts.len();
         match tightened(&plan, &planning.limits, &held) {
             Some(limits) if planning.round < ROUNDS && (some_go || waits) && self.may_act() => {

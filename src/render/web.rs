@@ -135,15 +135,17 @@ pub fn steps(title: &str, points: &[(Timestamp, MicroUsd)], until: Timestamp) ->
     }
     let _ = write!(line, "H{WIDTH}");
     let last = points.last().map_or(MicroUsd::ZERO, |(_, price)| *price);
+    let minute = |at: Timestamp| at.strftime("%Y-%m-%d %H:%M UTC");
     let says = format!("{title}: at most {}, at the end {}", hourly(MicroUsd(most)), hourly(last));
     format!(
         "<svg class=\"steps\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" preserveAspectRatio=\"none\" \
          role=\"img\"><title>{0}</title><path class=\"area\" d=\"{line}V{HEIGHT}H0Z\"/>\
          <path class=\"line\" d=\"{line}\"/></svg>\n<p class=\"dim axis\"><span>{1}</span>\
-         <span>at most {2}</span><span>{until}</span></p>\n",
+         <span>at most {2}</span><span>{3}</span></p>\n",
         text(&says, 200),
-        from,
+        minute(*from),
         hourly(MicroUsd(most)),
+        minute(until),
     )
 }
 

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -238,7 +239,7 @@ fn revive(observed: Observed, hidden: Hidden, shape_of: ShapeOf) -> Result<State
     state.groups = groups;
     state.launch_templates = launch_templates;
     for pod in pods {
-        state.pods.insert(pod);
+        state.pods.insert(Arc::unwrap_or_clone(pod));
     }
     for live in workloads {
         let controller = Controller {

@@ -134,5 +134,5 @@ impl Delivery {
 /// Returns the pods of a workload, by name.
 pub(crate) fn pods(world: &World, name: &str) -> Vec<Pod> {
     let of = |pod: &Pod| pod.owner.as_ref().is_some_and(|owner| &*owner.name == name);
-    world.observed().pods.into_iter().filter(of).collect()
+    world.observed().pods.into_iter().map(Arc::unwrap_or_clone).filter(of).collect()
 }

@@ -319,7 +319,7 @@ impl State {
             .filter(in_use)
             .map(|(key, template)| (key.clone(), template.clone()))
             .collect();
-        observed.pods = self.pods.iter().cloned().collect();
+        observed.pods = self.pods.iter().cloned().map(Arc::new).collect();
         observed.storage.clone_from(&self.storage);
         observed.exclusions.clone_from(&self.exclusions);
         observed.reservations.clone_from(&self.reservations);

@@ -458,7 +458,7 @@ fn fixed_requests(
 /// Nodes with a pod that nobody places and that still asks not to be disturbed, which Karpenter
 /// honours like the wish of any other pod.
 fn pinned_daemons(observed: &Observed, at: Timestamp) -> BTreeMap<NodeName, String> {
-    let nobody_places = |pod: &&Pod| {
+    let nobody_places = |pod: &Pod| {
         let owner = pod.owner.as_ref();
         pod.mirror || owner.is_some_and(|owner| owner.kind == WorkloadKind::DaemonSet)
     };
@@ -472,9 +472,8 @@ fn pinned_daemons(observed: &Observed, at: Timestamp) -> BTreeMap<NodeName, Stri
     observed
         .pods
         .iter()
-        .filter(|pod| pod.is_active())
-        .filter(nobody_places)
-        .filter_map(pinned)
+        .filter(|pod| pod.is_active() && nobody_places(pod))
+        .filter_map(|pod| pinned(pod))
         .collect()
 }
 

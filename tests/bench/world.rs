@@ -96,7 +96,7 @@ pub(crate) fn bind(
     world.templates.insert(key.clone(), desired.workloads[owner].template.clone());
     for _ in 0..count {
         let number = world.pods.len();
-        world.pods.push(Pod {
+        world.pods.push(std::sync::Arc::new(Pod {
             namespace: owner.namespace.clone(),
             name: format!("{}-{number}", owner.name).into(),
             uid: format!("uid-{number}").into(),
@@ -109,7 +109,7 @@ pub(crate) fn bind(
             mirror: false,
             started_at: None,
             granted: [].into(),
-        });
+        }));
     }
 }
 

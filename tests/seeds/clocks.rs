@@ -45,10 +45,10 @@ fn seconds(n: i64) -> SignedDuration {
 fn pods_on(run: &Run, id: &InstanceId) -> usize {
     let observed = run.observed();
     let Some(node) = observed.node_of(id) else { return 0 };
-    let on = |pod: &&fleetwright::fleet::Pod| {
+    let on = |pod: &fleetwright::fleet::Pod| {
         pod.is_active() && !pod.mirror && pod.node.as_ref() == Some(&node.name)
     };
-    observed.pods.iter().filter(on).count()
+    observed.pods.iter().filter(|pod| on(pod)).count()
 }
 
 fn ahead_of_a_deadline(catalog: &Rc<Catalog>) -> End {

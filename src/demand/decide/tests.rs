@@ -1,5 +1,7 @@
 //! What runs, and what is known of it, against what the repository says.
 
+use std::sync::Arc;
+
 use jiff::SignedDuration;
 
 use crate::demand::{Demand, DemandMode};
@@ -25,7 +27,7 @@ fn story(kind: WorkloadKind, scale: Scale) -> Story {
 fn pod(story: &mut Story, phase: PodPhase) {
     let owner = story.desired.workloads.keys().next().cloned();
     story.bind("n1".into());
-    let pod = story.observed.pods.last_mut().expect("bound");
+    let pod = Arc::make_mut(story.observed.pods.last_mut().expect("bound"));
     (pod.owner, pod.node, pod.phase) = (owner, None, phase);
 }
 

@@ -179,7 +179,7 @@ fn on_fargate(story: &mut Story, name: &str) {
     template.spec.scheduler_name = Some(SCHEDULER.into());
     story.observed.templates.insert(key.clone(), Arc::new(template));
     let id = workload(story);
-    let pod = story.observed.pods.last_mut().expect("bound");
+    let pod = Arc::make_mut(story.observed.pods.last_mut().expect("bound"));
     (pod.owner, pod.template) = (Some(id), key);
 }
 
@@ -188,7 +188,7 @@ fn on_ec2(story: &mut Story, name: &str) {
     let template = story.desired.workloads.values().next().expect("one").template.clone();
     story.observed.templates.insert("ec2".into(), template);
     let id = workload(story);
-    let pod = story.observed.pods.last_mut().expect("bound");
+    let pod = Arc::make_mut(story.observed.pods.last_mut().expect("bound"));
     (pod.owner, pod.template) = (Some(id), "ec2".into());
 }
 

@@ -63,7 +63,7 @@ fn world(claims: &[(&str, &str)]) -> Observed {
 fn run(world: &mut Observed, owner: &WorkloadId, name: &str, node: &str) {
     let template = Arc::new(PodTemplate::default());
     world.templates.insert("t".to_owned(), template);
-    world.pods.push(Pod {
+    world.pods.push(Arc::new(Pod {
         namespace: "web".into(),
         name: name.into(),
         uid: name.into(),
@@ -76,7 +76,7 @@ fn run(world: &mut Observed, owner: &WorkloadId, name: &str, node: &str) {
         mirror: false,
         started_at: None,
         granted: BTreeMap::new(),
-    });
+    }));
 }
 
 /// Returns, for each part, the zones of a, b, c that it may be in, its count, and where it runs.
@@ -162,7 +162,8 @@ fn pods_that_only_the_world_knows_keep_the_zones_of_their_claims() {
             PodSpec { volumes: vec![Volume { name: "data".into(), source }], ..PodSpec::default() };
         let template = Arc::new(PodTemplate { spec, ..PodTemplate::default() });
         world.templates.insert(name.to_owned(), template);
-        world.pods.last_mut().expect("just added").template = name.to_owned();
+        let pod = world.pods.last_mut().expect("just added");
+        Arc::make_mut(pod).template = name.to_owned();
     }
     let group = group(&Desired::default(), &world, "db");
     let expected = [

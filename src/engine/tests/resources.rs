@@ -177,7 +177,7 @@ fn a_daemon_set_that_only_the_world_knows_runs_on_new_nodes_too() {
     template.spec.node_affinity.required =
         Some(vec![NodeTerm { fields: vec![field], ..NodeTerm::default() }]);
     story.bind("n1".into());
-    let pod = story.observed.pods.last_mut().expect("bound");
+    let pod = Arc::make_mut(story.observed.pods.last_mut().expect("bound"));
     let (namespace, name) = ("kube-system".into(), "agent".into());
     pod.owner = Some(WorkloadId { namespace, name, kind: WorkloadKind::DaemonSet });
     pod.template = "agent".to_owned();

@@ -79,7 +79,7 @@ fn deploy(story: &mut Story, name: &str, replicas: u32, template: PodTemplate) {
 fn bind(story: &mut Story, owner: &WorkloadId, node: &NodeName, template: &Arc<PodTemplate>) {
     let number = story.observed.pods.len();
     story.observed.templates.insert(owner.to_string(), template.clone());
-    story.observed.pods.push(Pod {
+    story.observed.pods.push(Arc::new(Pod {
         namespace: owner.namespace.clone(),
         name: format!("{}-{number}", owner.name).into(),
         uid: format!("uid-{number}").as_str().into(),
@@ -92,7 +92,7 @@ fn bind(story: &mut Story, owner: &WorkloadId, node: &NodeName, template: &Arc<P
         mirror: false,
         started_at: None,
         granted: [].into(),
-    });
+    }));
 }
 
 fn only_node(story: &Story) -> NodeName {
@@ -297,7 +297,7 @@ fn a_mirror_pod_neither_moves_nor_keeps_a_plan_from_being_made() {
     let node = only_node(&story);
     let owner = id("static", WorkloadKind::Pod);
     bind(&mut story, &owner, &node, &Arc::new(template(100, 10)));
-    story.observed.pods.last_mut().expect("just bound").mirror = true;
+    Arc::make_mut(story.observed.pods.last_mut().expect("just bound")).mirror = true;
     let plan = whole(&story);
     assert_eq!((changes(&plan), plan.capacity.pods.moved), ((0, 0), 0));
 }
@@ -384,7 +384,7 @@ fn a_job_that_has_succeeded_asks_for_no_room() {
     declare(&mut story, job.clone(), scale, template(1500, 100));
     assert_eq!(whole(&story).summary.add, 1);
     bind(&mut story, &job, &"gone".into(), &Arc::new(template(1500, 100)));
-    story.observed.pods[0].phase = PodPhase::Succeeded;
+    Arc::make_mut(&mut story.observed.pods[0]).phase = PodPhase::Succeeded;
     assert_eq!(whole(&story).summary.add, 0);
 }
 

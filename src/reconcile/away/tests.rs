@@ -20,12 +20,12 @@ fn with_karpenter(mut world: Observed) -> Observed {
         delivered: false,
         template: None,
     });
-    world.pods.push(Pod {
+    world.pods.push(Arc::new(Pod {
         namespace: "kube-system".into(),
         owner: Some(owner),
         phase: PodPhase::Running,
         ..fixture::pod("karpenter-1")
-    });
+    }));
     world
 }
 

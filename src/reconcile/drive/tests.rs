@@ -32,7 +32,7 @@ impl Planner for Counting {
 fn world(seconds: i64, pods: &[&str]) -> Observed {
     let at = Timestamp::from_second(1_000_000 + seconds).expect("a time");
     let mut world = Observed::empty(ClusterIdentity::default(), at);
-    world.pods.extend(pods.iter().map(|name| fleet::pod(name)));
+    world.pods.extend(pods.iter().map(|name| fleet::pod(name).into()));
     world
 }
 
@@ -68,7 +68,7 @@ fn what_was_just_planned_over_the_same_world_is_not_planned_again() {
 fn on(pod: &str, node: Option<&str>) -> Observed {
     let mut world = world(0, &["a", "b"]);
     let pod = world.pods.iter_mut().find(|of| of.uid.as_str() == pod).expect("it");
-    pod.node = node.map(NodeName::from);
+    Arc::make_mut(pod).node = node.map(NodeName::from);
     world
 }
 

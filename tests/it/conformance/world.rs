@@ -161,9 +161,9 @@ fn hold(world: &mut Observed, line: &Line, desired: &Desired) -> Result<(), Stri
 /// Has the pods of `owner` on `node` run with another CPU request than their controller gave them.
 fn grant(world: &mut Observed, owner: &str, node: &NodeName, cpu_milli: i64) {
     let of = |id: &WorkloadId| &*id.name == owner;
-    let here =
-        |pod: &&mut Pod| pod.node.as_ref() == Some(node) && pod.owner.as_ref().is_some_and(of);
-    for pod in world.pods.iter_mut().filter(here) {
+    let here = |pod: &Pod| pod.node.as_ref() == Some(node) && pod.owner.as_ref().is_some_and(of);
+    for pod in world.pods.iter_mut().filter(|pod| here(pod)) {
+        let pod = Arc::make_mut(pod);
         pod.granted = [("app".to_owned(), [("cpu".into(), cpu_milli)].into())].into();
         let id = pod.owner.clone().expect("it has the owner that was asked for");
         let template = Some(pod.template.clone());
@@ -214,14 +214,14 @@ fn bind(world: &mut Observed, owner: &WorkloadId, template: &Arc<PodTemplate>, n
     let number = number.filter_map(|n| n.parse::<usize>().ok()).max().map_or(0, |last| last + 1);
     // Those of a StatefulSet are told apart by their numbers, which are given again.
     let is_taken = |name: &str| {
-        let of = |pod: &&Pod| pod.owner.as_ref() == Some(owner);
-        world.pods.iter().filter(of).any(|pod| &*pod.name == name)
+        let of = |pod: &Pod| pod.owner.as_ref() == Some(owner);
+        world.pods.iter().any(|pod| of(pod) && &*pod.name == name)
     };
     let mut ordinals = (0..).map(|ordinal| format!("{}-{ordinal}", owner.name));
     let is_set = owner.kind == WorkloadKind::StatefulSet;
     let ordinal = if is_set { ordinals.find(|name| !is_taken(name)) } else { None };
     let name = ordinal.unwrap_or_else(|| format!("{}-{number}", owner.name));
-    world.pods.push(Pod {
+    world.pods.push(Arc::new(Pod {
         namespace: owner.namespace.clone(),
         name: name.as_str().into(),
         uid: format!("uid-{number}").into(),
@@ -234,7 +234,7 @@ fn bind(world: &mut Observed, owner: &WorkloadId, template: &Arc<PodTemplate>, n
         mirror: false,
         started_at: None,
         granted: [].into(),
-    });
+    }));
 }
 
 /// Adds an Auto Scaling group: `group NAME desired=3 min=1 max=5`; `types` names what it launches, and
@@ -365,9 +365,10 @@ pub(super) fn carried_out(world: &Observed, plan: &Plan, desired: &Desired) -> O
             let owner = known.iter().find(|(id, _)| fleetwright::solve::workload_key(id) == *key);
             let (owner, template) = owner.expect("a planned pod has a workload");
             let stays =
-                |pod: &&Pod| pod.owner.as_ref() == Some(owner) && pod.node.as_ref() == Some(node);
+                |pod: &Pod| pod.owner.as_ref() == Some(owner) && pod.node.as_ref() == Some(node);
             let count = usize::try_from(*count).expect("few pods");
-            let staying: Vec<Pod> = world.pods.iter().filter(stays).take(count).cloned().collect();
+            let staying = world.pods.iter().filter(|pod| stays(pod)).take(count).cloned();
+            let staying: Vec<Arc<Pod>> = staying.collect();
             let coming = count - staying.len();
             after.pods.extend(staying);
             (0..coming).for_each(|_| bind(&mut after, owner, template, node));

@@ -1,14 +1,14 @@
 //! The API that `fleetwright sandbox` serves, read by the adapter for real ones.
 
 use std::rc::Rc;
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 
 use fleetwright::catalog::Catalog;
 use fleetwright::demand::{ShapeContext, shape_of};
 use fleetwright::fleet::{
     ClusterIdentity, Node, Observed, Pod, PodPhase, template_key, write_world,
 };
-use fleetwright::ids::{NodeName, WorkloadId, WorkloadKind};
+use fleetwright::ids::{Labels, NodeName, WorkloadId, WorkloadKind};
 use fleetwright::kube::Kubernetes;
 use fleetwright::manifest::Desired;
 use fleetwright::pod::{Container, PodTemplate};
@@ -52,6 +52,40 @@ pub(super) fn fleet(nodes: usize, pods: usize) -> Config {
     serve(move || Some(world(nodes, pods)))
 }
 
+/// Returns as many labels as a node has that Karpenter made.
+fn labels(node: &NodeName) -> Labels {
+    let of_all = [
+        ("beta.kubernetes.io/arch", "amd64"),
+        ("beta.kubernetes.io/instance-type", "m6i.4xlarge"),
+        ("beta.kubernetes.io/os", "linux"),
+        ("k8s.io/cloud-provider-aws", "0a1b2c3d4e5f60718293a4b5c6d7e8f9"),
+        ("karpenter.k8s.aws/ec2nodeclass", "general"),
+        ("karpenter.k8s.aws/instance-category", "m"),
+        ("karpenter.k8s.aws/instance-cpu", "16"),
+        ("karpenter.k8s.aws/instance-cpu-manufacturer", "intel"),
+        ("karpenter.k8s.aws/instance-ebs-bandwidth", "10000"),
+        ("karpenter.k8s.aws/instance-encryption-in-transit-supported", "true"),
+        ("karpenter.k8s.aws/instance-family", "m6i"),
+        ("karpenter.k8s.aws/instance-generation", "6"),
+        ("karpenter.k8s.aws/instance-hypervisor", "nitro"),
+        ("karpenter.k8s.aws/instance-memory", "65536"),
+        ("karpenter.k8s.aws/instance-network-bandwidth", "12500"),
+        ("karpenter.k8s.aws/instance-size", "4xlarge"),
+        ("karpenter.sh/capacity-type", "on-demand"),
+        ("karpenter.sh/initialized", "true"),
+        ("karpenter.sh/nodepool", "others"),
+        ("karpenter.sh/registered", "true"),
+        ("kubernetes.io/arch", "amd64"),
+        ("kubernetes.io/hostname", node.as_str()),
+        ("kubernetes.io/os", "linux"),
+        ("node.kubernetes.io/instance-type", "m6i.4xlarge"),
+        ("topology.k8s.aws/zone-id", "use1-az2"),
+        ("topology.kubernetes.io/region", "us-east-1"),
+        ("topology.kubernetes.io/zone", "us-east-1a"),
+    ];
+    of_all.map(|(key, value)| (key.into(), value.into())).into()
+}
+
 fn world(nodes: usize, pods: usize) -> World {
     let cluster = ClusterIdentity { name: "large".to_owned(), ..ClusterIdentity::default() };
     let mut observed = Observed::empty(cluster.clone(), Timestamp::UNIX_EPOCH);
@@ -72,7 +106,7 @@ fn world(nodes: usize, pods: usize) -> World {
             name: name.clone(),
             uid: format!("node-{n}").into(),
             instance: None,
-            labels: [].into(),
+            labels: labels(&name),
             annotations: [].into(),
             taints: Vec::new(),
             capacity: resources.clone(),
@@ -82,19 +116,21 @@ fn world(nodes: usize, pods: usize) -> World {
             created_at: Timestamp::UNIX_EPOCH,
         };
         observed.nodes.insert(name.clone(), node);
-        observed.pods.extend((0..pods).map(|m| Pod {
-            namespace: "web".into(),
-            name: format!("api-{n:05}-{m:03}").into(),
-            uid: format!("pod-{n}-{m}").into(),
-            owner: Some(owner.clone()),
-            template: key.clone(),
-            node: Some(name.clone()),
-            phase: PodPhase::Running,
-            created_at: Timestamp::UNIX_EPOCH,
-            terminating: false,
-            mirror: false,
-            started_at: None,
-            granted: [].into(),
+        observed.pods.extend((0..pods).map(|m| {
+            Arc::new(Pod {
+                namespace: "web".into(),
+                name: format!("api-{n:05}-{m:03}").into(),
+                uid: format!("pod-{n}-{m}").into(),
+                owner: Some(owner.clone()),
+                template: key.clone(),
+                node: Some(name.clone()),
+                phase: PodPhase::Running,
+                created_at: Timestamp::UNIX_EPOCH,
+                terminating: false,
+                mirror: false,
+                started_at: None,
+                granted: [].into(),
+            })
         }));
     }
     let directory = tempfile::tempdir().expect("a directory");

@@ -82,11 +82,11 @@ impl Stage {
 
     fn runs_everything(&self, world: &Observed) -> Result<(), String> {
         for group in &self.demand.groups {
-            let of = |pod: &&Pod| pod.owner.as_ref() == Some(&group.workload) && pod.node.is_some();
-            let bound = world.pods.iter().filter(of).count();
+            let of = |pod: &Pod| pod.owner.as_ref() == Some(&group.workload) && pod.node.is_some();
+            let bound = world.pods.iter().filter(|pod| of(pod)).count();
             if bound < usize::try_from(group.counts.planned).unwrap_or(usize::MAX) {
                 let at = |pod: &Pod| format!("{} on {:?}", pod.name, pod.node);
-                let pods: Vec<String> = world.pods.iter().map(at).collect();
+                let pods: Vec<String> = world.pods.iter().map(|pod| at(pod)).collect();
                 let (name, pods) = (&group.workload, pods.join(", "));
                 return Err(format!("{bound} pods of {name} run: {pods}"));
             }

@@ -140,7 +140,7 @@ impl Shared {
         let observed = self.world.observed();
         let instance = observed.instances.get(id);
         let node = observed.node_of(id);
-        let on = |pod: &&Pod| {
+        let on = |pod: &Pod| {
             pod.is_active()
                 && !pod.mirror
                 && node.is_some_and(|n| pod.node.as_ref() == Some(&n.name))
@@ -154,7 +154,7 @@ impl Shared {
             runs: instance.is_some_and(Instance::is_active),
             node: node.map(|node| node.name.clone()),
             open: node.is_some_and(|node| !node.unschedulable),
-            left: observed.pods.iter().filter(on).count(),
+            left: observed.pods.iter().filter(|pod| on(pod)).count(),
             ready: ready.collect(),
         }
     }

@@ -39,7 +39,7 @@ pub(super) const DEFECTS: &[Defect] = &[
     }),
     ("conditions/missing", "no wait for a workload that is deleted", |_, i| {
         let mut orphan = i.observed.pods[2].clone();
-        orphan.owner = Some(workload("ghost"));
+        std::sync::Arc::make_mut(&mut orphan).owner = Some(workload("ghost"));
         i.observed.pods.push(orphan);
     }),
     ("conditions/missing", "a key that may be in use", |p, _| {

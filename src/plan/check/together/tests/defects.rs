@@ -57,7 +57,7 @@ fn static_pod(town: &mut Town, node: &str) {
     let template =
         PodTemplate { labels: [label("app", "static")].into(), spec, ..PodTemplate::default() };
     town.inputs.observed.templates.insert("static".to_owned(), template.into());
-    town.inputs.observed.pods.push(Pod {
+    town.inputs.observed.pods.push(Arc::new(Pod {
         namespace: "shop".into(),
         name: "static".into(),
         uid: "static".into(),
@@ -70,7 +70,7 @@ fn static_pod(town: &mut Town, node: &str) {
         mirror: true,
         started_at: None,
         granted: [].into(),
-    });
+    }));
 }
 
 const DEFECTS: &[Case] = &[
