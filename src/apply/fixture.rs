@@ -332,6 +332,8 @@ pub(super) struct Faulty<'w> {
     pub(super) lag: SignedDuration,
     /// Until when every node has a volume attached.
     pub(super) attached: Timestamp,
+    /// Whether somebody has taken all tags off all instances.
+    pub(super) untagged: Cell<bool>,
     /// How often Kubernetes was read.
     pub(super) reads: Cell<usize>,
     /// What somebody else does just before a node is cordoned or uncordoned.
@@ -347,6 +349,7 @@ impl<'w> Faulty<'w> {
             calls: Cell::new(0),
             lag: SignedDuration::ZERO,
             attached: Timestamp::MIN,
+            untagged: Cell::new(false),
             reads: Cell::new(0),
             meddles: None,
         }
@@ -382,6 +385,9 @@ impl Cloud for Faulty<'_> {
     async fn holdings(&self) -> Result<Holdings, PortError> {
         let mut holdings = self.world.holdings().await?;
         holdings.instances.retain(|i| i.launched_at + self.lag <= self.world.now());
+        if self.untagged.get() {
+            holdings.instances.iter_mut().for_each(|instance| instance.tags.clear());
+        }
         Ok(holdings)
     }
 

@@ -10,6 +10,8 @@ use crate::fleet::{ClusterIdentity, Instance, Node, Observed, fixture};
 use crate::ids::InstanceId;
 use crate::manifest::{ControllerSettings, GuardSettings, Mode};
 use crate::plan::Plan;
+use crate::plan::wire::WaveStep;
+use crate::render::fixture as plans;
 
 pub(super) fn at(seconds: i64) -> Timestamp {
     Timestamp::from_second(1_000_000 + seconds).expect("a time")
@@ -33,6 +35,19 @@ pub(super) fn world(seconds: i64) -> Observed {
         world.instances.insert(instance.id.clone(), Instance { launched_at, ..instance });
     }
     world
+}
+
+/// Returns a plan that has `i-1` go, and keeps the others.
+pub(super) fn has_one_go() -> Plan {
+    let mut plan = Plan { applyable: true, ..plans::plan() };
+    plan.capacity.waves.retain(|wave| wave.step == WaveStep::Retire);
+    let wave = plan.capacity.waves.first_mut().expect("some go");
+    wave.addresses.truncate(1);
+    let address = wave.addresses[0].clone();
+    let row = plan.resource_changes.iter_mut().find(|row| row.address == address);
+    row.and_then(|row| row.change.before.as_mut()).expect("it is there").instance_id =
+        Some("i-1".into());
+    plan
 }
 
 /// A loop, and what it wants to have done of machines and messages.

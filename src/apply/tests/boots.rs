@@ -1,5 +1,7 @@
 //! From a launch until its node is Ready, or is given up.
 
+use std::cell::RefCell;
+
 use super::*;
 use crate::pod::{Taint, TaintEffect, Toleration, TolerationOperator};
 
@@ -89,4 +91,28 @@ fn a_machine_that_is_not_ready_in_time_but_holds_pods_is_left() {
     assert!(outcomes.iter().any(|o| left(&o)), "{outcomes:?}");
     world.settle(MINUTE * 5).expect("kept in memory");
     assert!(active(&world).len() > 3, "what holds pods runs on");
+}
+
+#[test]
+fn a_machine_whose_node_somebody_uncordons_while_it_is_given_up_is_not_ended_as_it_was_seen() {
+    let world = fleet();
+    let plan = plan(&world);
+    let mut settings = settings();
+    settings.bounds.ready = SignedDuration::from_secs(40);
+    let first = RefCell::new(None);
+    let mut report = |event: &Event| {
+        let mut first = first.borrow_mut();
+        if let (Step::Cordoned { node }, None) = (&event.step, &*first) {
+            let found = world.observed().nodes[node].clone();
+            world.change_node(&Node { unschedulable: false, ..found });
+            *first = Some(node.clone());
+        }
+    };
+    let ports = Ports { cloud: &world, cluster: &world, clock: &world };
+    run(apply(&plan, &ports, &settings, &mut report)).expect("not refused");
+    let first = first.take().expect("one was cordoned");
+    let node = world.observed().nodes.remove(&first).expect("it joined");
+    assert!(!node.unschedulable && node.annotations.is_empty());
+    let instance = node.instance.and_then(|id| world.instance(&id)).expect("it was launched");
+    assert!(instance.is_active(), "by then it was Ready");
 }

@@ -212,3 +212,41 @@ fn a_node_that_a_person_uncordons_while_it_is_drained_keeps_its_machine_and_has_
         assert_eq!(evicted, evicts);
     }
 }
+
+#[test]
+fn a_pod_that_comes_just_before_a_cordon_leaves_before_its_machine_ends() {
+    let world = fleet();
+    world.deliver(&workloads(0)).expect("kept in memory");
+    world.settle(MINUTE * 5).expect("kept in memory");
+    let plan = plan(&world);
+    let comes = |_: &Node| {
+        world.deliver(&workloads(6)).expect("kept in memory");
+        world.settle(SignedDuration::from_secs(20)).expect("kept in memory");
+    };
+    let mut ports = Faulty::new(&world, usize::MAX, Fault::FailBefore);
+    ports.meddles = Some(&comes);
+    let receipt = apply_over(&plan, &ports, &settings()).0.expect("not refused");
+    assert_eq!(receipt.verdict, Verdict::Applied, "{receipt:#?}");
+    let calls = writes(&world);
+    let evicted = calls.iter().position(|call| matches!(call, Call::Evict { .. }));
+    let ended = calls.iter().position(|call| matches!(call, Call::Terminate { .. }));
+    assert!(evicted.is_some() && evicted < ended, "{calls:?}");
+}
+
+#[test]
+fn a_machine_that_somebody_takes_our_tags_off_while_it_is_drained_is_left() {
+    let world = fleet();
+    let plan = plan(&world);
+    let faulty = Faulty::new(&world, usize::MAX, Fault::FailBefore);
+    let ports = Ports { cloud: &faulty, cluster: &faulty, clock: &faulty };
+    let mut report = |event: &Event| {
+        faulty.untagged.set(faulty.untagged.get() || matches!(event.step, Step::Cordoned { .. }));
+    };
+    let receipt = run(apply(&plan, &ports, &settings(), &mut report)).expect("not refused");
+    for key in ["0", "1"] {
+        let left = outcome(&receipt, key, WaveStep::Retire);
+        let says = matches!(left, Outcome::GivenUp { why } if why.contains("no longer carries"));
+        assert!(says, "{left:?}");
+    }
+    assert!(!writes(&world).iter().any(|call| matches!(call, Call::Terminate { .. })));
+}

@@ -462,3 +462,19 @@ fn what_goes_without_being_replaced_is_counted_against_the_fleet() {
     };
     assert!(!most(Most::Share(50_000), approved), "somebody has seen it");
 }
+
+#[test]
+fn a_removal_whose_pods_may_be_counted_on_a_launch_is_held_back_with_it() {
+    let quarantined = |moves: bool| {
+        Given::with(|given| {
+            let held = Quarantine { until: ago(-60), times: 0, why: String::new() };
+            given.kept.quarantine.insert("web".into(), held);
+            let mut rows = given.plan.capacity.explain.iter_mut();
+            let row = rows.find(|row| short(&row.address) == "web 2").expect("it goes");
+            row.pods_before.extend(moves.then(|| ("shop/Deployment/api".to_owned(), 1)));
+        })
+    };
+    assert!(quarantined(false).go().contains(&"web 2".to_owned()), "nobody is on it");
+    let held = quarantined(true).held("web 2");
+    assert!(matches!(held, Held::Together { .. }), "{held:?}");
+}

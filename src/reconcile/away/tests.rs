@@ -139,14 +139,11 @@ fn what_was_written_since_it_was_seen_is_looked_at_again_before_it_is_cordoned()
     assert_eq!(story.next(11, cordoned(CordonOutcome::Written)), ["takes off r"]);
 }
 
-#[test]
-fn no_drain_is_given_up_beside_an_apply_that_drains_the_same_machine() {
-    let node = with_a_drain(0).nodes.remove(&NodeName::from("node-of-i-1")).expect("it");
-    let pod = Pod { node: Some(node.name.clone()), ..fixture::pod("api") };
+/// Returns `i-1` as its pods are asked to leave, since the moment at which it was told that it goes.
+fn drains(deadline: Option<Timestamp>) -> Away {
     let why = "health".to_owned();
-    let leaving = Leaving { instance: "i-1".into(), why, since: at(0), deadline: None };
-    let mut away = Away {
-        leaving,
+    Away {
+        leaving: Leaving { instance: "i-1".into(), why, since: at(0), deadline },
         phase: AwayPhase::Draining,
         tries: 0,
         again: at(0),
@@ -156,22 +153,34 @@ fn no_drain_is_given_up_beside_an_apply_that_drains_the_same_machine() {
         gives_up: false,
         from: 1,
         known: 1,
+    }
+}
+
+/// Has a machine act on whose node a pod is left; returns what came of it, and what it wants done.
+fn acts(away: &mut Away, minutes: i64, node: &Node, drained: bool) -> (Came, Vec<Effect>) {
+    let pod = Pod { node: Some(node.name.clone()), ..fixture::pod("api") };
+    let moment = Moment {
+        now: at(60 * minutes),
+        replaced: true,
+        looked: true,
+        joined: true,
+        drained,
+        fresh: true,
+        next_look: 2,
     };
-    let mut act = |minutes: i64, drained| {
-        let moment = Moment {
-            now: at(60 * minutes),
-            replaced: true,
-            looked: true,
-            joined: true,
-            drained,
-            fresh: true,
-            next_look: 2,
-        };
-        let mut effects = Vec::new();
-        let came = away.act(Some(&node), |_| vec![&pod], moment, &mut effects);
-        let uncordons = |effect: &Effect| matches!(effect, Effect::Cordon { mark: None, .. });
-        (matches!(came, Came::GaveUp), effects.iter().any(uncordons))
-    };
+    let mut effects = Vec::new();
+    let came = away.act(Some(node), |_| vec![&pod], moment, &mut effects);
+    (came, effects)
+}
+
+fn uncordons(effects: &[Effect]) -> bool {
+    effects.iter().any(|effect| matches!(effect, Effect::Cordon { mark: None, .. }))
+}
+
+#[test]
+fn no_drain_is_given_up_beside_an_apply_that_drains_the_same_machine() {
+    let node = with_a_drain(0).nodes.remove(&NodeName::from("node-of-i-1")).expect("it");
+    let mut away = drains(None);
     for (minutes, drained, expected) in [
         (14, false, (false, false)),
         (16, true, (false, false)),
@@ -179,8 +188,44 @@ fn no_drain_is_given_up_beside_an_apply_that_drains_the_same_machine() {
         (18, true, (false, false)),
         (19, false, (false, true)),
     ] {
-        assert_eq!(act(minutes, drained), expected, "{minutes}");
+        let (came, effects) = acts(&mut away, minutes, &node, drained);
+        assert_eq!((matches!(came, Came::GaveUp), uncordons(&effects)), expected, "{minutes}");
     }
+}
+
+#[test]
+fn a_drain_that_is_given_up_leaves_a_node_as_a_person_has_cordoned_it() {
+    let mut node = with_a_drain(0).nodes.remove(&NodeName::from("node-of-i-1")).expect("it");
+    node.annotations.clear();
+    let mut away = drains(None);
+    assert!(matches!(acts(&mut away, 16, &node, false).0, Came::GaveUp));
+    let (came, effects) = acts(&mut away, 17, &node, false);
+    assert!(matches!(came, Came::Over) && effects.is_empty(), "{effects:?}");
+}
+
+#[test]
+fn a_deadline_that_had_passed_when_it_was_told_has_no_machine_end_with_pods_on_it() {
+    let node = with_a_drain(0).nodes.remove(&NodeName::from("node-of-i-1")).expect("it");
+    let mut away = drains(Some(at(-60)));
+    for minutes in [6, 14] {
+        let (_, effects) = acts(&mut away, minutes, &node, false);
+        let ends = effects.iter().any(|effect| matches!(effect, Effect::End { .. }));
+        assert!(!ends, "{minutes}: {effects:?}");
+    }
+    assert!(matches!(acts(&mut away, 16, &node, false).0, Came::GaveUp));
+}
+
+#[test]
+fn whoever_has_lost_the_lease_leaves_what_goes_to_others_and_recalls_what_they_kept() {
+    let mut story = leads();
+    story.next(2, Event::World(Arc::new(world(2))));
+    let done = story.told(3, Kind::SpotInterruption, &["i-1"], Some(120));
+    assert_eq!(done, ["cordons node-of-i-1"]);
+    assert_eq!(story.next(4, lost(false)), [""; 0]);
+    assert!(story.state().going().is_empty());
+    assert_eq!(story.next(5, Event::World(Arc::new(world(5)))), [""; 0]);
+    story.next(6, Event::Signal(Signal::Gained));
+    assert!(story.state().kept.is_none() && story.state().recalling);
 }
 
 #[test]

@@ -1,8 +1,11 @@
 //! Launches of which nobody has heard: they are awaited once their apply is over, and by whoever comes after it.
 
+mod removals;
+
 use jiff::Timestamp;
 
 use super::*;
+use crate::apply::ChangeOutcome;
 use crate::fleet::InstanceState;
 use crate::reconcile::fixture::{Story, at, world};
 use crate::reconcile::view::SHOWN_WITHIN;
@@ -60,11 +63,15 @@ fn tells(story: &mut Story, seconds: i64, ticket: Ticket, address: Option<&Addre
 }
 
 fn ends(story: &mut Story, seconds: i64, ticket: Ticket) {
+    ends_with(story, seconds, ticket, Vec::new());
+}
+
+fn ends_with(story: &mut Story, seconds: i64, ticket: Ticket, outcomes: Vec<ChangeOutcome>) {
     let plan = launches();
     let receipt = Receipt {
         plan_id: plan.capacity.plan_id,
         digest: plan.capacity.digest,
-        outcomes: Vec::new(),
+        outcomes,
         started_at: at(3),
         finished_at: at(seconds),
         verdict: Verdict::Partly,

@@ -4,9 +4,8 @@ use std::sync::Arc;
 
 use super::*;
 use crate::fleet::{CORDONED_ANNOTATION, Observed};
-use crate::plan::wire::WaveStep;
 use crate::port::{CordonOutcome, Fate};
-use crate::reconcile::fixture::{Story, at, world};
+use crate::reconcile::fixture::{Story, at, has_one_go, world};
 use crate::reconcile::status::Suspension;
 use crate::reconcile::{Event, Kind, Signal};
 use crate::render::fixture;
@@ -26,19 +25,6 @@ fn cordoned(seconds: i64, mark: Option<&str>) -> Observed {
 fn keeps() -> Plan {
     let mut plan = fixture::plan();
     plan.capacity.waves.clear();
-    plan
-}
-
-/// Returns a plan that has `i-1` go, and keeps the others.
-fn has_one_go() -> Plan {
-    let mut plan = fixture::plan();
-    plan.capacity.waves.retain(|wave| wave.step == WaveStep::Retire);
-    let wave = plan.capacity.waves.first_mut().expect("some go");
-    wave.addresses.truncate(1);
-    let address = wave.addresses[0].clone();
-    let row = plan.resource_changes.iter_mut().find(|row| row.address == address);
-    row.and_then(|row| row.change.before.as_mut()).expect("it is there").instance_id =
-        Some("i-1".into());
     plan
 }
 
