@@ -93,8 +93,13 @@ impl Adoption {
 pub fn adoption(desired: &Desired, observed: &Observed) -> Adoption {
     let (mut rows, mut left) = (Vec::new(), Vec::new());
     let mut used = keys_in_use(observed);
+    let left_behind = observed.left_behind();
     for node in observed.nodes.values().filter(|node| !node.is_fargate()) {
-        match candidate(desired, observed, node) {
+        let candidate = match left_behind.get(&node.name) {
+            Some(other) => Candidate::Left(format!("its machine runs as node `{}`", other.name)),
+            None => candidate(desired, observed, node),
+        };
+        match candidate {
             Candidate::Ours => {}
             Candidate::Left(why) => left.push(LeftRow { node: node.name.clone(), why }),
             Candidate::Free(pool, instance) => {

@@ -106,7 +106,6 @@ pub fn plan(inputs: &Inputs) -> Plan {
     if !warnings.is_empty() {
         plan.capacity.diagnostics.extend(warnings);
         plan.capacity.diagnostics.sort();
-        seal(&mut plan);
     }
     plan
 }

@@ -24,7 +24,7 @@ pub use scaling::{
 };
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use jiff::Timestamp;
@@ -460,22 +460,30 @@ impl Observed {
         of_it.max_by_key(|node| node.likeness())
     }
 
-    /// Returns the nodes of whose machine another one is: a kubelet that was given another name left them behind.
+    /// Returns the node of each machine that has one, as [`Observed::node_of`] finds it.
     #[must_use]
-    pub fn left_behind(&self) -> BTreeSet<&NodeName> {
-        let mut best: BTreeMap<&InstanceId, &Node> = BTreeMap::new();
-        let mut left = BTreeSet::new();
+    pub fn nodes_by_instance(&self) -> BTreeMap<&InstanceId, &Node> {
+        let mut found: BTreeMap<&InstanceId, &Node> = BTreeMap::new();
         for node in self.nodes.values() {
             let Some(instance) = &node.instance else { continue };
-            let best = best.entry(instance).or_insert(node);
-            if best.name == node.name {
-                continue;
+            let best = found.entry(instance).or_insert(node);
+            if node.likeness() > best.likeness() {
+                *best = node;
             }
-            let is_rather = node.likeness() > best.likeness();
-            let less = if is_rather { std::mem::replace(best, node) } else { node };
-            left.insert(&less.name);
         }
-        left
+        found
+    }
+
+    /// Returns the nodes of whose machine another one is, each with that one: a kubelet that was given another name left
+    /// them behind.
+    #[must_use]
+    pub fn left_behind(&self) -> BTreeMap<&NodeName, &Node> {
+        let found = self.nodes_by_instance();
+        let others = self.nodes.values().filter_map(|node| {
+            let other = found.get(node.instance.as_ref()?)?;
+            (other.name != node.name).then_some((&node.name, *other))
+        });
+        others.collect()
     }
 
     /// Returns the region as an id.

@@ -327,8 +327,11 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
             return Progress::Same;
         }
         // Only the node that was approved goes: another one of that machine is not known to us.
-        let approved = |node: &&Node| Some(&node.uid) == work.node.node_uid.as_ref();
-        let Some(node) = observed.node_of(work.instance).filter(approved) else {
+        let approved = |node: &&Node| {
+            node.instance.as_ref() == Some(work.instance)
+                && Some(&node.uid) == work.node.node_uid.as_ref()
+        };
+        let Some(node) = observed.nodes.values().find(approved) else {
             return Progress::Ended(Outcome::Done);
         };
         match self.ports.cluster.delete_node(&node.name, &node.uid).await {

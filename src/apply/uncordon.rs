@@ -33,13 +33,16 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
             }
             let seen = self.look().await;
             for (id, (address, _)) in std::mem::take(&mut left) {
-                let end = match seen.node_of(id) {
-                    Some(node) => self.uncordon_drained(address, node).await,
-                    None if seen.is_complete() => Ok(()),
-                    None => Err(unread()),
-                };
-                if let Err(problem) = end {
-                    left.insert(id, (address, problem));
+                // Of several nodes of one machine another may be taken for its node by now.
+                let of_it = |node: &&Node| node.instance.as_ref() == Some(id);
+                let nodes: Vec<&Node> = seen.nodes.values().filter(of_it).collect();
+                if nodes.is_empty() && !seen.is_complete() {
+                    left.insert(id, (address, unread()));
+                }
+                for node in nodes {
+                    if let Err(problem) = self.uncordon_drained(address, node).await {
+                        left.insert(id, (address, problem));
+                    }
                 }
             }
         }
@@ -75,18 +78,17 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
             waves.iter().flat_map(|wave| self.going(wave)).cloned().collect();
         for _ in 0..self.settings.bounds.tries {
             let Some(seen) = self.seen.take() else { return };
-            let (mut wrote, mut outdated) = (false, false);
+            let (mut tried, mut outdated) = (false, false);
             let stale = stale_cordons(self.plan, &seen, &goes);
             for cordon in stale.iter().filter(|cordon| cordon.is_of_apply()) {
                 if self.settings.is_interrupted() {
                     break;
                 }
-                let end = self.uncordon(cordon).await;
-                outdated |= end == Some(CordonOutcome::Outdated);
-                wrote |= end != Some(CordonOutcome::Outdated);
+                tried = true;
+                outdated |= self.uncordon(cordon).await == Some(CordonOutcome::Outdated);
             }
             // Once something was written, or may have been where no answer came, it no longer shows what is there.
-            self.seen = Some(seen).filter(|_| !wrote && !outdated);
+            self.seen = Some(seen).filter(|_| !tried);
             if !outdated {
                 return;
             }

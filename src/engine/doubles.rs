@@ -2,13 +2,13 @@
 
 use std::collections::BTreeSet;
 
-use crate::fleet::Observed;
+use crate::fleet::{Node, Observed, Pod};
 use crate::ids::NodeName;
 use crate::plan::wire::Diagnostic;
 
 /// Returns the world without them; `None` where there are none.
 pub(super) fn without(observed: &Observed) -> Option<Observed> {
-    let left: BTreeSet<NodeName> = observed.left_behind().into_iter().cloned().collect();
+    let left: BTreeSet<NodeName> = observed.left_behind().into_keys().cloned().collect();
     if left.is_empty() {
         return None;
     }
@@ -19,25 +19,22 @@ pub(super) fn without(observed: &Observed) -> Option<Observed> {
 
 /// Returns a warning for each of them.
 pub(super) fn warnings(observed: &Observed) -> Vec<Diagnostic> {
-    observed.left_behind().into_iter().map(|name| warning(observed, name)).collect()
+    let left = observed.left_behind().into_iter();
+    left.map(|(name, other)| warning(observed, (name, other))).collect()
 }
 
-fn warning(observed: &Observed, name: &NodeName) -> Diagnostic {
-    let machine = observed.nodes.get(name).and_then(|node| node.instance.as_ref());
-    let other = machine.and_then(|machine| observed.node_of(machine));
-    let machine = machine.map(ToString::to_string).unwrap_or_default();
-    let other = other.map(|other| other.name.to_string()).unwrap_or_default();
-    let on_it = |pod: &crate::fleet::Pod| pod.node.as_ref() == Some(name) && pod.is_active();
+fn warning(observed: &Observed, (name, other): (&NodeName, &Node)) -> Diagnostic {
+    let machine = other.instance.as_ref().map(ToString::to_string).unwrap_or_default();
+    let on_it = |pod: &Pod| pod.node.as_ref() == Some(name) && pod.has_to_leave();
     let pods = observed.pods.iter().filter(|pod| on_it(pod)).count();
     Diagnostic {
         severity: "warning".to_owned(),
         origin: None,
         object: format!("node {name}"),
         message: format!(
-            "it is left out, with the {pods} pods that are bound to it: its machine {machine} runs as node {other}"
+            "it counts for nothing, and its {pods} pods are planned for anew: its machine {machine} runs as node {}",
+            other.name
         ),
-        hint: Some(format!(
-            "`kubectl delete node {name}` removes it, and its pods come back elsewhere"
-        )),
+        hint: Some(format!("`kubectl delete node {name}` removes it and what is bound to it")),
     }
 }

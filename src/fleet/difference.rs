@@ -75,7 +75,7 @@ impl Observed {
             let instance = id.and_then(|id| self.instances.get(id));
             let disagreement = match (id, instance) {
                 (None, _) => Some(Disagreement::NodeOfNoInstance),
-                (Some(_), _) if left_behind.contains(name) => {
+                (Some(_), _) if left_behind.contains_key(name) => {
                     Some(Disagreement::NodesOfOneInstance)
                 }
                 // Who else may own machines is not known: an instance that is not listed may be theirs.
@@ -179,5 +179,29 @@ mod tests {
             (Disagreement::NodeOfNoInstance, " e"),
         ];
         assert_eq!(found, expected.map(|(what, who)| (what, who.to_owned())));
+    }
+
+    #[test]
+    fn the_node_of_a_machine_is_the_one_that_is_ready_or_else_came_last_whatever_its_name() {
+        let second = Timestamp::from_second(1).expect("in range");
+        let of =
+            |name: &str, ready, created_at| Node { ready, created_at, ..node(name, Some("i-1")) };
+        for (name, other) in [("a", "z"), ("z", "a")] {
+            for (best, left) in [
+                (of(name, true, Timestamp::UNIX_EPOCH), of(other, false, second)),
+                (of(name, true, second), of(other, true, Timestamp::UNIX_EPOCH)),
+                (of(name, false, second), of(other, false, Timestamp::UNIX_EPOCH)),
+            ] {
+                let mut observed =
+                    Observed::empty(ClusterIdentity::default(), Timestamp::UNIX_EPOCH);
+                for one in [&best, &left] {
+                    observed.nodes.insert(one.name.clone(), one.clone());
+                }
+                let id = "i-1".into();
+                assert_eq!(observed.node_of(&id), Some(&best));
+                assert_eq!(observed.nodes_by_instance(), [(&id, &best)].into());
+                assert_eq!(observed.left_behind(), [(&left.name, &best)].into());
+            }
+        }
     }
 }

@@ -25,7 +25,7 @@ type Right = (&'static str, &'static str, &'static str, &'static str, &'static [
 
 /// Every right that `deploy/kubernetes/rbac.yaml` grants.
 const RIGHTS: [Right; 22] = [
-    ("", "", "nodes", "", &["list", "patch", "delete"]),
+    ("", "", "nodes", "", &["list", "get", "patch", "delete"]),
     ("", "", "pods", "", &["list"]),
     ("", "", "pods/eviction", "", &["create"]),
     ("", "", "persistentvolumeclaims", "", &["list"]),
@@ -156,7 +156,50 @@ fn judge_skew(seconds: i64) -> Result<String, String> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
+    use serde_json::Value as Json;
+
     use super::*;
+
+    /// Returns the texts of a list, and one empty text where there is none.
+    fn texts(list: &Json) -> Vec<&str> {
+        let texts: Vec<&str> =
+            list.as_array().into_iter().flatten().filter_map(Json::as_str).collect();
+        if texts.is_empty() { vec![""] } else { texts }
+    }
+
+    #[test]
+    fn what_is_asked_for_is_what_the_roles_of_plans_and_applies_grant() {
+        let mut granted = BTreeSet::new();
+        for document in include_str!("../../deploy/kubernetes/rbac.yaml").split("\n---\n") {
+            let role: Json = serde_saphyr::from_str(document).expect("YAML");
+            let meta = &role["metadata"];
+            // What the loop alone needs is not asked for: whoever plans or applies goes without it.
+            if meta["name"] == "fleetwright-record" || meta["name"] == "fleetwright-steer" {
+                continue;
+            }
+            let namespace = meta["namespace"].as_str().unwrap_or_default();
+            for rule in role["rules"].as_array().into_iter().flatten() {
+                for group in texts(&rule["apiGroups"]) {
+                    for resource in texts(&rule["resources"]) {
+                        for name in texts(&rule["resourceNames"]) {
+                            for verb in texts(&rule["verbs"]) {
+                                let all = [namespace, group, resource, name, verb];
+                                granted.insert(all.map(str::to_owned));
+                            }
+                        }
+                    }
+                }
+            }
+        }
+        let asked = RIGHTS.iter().flat_map(|(namespace, group, resource, name, verbs)| {
+            verbs
+                .iter()
+                .map(|verb| [*namespace, *group, *resource, *name, *verb].map(str::to_owned))
+        });
+        assert_eq!(asked.collect::<BTreeSet<_>>(), granted);
+    }
 
     #[test]
     fn clocks_may_differ_by_less_than_signatures_bear() {

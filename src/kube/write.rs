@@ -1,5 +1,7 @@
 //! What is changed: nodes are cordoned and deleted, pods evicted.
 
+use std::time::Duration;
+
 use ::kube::Error;
 use ::kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams, Preconditions};
 use ::kube::core::PartialObjectMeta;
@@ -16,7 +18,10 @@ use crate::port::{Cluster, ClusterObjects, CordonOutcome, EvictOutcome, Fate, Po
 pub(super) const MANAGER: &str = "fleetwright";
 
 /// How often a node is read anew because somebody wrote it between read and write.
-const CONFLICTS_MAX: usize = 5;
+const CONFLICTS_MAX: u32 = 5;
+
+/// How much longer each time it is waited before that.
+const CONFLICT_PAUSE: Duration = Duration::from_millis(10);
 
 /// Cause by which the API server says that a disruption budget forbids an eviction.
 const BUDGET_CAUSE: &str = "DisruptionBudget";
@@ -33,11 +38,17 @@ impl Cluster for Kubernetes {
     ) -> Result<CordonOutcome, PortError> {
         const VERB: &str = "cordon node";
         match tokio::time::timeout(WRITTEN_WITHIN, self.cordon_as_seen(node, mark)).await {
-            Ok(end) => end.map_err(|error| port_error(VERB, &error)),
+            Ok(Ok(Some(outcome))) => Ok(outcome),
+            Ok(Ok(None)) => Err(PortError {
+                verb: VERB.to_owned(),
+                reason: "others write it all the time".to_owned(),
+                fate: Fate::TurnedAway,
+            }),
+            Ok(Err(error)) => Err(port_error(VERB, &error)),
             Err(_) => Err(PortError {
                 verb: VERB.to_owned(),
                 reason: format!("no answer within {} s", WRITTEN_WITHIN.as_secs()),
-                fate: Fate::of(true),
+                fate: Fate::Unknown,
             }),
         }
     }
@@ -82,18 +93,22 @@ impl Cluster for Kubernetes {
 
 impl Kubernetes {
     /// Cordons or uncordons a node that stands as it was seen. A kubelet writes its node whenever it likes, most of all while
-    /// it boots: what it was just read as is the precondition, and not what the look showed that this was decided from.
+    /// it boots: what it was just read as is the precondition, and not what the look showed that this was decided from. `None`
+    /// where each time somebody wrote it in between.
     async fn cordon_as_seen(
         &self,
         seen: &Node,
         mark: Option<CordonedFor>,
-    ) -> Result<CordonOutcome, Error> {
+    ) -> Result<Option<CordonOutcome>, Error> {
         let nodes: Api<ApiNode> = Api::all(self.writer.clone());
         let params = PatchParams { field_manager: Some(MANAGER.to_owned()), ..Default::default() };
-        for _ in 0..CONFLICTS_MAX {
-            let Some(found) = nodes.get_opt(seen.name.as_str()).await? else { break };
+        for tried in 0..CONFLICTS_MAX {
+            tokio::time::sleep(CONFLICT_PAUSE * tried).await;
+            let Some(found) = nodes.get_opt(seen.name.as_str()).await? else {
+                return Ok(Some(CordonOutcome::Outdated));
+            };
             if cordon_of(&found) != seen.cordon() {
-                break;
+                return Ok(Some(CordonOutcome::Outdated));
             }
             let mark = mark.map(CordonedFor::as_str);
             let patch = json!({
@@ -106,13 +121,13 @@ impl Kubernetes {
             let patched: Result<PartialObjectMeta<ApiNode>, Error> =
                 nodes.patch_metadata(seen.name.as_str(), &params, &Patch::Merge(&patch)).await;
             match patched {
-                Ok(_) => return Ok(CordonOutcome::Written),
+                Ok(_) => return Ok(Some(CordonOutcome::Written)),
                 // Somebody wrote it in between, or it is gone.
                 Err(Error::Api(status)) if matches!(status.code, 404 | 409) => {}
                 Err(error) => return Err(error),
             }
         }
-        Ok(CordonOutcome::Outdated)
+        Ok(None)
     }
 
     /// Sets the node that the scheduler tries first for a pod that waits: a part of its status, never a

@@ -527,14 +527,13 @@ struct Sight<'w> {
 
 impl<'w> Sight<'w> {
     fn of(world: &'w Observed) -> Self {
-        let nodes = world.nodes.values().filter_map(|node| Some((node.instance.as_ref()?, node)));
         let mut pods: BTreeMap<&NodeName, Vec<&Pod>> = BTreeMap::new();
         for pod in world.pods.iter().filter(|pod| pod.has_to_leave()) {
             if let Some(node) = &pod.node {
                 pods.entry(node).or_default().push(pod);
             }
         }
-        Self { nodes: nodes.collect(), pods }
+        Self { nodes: world.nodes_by_instance(), pods }
     }
 }
 

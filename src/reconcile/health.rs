@@ -46,8 +46,7 @@ impl State {
     /// Ages are counted from when this loop first saw them so, and in looks as well: clocks of EC2 and
     /// of this machine may be hours apart, and either may jump.
     pub(super) fn watch_health(&mut self, world: &Observed) {
-        let nodes = world.nodes.values().filter_map(|node| Some((node.instance.as_ref()?, node)));
-        let nodes: BTreeMap<&InstanceId, &Node> = nodes.collect();
+        let nodes = world.nodes_by_instance();
         self.joined.retain(|id| world.instances.contains_key(id));
         self.joined.extend(nodes.keys().map(|id| (*id).clone()));
         let strangers = self.may_have_joined(world);

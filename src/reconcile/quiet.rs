@@ -9,7 +9,7 @@ use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
 use jiff::Timestamp;
 
-use crate::fleet::{Observed, Pod};
+use crate::fleet::{Node, Observed, Pod};
 use crate::ids::{InstanceId, NodeName};
 
 /// Nodes, by machine, and since when no pod came or left.
@@ -30,13 +30,10 @@ impl Quiet {
                 *sum = sum.wrapping_add(mark(pod));
             }
         }
-        let nodes = world.nodes.values();
-        let now_there: BTreeMap<InstanceId, u64> = nodes
-            .filter_map(|node| {
-                let sum = pods.get(&node.name).copied().unwrap_or_default();
-                Some((node.instance.clone()?, sum))
-            })
-            .collect();
+        let nodes = world.nodes_by_instance().into_iter();
+        let sum = |node: &Node| pods.get(&node.name).copied().unwrap_or_default();
+        let now_there: BTreeMap<InstanceId, u64> =
+            nodes.map(|(instance, node)| (instance.clone(), sum(node))).collect();
         self.since.retain(|id, _| now_there.contains_key(id));
         for (id, sum) in &now_there {
             if self.seen.get(id) != Some(sum) {

@@ -3,7 +3,7 @@
 //! Where the next plan has such a node go, its drain is taken up where it ended; where the plan keeps it, nothing else
 //! would ever uncordon it. Invariants: only a node with our mark is touched; none that the plan has go, held back or
 //! not, and none whose machine goes by itself; none while anything is carried out, nor over a world that was read in
-//! part, nor one that was written since the plan's look.
+//! part, nor one that somebody has cordoned, uncordoned or marked since the plan's look.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -25,7 +25,7 @@ use crate::port::{CordonOutcome, PortError};
 const LEAVING_WITHIN: SignedDuration = SignedDuration::from_mins(10);
 /// Between two tries for one node.
 const TRY_AGAIN: SignedDuration = SignedDuration::from_mins(5);
-/// Times that a node which somebody wrote meanwhile is tried again at once.
+/// Times that a node which no longer stands as it was seen is tried again at once.
 const OUTDATED_MAX: u8 = 3;
 
 /// What is known of them.

@@ -14,7 +14,7 @@ use super::looks::is_same;
 use super::state::{BUSY_REFRESH, Current, Lane, Planning, Retry, State};
 use super::status::{Deed, Held, KeptNow, Past};
 use super::view;
-use crate::fleet::Observed;
+use crate::fleet::{Node, Observed};
 use crate::ids::{Address, InstanceId, NodeName, PoolName};
 use crate::manifest::Mode;
 use crate::plan::Plan;
@@ -300,7 +300,9 @@ impl State {
     fn circumstances(&self) -> Option<Gathered<'_>> {
         // The last look may have failed in part: what was planned over did not.
         let (world, _) = self.planned.as_ref()?;
-        let nodes = world.nodes.values().filter(|node| !node.is_fargate());
+        let left_behind = world.left_behind();
+        let counts = |node: &&Node| !node.is_fargate() && !left_behind.contains_key(&node.name);
+        let nodes = world.nodes.values().filter(counts);
         let unready = nodes.clone().filter(|node| !node.ready).count();
         Some(Gathered {
             state: self,

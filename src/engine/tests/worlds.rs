@@ -232,6 +232,7 @@ fn an_instance_that_never_joined_holds_nothing() {
 fn a_node_that_its_machine_left_behind_is_left_out_with_a_warning() {
     let mut story = running(&["m5.large"], 1, template(1000, 100));
     let alone = whole(&story);
+    let pod = Pod::clone(&story.observed.pods[0]);
     let node = story.observed.nodes[&only_node(&story)].clone();
     let machine = node.instance.clone().expect("it has one");
     let earlier = node.created_at - SignedDuration::from_hours(1);
@@ -244,6 +245,13 @@ fn a_node_that_its_machine_left_behind_is_left_out_with_a_warning() {
     ] {
         let left = Node { name: name.into(), uid: name.into(), ready, created_at, ..node.clone() };
         story.observed.nodes.insert(name.into(), left);
+        let ghost = Pod {
+            name: "ghost".into(),
+            uid: "ghost".into(),
+            node: Some(name.into()),
+            ..pod.clone()
+        };
+        story.observed.pods.push(Arc::new(ghost));
         assert_eq!(story.observed.node_of(&machine), Some(&node), "{name}");
         let plan = whole(&story);
         assert_eq!(plan.resource_changes, alone.resource_changes, "{name}");
@@ -252,7 +260,9 @@ fn a_node_that_its_machine_left_behind_is_left_out_with_a_warning() {
         let [warning] = &warnings[..] else { panic!("{diagnostics:?}") };
         assert_eq!((&*warning.severity, &*warning.object), ("warning", &*format!("node {name}")));
         assert!(!plan.errored && warning.message.contains(node.name.as_str()), "{warning:?}");
+        assert!(warning.message.contains("its 1 pods are planned for anew"), "{warning:?}");
         story.observed.nodes.remove(name);
+        story.observed.pods.pop();
     }
 }
 

@@ -242,10 +242,20 @@ async fn cordons_beside_others(kubernetes: &Kubernetes, client: &Client) {
         }
     };
     let writes = async {
-        for _ in 0..20 {
-            for (seen, mark) in [(&seen, Some(CordonedFor::Drain)), (&marked(&seen), None)] {
-                let written = kubernetes.cordon(seen, mark).await.expect("answered");
-                assert_eq!(written, CordonOutcome::Written);
+        let (mut written, mut tries) = (0, 0);
+        for (seen, mark) in
+            [(&seen, Some(CordonedFor::Drain)), (&marked(&seen), None)].into_iter().cycle()
+        {
+            // What is written all the time may be turned away, and never is it taken for changed.
+            while let Err(error) = kubernetes.cordon(seen, mark).await.map(|outcome| {
+                assert_eq!(outcome, CordonOutcome::Written);
+            }) {
+                assert!(error.is_transient() && tries < 100, "{error}");
+                tries += 1;
+            }
+            written += 1;
+            if written == 40 {
+                return;
             }
         }
     };
