@@ -334,6 +334,8 @@ pub(super) struct Faulty<'w> {
     pub(super) attached: Timestamp,
     /// Whether somebody has taken all tags off all instances.
     pub(super) untagged: Cell<bool>,
+    /// Whether Kubernetes lists no nodes, as if that were all of them.
+    pub(super) nodeless: Cell<bool>,
     /// How often Kubernetes was read.
     pub(super) reads: Cell<usize>,
     /// What somebody else does just before a node is cordoned or uncordoned.
@@ -350,6 +352,7 @@ impl<'w> Faulty<'w> {
             lag: SignedDuration::ZERO,
             attached: Timestamp::MIN,
             untagged: Cell::new(false),
+            nodeless: Cell::new(false),
             reads: Cell::new(0),
             meddles: None,
         }
@@ -416,6 +419,9 @@ impl Cluster for Faulty<'_> {
             let nodes = objects.nodes.iter().map(|node| node.name.clone());
             let attached = nodes.map(|name| (name, ["vol-1".to_owned()].into()));
             objects.storage.attached = attached.collect();
+        }
+        if self.nodeless.get() {
+            objects.nodes.clear();
         }
         Ok(objects)
     }

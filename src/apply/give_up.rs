@@ -154,6 +154,10 @@ fn unused<'o>(
     if !carries(instance, &item.work.change_id) {
         return Err("it does not carry the tag of its change, and was left".to_owned());
     }
+    // A look that shows no node at all, and pods on some, shows nothing of any.
+    if seen.nodes.is_empty() && seen.pods.iter().any(|pod| pod.node.is_some()) {
+        return Err("Kubernetes shows pods on nodes and no node, and it was left".to_owned());
+    }
     let node = seen.node_of(&item.instance);
     if node.is_some_and(|node| seen.pods.iter().any(|pod| is_movable(pod, node))) {
         return Err("it holds pods and was left".to_owned());

@@ -116,3 +116,21 @@ fn a_machine_whose_node_somebody_uncordons_while_it_is_given_up_is_not_ended_as_
     let instance = node.instance.and_then(|id| world.instance(&id)).expect("it was launched");
     assert!(instance.is_active(), "by then it was Ready");
 }
+
+#[test]
+fn a_machine_is_not_ended_by_a_look_that_shows_pods_on_nodes_and_no_node() {
+    let world = fleet();
+    let plan = plan(&world);
+    let faulty = Faulty::new(&world, usize::MAX, Fault::FailBefore);
+    let ports = Ports { cloud: &faulty, cluster: &faulty, clock: &faulty };
+    let mut report = |event: &Event| {
+        faulty.nodeless.set(faulty.nodeless.get() || matches!(event.step, Step::Launched { .. }));
+    };
+    let receipt = run(apply(&plan, &ports, &settings(), &mut report)).expect("not refused");
+    for key in ["1", "2", "3"] {
+        let left = outcome(&receipt, key, WaveStep::Launch);
+        let says = matches!(left, Outcome::GivenUp { why } if why.contains("and no node"));
+        assert!(says, "{left:?}");
+    }
+    assert!(!writes(&world).iter().any(|call| matches!(call, Call::Terminate { .. })));
+}
