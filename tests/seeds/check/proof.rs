@@ -158,7 +158,7 @@ impl Trace {
         let node = self.world.node_of(&id).map(|node| node.name.clone());
         let launches = rows(plan, WaveStep::Launch);
         let ready = launches.map(|row| change_id(&plan.capacity.plan_id, &row.address)).collect();
-        Ended { id, ours: true, runs: true, node, open: false, left: 0, ready }
+        Ended { id, ours: true, runs: true, node, open: false, left: Vec::new(), ready }
     }
 
     /// Has a machine be told to end after its cordon.

@@ -196,9 +196,12 @@ impl Checks {
         let stood = self.cordons.get(node).copied();
         let seen = call.looked.filter(|looked| stood.is_some_and(|stood| stood.stood_at(*looked)));
         // Nobody can tell of a person who lets pods come again while the call is on its way.
-        let reopened = ended.open && seen.is_some();
-        if ended.left > 0 && !forced && !reopened {
-            self.fail(at, &format!("I9: {id} was told to end with {} pods on it", ended.left));
+        let unknown = |since: &Option<Timestamp>| {
+            ended.open && seen.is_some_and(|seen| since.is_none_or(|since| since > seen))
+        };
+        let left = ended.left.iter().filter(|since| !unknown(since)).count();
+        if left > 0 && !forced {
+            self.fail(at, &format!("I9: {id} was told to end with {left} pods on it"));
         }
         match (stood, seen) {
             (_, Some(_)) => {}

@@ -42,8 +42,8 @@ pub(crate) struct Ended {
     pub(crate) node: Option<NodeName>,
     /// Whether pods may come to that.
     pub(crate) open: bool,
-    /// How many pods were to leave it.
-    pub(crate) left: usize,
+    /// Since when the pods that were to leave it have run, those that do.
+    pub(crate) left: Vec<Option<Timestamp>>,
     /// Changes of which the machines were Ready.
     pub(crate) ready: BTreeSet<ChangeId>,
 }
@@ -94,7 +94,9 @@ impl std::fmt::Debug for What {
                 let end = end.as_ref().map_or("nothing", InstanceId::as_str);
                 write!(f, "launches {kind} {zone} {}: {end}", request.capacity_type)
             }
-            Self::Terminate(Ended { id, left, .. }) => write!(f, "ends {id}, {left} pods left"),
+            Self::Terminate(Ended { id, left, .. }) => {
+                write!(f, "ends {id}, {} pods left", left.len())
+            }
             Self::Ended(id) => write!(f, "knows that {id} ends"),
             Self::Launched(id) => write!(f, "knows that {id} was launched"),
             Self::Raise { group, from, to } => write!(f, "sets {group} from {from} to {to}"),
@@ -154,7 +156,7 @@ impl Shared {
             runs: instance.is_some_and(Instance::is_active),
             node: node.map(|node| node.name.clone()),
             open: node.is_some_and(|node| !node.unschedulable),
-            left: observed.pods.iter().filter(|pod| on(pod)).count(),
+            left: observed.pods.iter().filter(|pod| on(pod)).map(|pod| pod.started_at).collect(),
             ready: ready.collect(),
         }
     }

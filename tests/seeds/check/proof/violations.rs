@@ -226,7 +226,7 @@ pub(super) const OF_REMOVALS: &[Violation] = &[
     }),
     ("I9", "a removal with pods left", |t| {
         t.applies(&t.shrinks);
-        t.ends(Ended { left: 1, ..t.removal(&t.shrinks, 0) });
+        t.ends(Ended { left: vec![None], ..t.removal(&t.shrinks, 0) });
     }),
     ("I9", "a removal without a cordon", |t| {
         t.applies(&t.shrinks);
@@ -255,6 +255,23 @@ pub(super) const OF_REMOVALS: &[Violation] = &[
             t.later(1);
             t.stands(&node, false);
             t.calls(What::Terminate(Ended { open: true, ..ended }));
+        },
+    ),
+    (
+        "I9",
+        "a removal with pods left that ran before it was read, of a node that is open by now",
+        |t| {
+            t.applies(&t.shrinks);
+            let ended = t.removal(&t.shrinks, 0);
+            let node = ended.node.clone().expect("joined");
+            let left = vec![Some(t.now)];
+            t.calls(What::Cordon { node, on: true, ours: true });
+            t.later(1);
+            let looked = Some(t.now);
+            t.call(&Asked {
+                looked,
+                ..t.asked(What::Terminate(Ended { open: true, left, ..ended }))
+            });
         },
     ),
     ("I9", "an uncordon beside an apply", |t| {
