@@ -24,6 +24,7 @@
 //! use std::sync::Arc;
 //! use fleetwright::schedule::{ScheduleNode, Scheduler};
 //! # use fleetwright::demand::{NodeChoice, PodShape};
+//! # use fleetwright::ids::Labels;
 //! # use fleetwright::pod::PodAffinity;
 //! # use fleetwright::requirement::Requirements;
 //! # use fleetwright::units::{Bytes, MilliCpu, Resources};
@@ -31,7 +32,7 @@
 //! #     cpu: MilliCpu(cpu), memory: Bytes::gib(pods), pods, ..Resources::default()
 //! # };
 //! # let shape = Arc::new(PodShape {
-//! #     namespace: "default".into(), labels: BTreeMap::new(), requests: resources(600, 1),
+//! #     namespace: "default".into(), labels: Labels::default(), requests: resources(600, 1),
 //! #     presumed: Resources::default(),
 //! #     nodes: NodeChoice { any_of: vec![Requirements::default()], ..NodeChoice::default() },
 //! #     tolerations: vec![], host_ports: vec![], spread: vec![], affinity: PodAffinity::default(),
@@ -40,7 +41,7 @@
 //! # });
 //! let node = ScheduleNode {
 //!     name: "n1".into(),
-//!     labels: BTreeMap::new(),
+//!     labels: Labels::default(),
 //!     taints: vec![],
 //!     allocatable: resources(1000, 110),
 //!     unschedulable: false,
