@@ -20,6 +20,7 @@ mod guard;
 mod launch;
 mod many;
 mod receipt;
+pub(crate) mod rest;
 mod retire;
 mod stand_in;
 mod uncordon;

@@ -210,10 +210,22 @@ pub struct ClusterObjects {
     pub unread: Vec<String>,
 }
 
+/// A node by itself.
+#[derive(Debug, Clone)]
+pub struct NodeNow {
+    /// The node; `None` where it is gone.
+    pub node: Option<Node>,
+    /// The pods that are bound to it. Of those that another object owns which is owned itself, the owner is the lower one.
+    pub pods: Vec<Arc<Pod>>,
+}
+
 /// Kubernetes.
 pub trait Cluster {
     /// Reads nodes, pods, workloads, storage and the state of autoscalers.
     fn objects(&self) -> impl Future<Output = Result<ClusterObjects, PortError>>;
+    /// Reads one node, and then the pods on it, as they are stored at this moment: what [`Cluster::objects`] shows may lag
+    /// behind. What cannot be understood is an error.
+    fn node(&self, name: &NodeName) -> impl Future<Output = Result<NodeNow, PortError>>;
     /// Cordons a node for what `mark` says, or uncordons it; writes nothing where its [`crate::fleet::Cordon`] is not as
     /// it was seen.
     ///

@@ -8,7 +8,7 @@ use crate::fleet::{CordonedFor, Node, Pod};
 use crate::ids::{GroupName, InstanceId, NodeName, Uid};
 use crate::port::{
     Cloud, Cluster, ClusterObjects, CordonOutcome, EvictOutcome, Fate, Holdings, LaunchOutcome,
-    LaunchRequest, PortError,
+    LaunchRequest, NodeNow, PortError,
 };
 
 /// A port whose writes need a lock.
@@ -68,6 +68,10 @@ impl<P: Cloud> Cloud for Fenced<'_, P> {
 impl<P: Cluster> Cluster for Fenced<'_, P> {
     async fn objects(&self) -> Result<ClusterObjects, PortError> {
         self.port.objects().await
+    }
+
+    async fn node(&self, name: &NodeName) -> Result<NodeNow, PortError> {
+        self.port.node(name).await
     }
 
     async fn cordon(

@@ -18,7 +18,7 @@ use crate::plan::wire::{
 use crate::plan::{Pinned, Plan, change_id};
 use crate::port::{
     Clock, Cloud, Cluster, ClusterObjects, CordonOutcome, EvictOutcome, Fate, Holdings,
-    LaunchOutcome, LaunchRequest, PortError,
+    LaunchOutcome, LaunchRequest, NodeNow, PortError,
 };
 use crate::requirement::{key, label};
 use crate::sim::fixture::{cluster, genesis, id, launch, request, resources, run, shapes};
@@ -334,12 +334,14 @@ pub(super) struct Faulty<'w> {
     pub(super) attached: Timestamp,
     /// Whether somebody has taken all tags off all instances.
     pub(super) untagged: Cell<bool>,
-    /// Whether Kubernetes lists no nodes, as if that were all of them.
-    pub(super) nodeless: Cell<bool>,
+    /// What is made of all that Kubernetes lists.
+    pub(super) shown: Cell<fn(&mut ClusterObjects)>,
     /// How often Kubernetes was read.
     pub(super) reads: Cell<usize>,
     /// What somebody else does just before a node is cordoned or uncordoned.
     pub(super) meddles: Option<&'w dyn Fn(&Node)>,
+    /// What happens just before a node is read by itself.
+    pub(super) comes: Option<&'w dyn Fn(&NodeName)>,
 }
 
 impl<'w> Faulty<'w> {
@@ -352,9 +354,10 @@ impl<'w> Faulty<'w> {
             lag: SignedDuration::ZERO,
             attached: Timestamp::MIN,
             untagged: Cell::new(false),
-            nodeless: Cell::new(false),
+            shown: Cell::new(|_| {}),
             reads: Cell::new(0),
             meddles: None,
+            comes: None,
         }
     }
 
@@ -420,10 +423,15 @@ impl Cluster for Faulty<'_> {
             let attached = nodes.map(|name| (name, ["vol-1".to_owned()].into()));
             objects.storage.attached = attached.collect();
         }
-        if self.nodeless.get() {
-            objects.nodes.clear();
-        }
+        self.shown.get()(&mut objects);
         Ok(objects)
+    }
+
+    async fn node(&self, name: &NodeName) -> Result<NodeNow, PortError> {
+        if let Some(comes) = self.comes {
+            comes(name);
+        }
+        self.world.node(name).await
     }
 
     async fn cordon(

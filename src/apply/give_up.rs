@@ -7,6 +7,7 @@ use super::Run;
 use super::guard::carries;
 use super::launch::{Booting, is_movable};
 use super::receipt::{Outcome, Step};
+use super::rest::in_the_way;
 use super::retire::CHANGED;
 use crate::fleet::{CordonedFor, Node, Observed};
 use crate::port::{Clock, Cloud, Cluster, CordonOutcome, PortError};
@@ -97,10 +98,19 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
             Ok(Some(node)) if !node.unschedulable => {
                 Attempt::Again("pods may come to its node".to_owned())
             }
-            Ok(_) => match self.ports.cloud.terminate(&item.instance).await {
-                Ok(()) => Attempt::Ended,
+            Ok(Some(node)) => match in_the_way(self.ports.cluster, node).await {
+                Ok(None) => self.end(item).await,
+                Ok(Some(why)) => Attempt::Again(why),
                 Err(error) => failed(&error),
             },
+            Ok(None) => self.end(item).await,
+        }
+    }
+
+    async fn end(&self, item: &Booting<'_, '_>) -> Attempt {
+        match self.ports.cloud.terminate(&item.instance).await {
+            Ok(()) => Attempt::Ended,
+            Err(error) => failed(&error),
         }
     }
 

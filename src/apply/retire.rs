@@ -1,4 +1,4 @@
-//! A retire wave: each node is waited for, cordoned, read again, drained, terminated, and gone; or
+//! A retire wave: each node is waited for, cordoned, read again, drained, read by itself, terminated, and gone; or
 //! left as it was.
 
 use std::collections::BTreeSet;
@@ -8,12 +8,11 @@ use jiff::Timestamp;
 use super::guard::is_gone;
 use super::launch::is_movable;
 use super::receipt::{Outcome, Step};
+use super::rest::{asks_to_stay, in_the_way};
 use super::work::RetireWork;
 use super::{Run, later};
-use crate::demand::{Pin, is_pinned_at};
-use crate::fleet::{
-    CordonedFor, Instance, InstanceState, Node, Observed, Pod, SCALE_DOWN_DISABLED_ANNOTATION,
-};
+use crate::demand::is_pinned_at;
+use crate::fleet::{CordonedFor, Instance, InstanceState, Node, Observed, Pod};
 use crate::plan::wire::WaveStep;
 use crate::pod::VolumeSource;
 use crate::port::{Clock, Cloud, Cluster, CordonOutcome, EvictOutcome, PortError};
@@ -281,6 +280,17 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
                 }
             }
         }
+        if let Some(node) = observed.node_of(&instance.id) {
+            match in_the_way(self.ports.cluster, node).await {
+                Ok(None) => {}
+                // What the next look shows decides.
+                Ok(Some(why)) => {
+                    self.hold(item, why, |why| Step::Waiting { why });
+                    return Progress::Same;
+                }
+                Err(error) => return self.failed_call(item, &error),
+            }
+        }
         let ended = match work.member_of {
             // Never by number: Auto Scaling would choose who goes.
             Some(_) => self.ports.cloud.end_member(work.instance).await,
@@ -463,9 +473,7 @@ fn reopened(node: &Node) -> Option<String> {
 
 /// Returns what forbids to drain the node, if something does.
 fn untouchable(node: &Node, observed: &Observed, now: Timestamp) -> Option<String> {
-    let disabled = node.annotations.get(SCALE_DOWN_DISABLED_ANNOTATION);
-    let pinned = Pin::of(&node.annotations) == Pin::Always;
-    if pinned || disabled.is_some_and(|value| value == "true") {
+    if asks_to_stay(node) {
         return Some(format!("node `{}` asks not to be disrupted", node.name));
     }
     let pinned =

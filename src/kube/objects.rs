@@ -13,12 +13,13 @@ use super::client::Kubernetes;
 use super::list::Sort;
 use super::node;
 use super::piece::{Common, Piece, Seen, SeenPod};
+use super::port_error;
 use super::scaling;
 use super::workload::meta_of;
-use crate::ids::WorkloadId;
+use crate::ids::{NodeName, WorkloadId};
 use crate::manifest::read_live;
 use crate::pod::PodTemplate;
-use crate::port::ClusterObjects;
+use crate::port::{ClusterObjects, Fate, NodeNow, PortError};
 use crate::storage::{ClaimPhase, Storage};
 
 const fn sort(api_version: &'static str, kind: &'static str, path: &'static str) -> Sort {
@@ -98,6 +99,42 @@ impl Kubernetes {
             others.push(self.shelf(sort, &mut share).await?.0);
         }
         Ok(assemble(&mut pods, &others))
+    }
+
+    /// Reads a node, and then what is on it: of a node that is cordoned nothing that comes later is missing.
+    ///
+    /// # Errors
+    /// When one of them cannot be read, or not be understood.
+    pub(super) async fn read_node(&self, name: &NodeName) -> Result<NodeNow, PortError> {
+        let nodes = self.pieces(NODES, &format!("metadata.name={name}")).await?;
+        let pods = self.pieces(PODS, &format!("spec.nodeName={name}")).await?;
+        let node = nodes.into_iter().find_map(|piece| {
+            let Piece::Node(node) = piece else { return None };
+            Some(*node)
+        });
+        let pods = pods.into_iter().filter_map(|piece| {
+            let Piece::Pod(SeenPod { mut pod, names, .. }) = piece else { return None };
+            Arc::make_mut(&mut pod).owner = names;
+            Some(pod)
+        });
+        Ok(NodeNow { node, pods: pods.collect() })
+    }
+
+    /// Reads the objects of a sort that a selector of `fields` lets through.
+    async fn pieces(&self, sort: Sort, fields: &str) -> Result<Vec<Piece>, PortError> {
+        const VERB: &str = "read node";
+        let mut read: Vec<Seen> = Vec::new();
+        let mut take = |page: Option<Vec<Json>>| match page {
+            Some(page) => read.extend(page.into_iter().map(|object| Seen::of(sort, object))),
+            None => read.clear(),
+        };
+        let end = self.each(sort, Some(fields), &mut take).await;
+        end.map_err(|error| port_error(VERB, &error))?;
+        if let Some(why) = read.iter().find_map(|seen| seen.unread.first()) {
+            let (verb, reason) = (VERB.to_owned(), why.clone());
+            return Err(PortError { verb, reason, fate: Fate::TurnedAway });
+        }
+        Ok(read.into_iter().map(|seen| seen.piece).collect())
     }
 
     /// Reads the objects of a sort, each of which `share` has share what it has in common with others, and the version of

@@ -4,8 +4,7 @@
 //! nothing. Invariants: a sort of objects is shown only after it was listed whole, by a consistent read,
 //! and only while its watch runs; a watch that breaks, or says nothing for a minute, has everything listed
 //! instead, so that what cannot be read is an error and never a smaller cluster; what this process wrote
-//! is waited for; of a node that is cordoned for us the pods are always asked for, since a machine ends on
-//! what is shown of it.
+//! is waited for. By what a machine ends is read past all of this ([`Cluster::node`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -22,12 +21,12 @@ use tokio::time::Instant;
 
 use super::client::Kubernetes;
 use super::list::Sort;
-use super::objects::{PODS, SORTS, Shelf, assemble, may_be_absent, place};
+use super::objects::{SORTS, Shelf, assemble, may_be_absent, place};
 use super::piece::{Common, Piece, Seen, SeenPod};
 use super::port_error;
 use crate::fleet::{Cordon, CordonedFor, Node, Pod, PodPhase};
 use crate::ids::{NodeName, Uid, WorkloadId, WorkloadKind};
-use crate::port::{Cluster, ClusterObjects, CordonOutcome, EvictOutcome, PortError};
+use crate::port::{Cluster, ClusterObjects, CordonOutcome, EvictOutcome, NodeNow, PortError};
 
 /// How long one watch lasts, in seconds: less than the longest wait for an answer, so that the server
 /// ends it and not a timeout.
@@ -47,9 +46,6 @@ const LAG_POLL: Duration = Duration::from_millis(10);
 
 /// What owns pods and is owned itself, in the order of their sorts behind that of pods.
 const OWNERS: [WorkloadKind; 2] = [WorkloadKind::ReplicaSet, WorkloadKind::Job];
-
-/// Most nodes of which the pods are asked for one by one; of more, all pods are listed.
-const ASKED_MAX: usize = 25;
 
 /// Something that somebody should look at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -142,41 +138,6 @@ impl Watched {
         }
     }
 
-    /// Asks for the pods of nodes that are cordoned for us, and puts them in place of what is shown.
-    async fn strictly(&self, mut objects: ClusterObjects) -> Result<ClusterObjects, Error> {
-        let cordoned = |node: &&Node| node.unschedulable && node.cordoned_for().is_some();
-        let nodes: Vec<NodeName> =
-            objects.nodes.iter().filter(cordoned).map(|node| node.name.clone()).collect();
-        if nodes.is_empty() {
-            return Ok(objects);
-        }
-        let mut asked = Shelf::new();
-        if nodes.len() > ASKED_MAX {
-            let share = &mut |seen: &mut Seen| self.shown.lock().common.share(seen);
-            asked = self.kubernetes.shelf(PODS, share).await?.0;
-            objects.pods.clear();
-        } else {
-            for node in &nodes {
-                let fields = format!("spec.nodeName={node}");
-                let mut take = |page: Option<Vec<Json>>| {
-                    let page = page.into_iter().flatten();
-                    asked.extend(page.map(|object| (place(&object), Seen::of(PODS, object))));
-                };
-                self.kubernetes.each(PODS, Some(&fields), &mut take).await?;
-            }
-            let of_them = |pod: &Pod| pod.node.as_ref().is_some_and(|node| nodes.contains(node));
-            // The watch may not show yet where one of them was bound.
-            let bound = asked.values().filter_map(|seen| {
-                let Piece::Pod(seen) = &seen.piece else { return None };
-                Some(seen.pod.uid.clone())
-            });
-            let bound: BTreeSet<Uid> = bound.collect();
-            objects.pods.retain(|pod| !of_them(pod) && !bound.contains(&pod.uid));
-        }
-        self.shown.lock().put_into(&mut asked, &mut objects);
-        Ok(objects)
-    }
-
     fn note(&self, node: &NodeName, uid: &Uid, written: Written) {
         let entry = (uid.clone(), written, Instant::now());
         self.shown.lock().written.insert(node.clone(), entry);
@@ -186,12 +147,13 @@ impl Watched {
 impl Cluster for Watched {
     async fn objects(&self) -> Result<ClusterObjects, PortError> {
         match self.at_hand().await {
-            Some(objects) => {
-                let read = self.strictly(objects).await;
-                read.map_err(|error| port_error("read pods of cordoned nodes", &error))
-            }
+            Some(objects) => Ok(objects),
             None => self.kubernetes.objects().await,
         }
+    }
+
+    async fn node(&self, name: &NodeName) -> Result<NodeNow, PortError> {
+        self.kubernetes.node(name).await
     }
 
     async fn cordon(
@@ -303,14 +265,6 @@ impl Inner {
             Some((pods, others)) => assemble(pods, &*others),
             None => ClusterObjects::default(),
         }
-    }
-
-    /// Adds pods that were asked for, owned by what is shown to own them.
-    fn put_into(&self, pods: &mut Shelf, objects: &mut ClusterObjects) {
-        let asked = assemble(pods, self.shelves.iter().skip(1).take(OWNERS.len()));
-        objects.pods.extend(asked.pods);
-        objects.templates.extend(asked.templates);
-        objects.unread.extend(asked.unread);
     }
 
     /// Puts an object on its shelf; returns what is new about it.

@@ -12,7 +12,7 @@ use super::client::{Kubernetes, WRITTEN_WITHIN};
 use super::port_error;
 use crate::fleet::{CORDONED_ANNOTATION, Cordon, CordonedFor, Node, Pod};
 use crate::ids::{NodeName, Uid};
-use crate::port::{Cluster, ClusterObjects, CordonOutcome, EvictOutcome, Fate, PortError};
+use crate::port::{Cluster, ClusterObjects, CordonOutcome, EvictOutcome, Fate, NodeNow, PortError};
 
 /// Who writes, as `managedFields` and events show it.
 pub(super) const MANAGER: &str = "fleetwright";
@@ -29,6 +29,10 @@ const BUDGET_CAUSE: &str = "DisruptionBudget";
 impl Cluster for Kubernetes {
     async fn objects(&self) -> Result<ClusterObjects, PortError> {
         self.read_objects().await.map_err(|error| port_error("read cluster", &error))
+    }
+
+    async fn node(&self, name: &NodeName) -> Result<NodeNow, PortError> {
+        self.read_node(name).await
     }
 
     async fn cordon(

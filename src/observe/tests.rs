@@ -3,7 +3,7 @@
 use super::*;
 use crate::fleet::{CordonedFor, Node, tag, write_world};
 use crate::ids::{GroupName, InstanceId, NodeName, Uid, WorkloadKind};
-use crate::port::{CordonOutcome, EvictOutcome, Fate, LaunchOutcome, LaunchRequest};
+use crate::port::{CordonOutcome, EvictOutcome, Fate, LaunchOutcome, LaunchRequest, NodeNow};
 use crate::sim::fixture::{cluster, launch, request, run, world};
 use crate::sim::{Delivery, World};
 
@@ -58,6 +58,10 @@ impl Cluster for Faulty {
             objects.templates.clear();
         }
         Ok(objects)
+    }
+
+    async fn node(&self, name: &NodeName) -> Result<NodeNow, PortError> {
+        self.world.node(name).await
     }
 
     async fn cordon(

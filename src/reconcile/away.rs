@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::event::{Effect, Event, Signal};
+use super::event::{Effect, Ending, Event, Signal};
 use super::health::{NEVER_READY, NOT_READY};
 use super::kept::{CLOCK_OFF, GOING_MAX, Kept, Leaving, earlier, later};
 use super::mail::MESSAGES_MAX;
@@ -477,15 +477,19 @@ impl State {
         }
     }
 
-    pub(super) fn was_ended(&mut self, instance: &InstanceId, end: &Result<(), PortError>) {
+    pub(super) fn was_ended(&mut self, instance: &InstanceId, end: &Result<Ending, PortError>) {
         self.need = self.looks + 1;
-        if end.is_err() {
-            self.count("errors.ec2", 1);
-            return;
-        }
-        self.unseen.end(instance, self.now);
-        if let Some(away) = self.away.get_mut(instance) {
-            away.next(AwayPhase::Ending, self.now);
+        match end {
+            Ok(Ending::Told) => {
+                self.unseen.end(instance, self.now);
+                if let Some(away) = self.away.get_mut(instance) {
+                    away.next(AwayPhase::Ending, self.now);
+                }
+            }
+            // What the next look shows decides.
+            Ok(Ending::Held) => {}
+            Ok(Ending::Unread(_)) => self.count("errors.kubernetes", 1),
+            Err(_) => self.count("errors.ec2", 1),
         }
     }
 
@@ -645,16 +649,22 @@ impl Away {
             }
             AwayPhase::Draining => {
                 let pods = node.map(|node| pods(&node.name)).unwrap_or_default();
-                return self.drain(&pods, moment, effects);
+                return self.drain(node, &pods, moment, effects);
             }
             // Until it is seen to be gone it is told again.
-            AwayPhase::Ending => self.end(now, effects),
+            AwayPhase::Ending => self.end(None, now, effects),
         }
         Came::On
     }
 
     /// Has pods leave, and the machine end once none is left that a fresh look shows.
-    fn drain(&mut self, left: &[&Pod], moment: Moment, effects: &mut Vec<Effect>) -> Came {
+    fn drain(
+        &mut self,
+        node: Option<&Node>,
+        left: &[&Pod],
+        moment: Moment,
+        effects: &mut Vec<Effect>,
+    ) -> Came {
         let Moment { now, looked, joined, drained, .. } = moment;
         let begun = self.draining.unwrap_or(now);
         let forced = match self.forced_at() {
@@ -664,7 +674,7 @@ impl Away {
         // Where a node was and is not shown, nobody knows what is on it.
         if (left.is_empty() && !joined) || forced {
             if looked {
-                self.end(now, effects);
+                self.end(node.filter(|_| !forced), now, effects);
             }
             return Came::On;
         }
@@ -681,10 +691,11 @@ impl Away {
         Came::On
     }
 
-    /// Has the machine end.
-    fn end(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
+    /// Has the machine end; where a node is told, only if that stands as it was seen.
+    fn end(&mut self, node: Option<&Node>, now: Timestamp, effects: &mut Vec<Effect>) {
         if self.tries(now, TRY_AGAIN) {
-            effects.push(Effect::End { instance: self.leaving.instance.clone() });
+            let (instance, node) = (self.leaving.instance.clone(), node.cloned().map(Box::new));
+            effects.push(Effect::End { instance, node });
         }
     }
 }

@@ -19,15 +19,16 @@ use jiff::{SignedDuration, Timestamp};
 use tokio::sync::oneshot;
 use tracing::Span;
 
-use super::event::{Effect, Event, Head, Limits, Ticket};
+use super::event::{Effect, Ending, Event, Head, Limits, Ticket};
 use super::failing;
 use super::looks::{needs_as_before, shows_the_same};
 use super::ports::{Desk, Planner, Signals, Source};
 use super::state::{Start, State, step};
 use super::trace;
 use super::work::retired;
+use crate::apply::rest::in_the_way;
 use crate::apply::{self, ApplySettings, Bounds, Fenced, Replan, Replanned, Turns, Waits, apply};
-use crate::fleet::{ClusterIdentity, CordonedFor, Observed, Pod};
+use crate::fleet::{ClusterIdentity, CordonedFor, Node, Observed, Pod};
 use crate::ids::{Address, InstanceId};
 use crate::observe::observe;
 use crate::plan::{Pinned, Plan};
@@ -332,11 +333,7 @@ where
                 Event::Shielded { node: node.name, end }
             }),
             Effect::Evict { instance, pods } => Box::pin(evict(outside, instance, pods)),
-            Effect::End { instance } => Box::pin(async move {
-                let may_write = || signals.may_write();
-                let end = Fenced::new(cloud, &may_write).terminate(&instance).await;
-                Event::Ended { instance, end }
-            }),
+            Effect::End { instance, node } => Box::pin(end(outside, instance, node)),
             Effect::Acknowledge { receipt } => Box::pin(async move {
                 let end = signals.acknowledge(&receipt).await;
                 Event::Acknowledged { receipt, end }
@@ -472,6 +469,31 @@ async fn evict<C, K: Cluster, T, S, G: Signals, D>(
         ends.push(cluster.evict(pod).await);
     }
     Event::Evicted { instance, ends }
+}
+
+/// Tells a machine to end, where its node stands as it was seen.
+async fn end<C: Cloud, K: Cluster, T, S, G: Signals, D>(
+    outside: Outside<'_, C, K, T, S, G, D>,
+    instance: InstanceId,
+    node: Option<Box<Node>>,
+) -> Event {
+    let may_write = || outside.signals.may_write();
+    let stands = match &node {
+        Some(node) => in_the_way(outside.cluster, node).await,
+        None => Ok(None),
+    };
+    let end = match stands {
+        Ok(None) => {
+            let cloud = Fenced::new(outside.cloud, &may_write);
+            cloud.terminate(&instance).await.map(|()| Ending::Told)
+        }
+        Ok(Some(why)) => {
+            tracing::info!(%instance, why, "a machine is not told to end");
+            Ok(Ending::Held)
+        }
+        Err(error) => Ok(Ending::Unread(error)),
+    };
+    Event::Ended { instance, end }
 }
 
 /// Plans again before the first write, without the machines that go.

@@ -53,6 +53,17 @@ impl Limits {
 /// What tells one thing under way from others.
 pub type Ticket = u64;
 
+/// What came of having a machine end.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Ending {
+    /// It was told to.
+    Told,
+    /// It was not: its node no longer stands as it was seen.
+    Held,
+    /// It was not: nobody could tell how its node stands.
+    Unread(PortError),
+}
+
 /// Something that happened.
 #[derive(Debug, Clone)]
 pub enum Event {
@@ -136,7 +147,7 @@ pub enum Event {
         /// The machine.
         instance: InstanceId,
         /// How it went.
-        end: Result<(), PortError>,
+        end: Result<Ending, PortError>,
     },
     /// A message was taken off its queue.
     Acknowledged {
@@ -264,6 +275,8 @@ pub enum Effect {
     End {
         /// The machine.
         instance: InstanceId,
+        /// Its node as it was seen, cordoned and empty, where the machine ends only if that is so still.
+        node: Option<Box<Node>>,
     },
     /// Take a message off its queue.
     Acknowledge {

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::event::Event;
+use super::event::{Ending, Event};
 use super::kept::later;
 use super::status::{Deed, Failure};
 use crate::apply::{self, Step};
@@ -37,7 +37,13 @@ pub(super) fn done(event: &Event) -> Option<Done<'_>> {
         Event::Evicted { instance, ends } => {
             (Deed::Evict, instance.as_str(), ends.iter().find_map(|end| end.as_ref().err()))
         }
-        Event::Ended { instance, end } => (Deed::End, instance.as_str(), end.as_ref().err()),
+        Event::Ended { instance, end } => {
+            let error = match end {
+                Ok(Ending::Told | Ending::Held) => None,
+                Ok(Ending::Unread(error)) | Err(error) => Some(error),
+            };
+            (Deed::End, instance.as_str(), error)
+        }
         // Receipts of a queue tell nobody anything.
         Event::Acknowledged { receipt: _, end } => (Deed::Acknowledge, "", end.as_ref().err()),
         Event::Nominated { pod, end } => (Deed::Nominate, pod.as_str(), end.as_ref().err()),

@@ -102,7 +102,7 @@ impl Story {
             Effect::Cordon { node, mark: Some(_), .. } => Some(format!("cordons {}", node.name)),
             Effect::Acknowledge { receipt } => Some(format!("takes off {receipt}")),
             Effect::Evict { instance, .. } => Some(format!("drains {instance}")),
-            Effect::End { instance } => Some(format!("ends {instance}")),
+            Effect::End { instance, .. } => Some(format!("ends {instance}")),
             Effect::Recall
             | Effect::Save(_)
             | Effect::ReadHead

@@ -38,7 +38,7 @@ pub(super) fn effect(effect: &Effect, step: &Span) -> Span {
         Effect::Cordon { instance, .. } => one("cordon", instance.as_str()),
         Effect::Shield { node, .. } => one("shield", node.name.as_str()),
         Effect::Evict { instance, .. } => one("evict", instance.as_str()),
-        Effect::End { instance } => one("end", instance.as_str()),
+        Effect::End { instance, .. } => one("end", instance.as_str()),
         Effect::Acknowledge { .. } => one("acknowledge", ""),
         Effect::Nominate { pod, .. } => one("nominate", pod.uid.as_str()),
         Effect::Turn { .. } | Effect::Interrupt | Effect::Wake(_) | Effect::Exit => Span::none(),

@@ -14,7 +14,7 @@ use crate::fleet::{CORDONED_ANNOTATION, CordonedFor, Instance, Node, Pod, tag};
 use crate::ids::{GroupName, InstanceId, NodeName, Uid};
 use crate::port::{
     Clock, Cloud, Cluster, ClusterObjects, CordonOutcome, EvictOutcome, Fate, Holdings,
-    LaunchOutcome, LaunchRequest, PortError, Tagger,
+    LaunchOutcome, LaunchRequest, NodeNow, PortError, Tagger,
 };
 
 /// Returns the error of a verb that the world refused; the same call is refused again.
@@ -122,6 +122,16 @@ impl Cluster for World {
             storage: observed.storage,
             scaling: observed.scaling,
             unread: Vec::new(),
+        })
+    }
+
+    async fn node(&self, name: &NodeName) -> Result<NodeNow, PortError> {
+        self.check_saved("read node")?;
+        let observed = self.state.borrow().observed();
+        let on = |pod: &Arc<Pod>| pod.node.as_ref() == Some(name);
+        Ok(NodeNow {
+            node: observed.nodes.get(name).cloned(),
+            pods: observed.pods.into_iter().filter(on).collect(),
         })
     }
 

@@ -38,6 +38,8 @@ pub(crate) struct Faults {
     pub(crate) partial: u64,
     /// Reads of EC2 that are as old as what EC2 shows late.
     pub(crate) stale: u64,
+    /// Reads after which the pods of Kubernetes stand still for a while, as where a watch says nothing.
+    pub(crate) sticks: u64,
     /// Writes that fail before anything is done.
     pub(crate) writes: u64,
     /// Writes that are done, and whose reply is lost.

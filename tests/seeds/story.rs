@@ -156,6 +156,7 @@ fn drawn(run: &mut Run) -> Faults {
         reads: run.random.below(400),
         partial: run.random.below(400),
         stale: run.random.below(500),
+        sticks: run.random.below(200),
         writes: run.random.below(400),
         lost: run.random.below(400),
         unheard: run.random.below(300),

@@ -124,7 +124,9 @@ fn a_machine_is_not_ended_by_a_look_that_shows_pods_on_nodes_and_no_node() {
     let faulty = Faulty::new(&world, usize::MAX, Fault::FailBefore);
     let ports = Ports { cloud: &faulty, cluster: &faulty, clock: &faulty };
     let mut report = |event: &Event| {
-        faulty.nodeless.set(faulty.nodeless.get() || matches!(event.step, Step::Launched { .. }));
+        if matches!(event.step, Step::Launched { .. }) {
+            faulty.shown.set(|objects| objects.nodes.clear());
+        }
     };
     let receipt = run(apply(&plan, &ports, &settings(), &mut report)).expect("not refused");
     for key in ["1", "2", "3"] {

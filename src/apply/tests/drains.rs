@@ -1,9 +1,13 @@
 //! Drains: in which order pods leave, what holds a drain up, and how one ends that does not come about.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use super::*;
+use crate::fleet::Pod;
+use crate::ids::{NodeName, Uid, WorkloadId};
 
 #[test]
 fn a_blocked_drain_is_given_up_and_uncordoned_within_its_bound() {
@@ -249,4 +253,75 @@ fn a_machine_that_somebody_takes_our_tags_off_while_it_is_drained_is_left() {
         assert!(says, "{left:?}");
     }
     assert!(!writes(&world).iter().any(|call| matches!(call, Call::Terminate { .. })));
+}
+
+/// Applies while `comes` happens to the first node that is about to end, after the last look at everything.
+fn applies_while(world: &World, plan: &Plan, comes: &dyn Fn(&Node)) -> (Receipt, InstanceId) {
+    let first: RefCell<Option<InstanceId>> = RefCell::default();
+    let once = |name: &NodeName| {
+        let node = world.observed().nodes[name].clone();
+        let mut first = first.borrow_mut();
+        if first.is_none() {
+            comes(&node);
+            *first = node.instance;
+        }
+    };
+    let mut ports = Faulty::new(world, usize::MAX, Fault::FailBefore);
+    ports.comes = Some(&once);
+    let receipt = apply_over(plan, &ports, &settings()).0.expect("not refused");
+    (receipt, first.take().expect("a machine was about to end"))
+}
+
+#[test]
+fn a_machine_to_which_a_pod_came_after_the_last_look_ends_once_that_has_left() {
+    let world = fleet();
+    let plan = plan(&world);
+    let (late, namespace) = (Uid::from("late"), "web".into());
+    let comes = |node: &Node| {
+        let template = crate::sim::fixture::template("api", 100).into();
+        let bare = WorkloadId { name: "api-late".into(), ..id(WorkloadKind::Pod, "api") };
+        world.add_pod(&bare, late.clone(), &template);
+        world.bind_pod(&namespace, "api-late", &late, &node.name);
+        let there = |pod: &Arc<Pod>| pod.uid == late && pod.node.as_ref() == Some(&node.name);
+        assert!(world.observed().pods.iter().any(there));
+    };
+    let (receipt, instance) = applies_while(&world, &plan, &comes);
+    assert_eq!(receipt.verdict, Verdict::Applied, "{receipt:#?}");
+    let calls = writes(&world);
+    let evicted =
+        calls.iter().position(|c| matches!(c, Call::Evict { name, .. } if name == "api-late"));
+    let ended = |c: &Call| matches!(c, Call::Terminate { instance: id, .. } if *id == instance);
+    let ended = calls.iter().position(ended);
+    assert!(evicted.expect("asked to leave") < ended.expect("told to end"), "{calls:#?}");
+    assert_lawful(&world, &plan);
+}
+
+#[test]
+fn a_machine_whose_node_somebody_uncordoned_after_the_last_look_stays() {
+    let world = fleet();
+    let plan = plan(&world);
+    let comes = |node: &Node| world.change_node(&Node { unschedulable: false, ..node.clone() });
+    let (receipt, instance) = applies_while(&world, &plan, &comes);
+    assert_eq!(receipt.verdict, Verdict::Partly, "{receipt:#?}");
+    assert!(world.instance(&instance).expect("it is there").is_active());
+}
+
+#[test]
+fn a_node_that_has_taken_the_place_of_one_whose_machine_ended_is_not_deleted() {
+    let world = fleet();
+    let plan = plan(&world);
+    let faulty = Faulty::new(&world, usize::MAX, Fault::FailBefore);
+    let ports = Ports { cloud: &faulty, cluster: &faulty, clock: &faulty };
+    let mut ending = 0;
+    let mut report = |event: &Event| {
+        ending += usize::from(matches!(event.step, Step::Terminating { .. }));
+        if ending == 2 {
+            faulty.shown.set(|objects| {
+                objects.nodes.iter_mut().for_each(|node| node.uid = "another".into());
+            });
+        }
+    };
+    let receipt = run(apply(&plan, &ports, &settings(), &mut report)).expect("not refused");
+    assert_eq!((receipt.verdict, ending), (Verdict::Applied, 2), "{receipt:#?}");
+    assert!(!writes(&world).iter().any(|call| matches!(call, Call::DeleteNode { .. })));
 }

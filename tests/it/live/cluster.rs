@@ -1,5 +1,7 @@
 //! The port `Cluster` over a real kube-apiserver.
 
+use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use fleetwright::fleet::{CORDONED_ANNOTATION, CordonedFor, Node, Pod};
@@ -206,6 +208,19 @@ async fn reads(kubernetes: &Kubernetes) {
     assert_eq!(objects.storage.attach_limits["n1"]["ebs.csi.aws.com"], 25);
     let kept = serde_json::to_string(&objects.templates).expect("JSON");
     assert!(!kept.contains("hunter2"), "no secret is kept");
+    reads_one(kubernetes, &objects).await;
+}
+
+/// A node by itself is what is listed of it.
+async fn reads_one(kubernetes: &Kubernetes, objects: &ClusterObjects) {
+    let now = kubernetes.node(&"n1".into()).await.expect("read");
+    assert_eq!(now.node.as_ref(), objects.nodes.first());
+    let on = |pod: &&Arc<Pod>| pod.node == Some("n1".into());
+    let listed: BTreeSet<_> = objects.pods.iter().filter(on).map(|pod| &pod.uid).collect();
+    let found: BTreeSet<_> = now.pods.iter().map(|pod| &pod.uid).collect();
+    assert_eq!((found.len(), &found), (3, &listed));
+    let gone = kubernetes.node(&"n2".into()).await.expect("read");
+    assert_eq!((gone.node, gone.pods), (None, vec![]));
 }
 
 async fn cordons(kubernetes: &Kubernetes) {

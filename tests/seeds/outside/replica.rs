@@ -1,20 +1,21 @@
 //! The outside as one replica sees it: the ports of the world, with faults between.
 
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
+use std::sync::Arc;
 
 use fleetwright::fleet::{CordonedFor, Node, Pod};
 use fleetwright::ids::{GroupName, InstanceId, NodeName, Uid};
 use fleetwright::port::{
     Cloud, Cluster, ClusterObjects, CordonOutcome, EvictOutcome, Fate, Holdings, LaunchOutcome,
-    LaunchRequest, PortError,
+    LaunchRequest, NodeNow, PortError,
 };
 use fleetwright::reconcile::{Desk, Head, Kept, Message, Request, Signal, Signals, Source};
 use jiff::{SignedDuration, Timestamp};
 
 use super::asked::By;
-use super::{APPLY, Shared, What};
+use super::{APPLY, STALE, Shared, What};
 use crate::seeds::files::{Files, Plans};
 
 /// How long it takes to hear a signal.
@@ -39,6 +40,10 @@ pub(crate) struct Replica {
     pub(crate) told: RefCell<BTreeSet<Uid>>,
     /// When it last began to read Kubernetes and got all of it.
     looked: Cell<Option<Timestamp>>,
+    /// Until when it is shown pods of another moment, and those.
+    stuck: RefCell<Option<(Timestamp, ClusterObjects)>>,
+    /// When it last began to read a node by itself.
+    read: RefCell<BTreeMap<NodeName, Timestamp>>,
     /// Machines that EC2 has listed to it.
     shown: RefCell<BTreeSet<InstanceId>>,
     /// Whether it was told that it leads.
@@ -60,6 +65,8 @@ impl Replica {
             shared: Rc::clone(shared),
             told: RefCell::default(),
             looked: Cell::default(),
+            stuck: RefCell::default(),
+            read: RefCell::default(),
             shown: RefCell::default(),
             leads: Cell::default(),
             takes: Cell::default(),
@@ -79,6 +86,24 @@ impl Replica {
         if shared.chance(shared.faults.get().reads) { Err(broken(verb)) } else { Ok(()) }
     }
 
+    /// Shows pods as they were a while ago, while their watch says nothing; returns whether that is so.
+    fn stands_still(&self, objects: &mut ClusterObjects) -> bool {
+        let now = self.shared.time.now();
+        let mut stuck = self.stuck.borrow_mut();
+        if let Some((_, then)) = stuck.as_ref().filter(|(until, _)| now < *until) {
+            objects.pods.clone_from(&then.pods);
+            for (key, template) in &then.templates {
+                objects.templates.entry(key.clone()).or_insert_with(|| Arc::clone(template));
+            }
+            return true;
+        }
+        *stuck = None;
+        if objects.unread.is_empty() && self.shared.chance(self.shared.faults.get().sticks) {
+            *stuck = Some((now.checked_add(STALE).unwrap_or(now), objects.clone()));
+        }
+        false
+    }
+
     /// Waits for a call to be made; fails where it never arrives.
     async fn writes(&self, verb: &str) -> Result<By, PortError> {
         let shared = &self.shared;
@@ -90,6 +115,15 @@ impl Replica {
             return Err(broken(verb));
         }
         if shared.chance(shared.faults.get().writes) { Err(turned_away(verb)) } else { Ok(by) }
+    }
+
+    /// Notes that a machine is told to end, and when what runs on it was read last.
+    fn tells_to_end(&self, by: By, id: &InstanceId) -> By {
+        let ended = self.shared.ended(id);
+        let read = ended.node.as_ref().and_then(|node| self.read.borrow().get(node).copied());
+        let by = By { looked: by.looked.max(read), ..by };
+        self.shared.note(&by, What::Terminate(ended));
+        by
     }
 
     /// Waits for the reply; fails where it is lost.
@@ -146,7 +180,7 @@ impl Cloud for Replica {
     async fn end_member(&self, id: &InstanceId) -> Result<(), PortError> {
         const VERB: &str = "end member of group";
         let by = self.writes(VERB).await?;
-        self.shared.note(&by, What::Terminate(self.shared.ended(id)));
+        let by = self.tells_to_end(by, id);
         self.shared.world.end_member(id).await?;
         self.replies(VERB).await?;
         self.shared.note(&by, What::Ended(id.clone()));
@@ -156,7 +190,7 @@ impl Cloud for Replica {
     async fn terminate(&self, id: &InstanceId) -> Result<(), PortError> {
         const VERB: &str = "terminate instance";
         let by = self.writes(VERB).await?;
-        self.shared.note(&by, What::Terminate(self.shared.ended(id)));
+        let by = self.tells_to_end(by, id);
         self.shared.world.terminate(id).await?;
         self.replies(VERB).await?;
         self.shared.note(&by, What::Ended(id.clone()));
@@ -180,10 +214,22 @@ impl Cluster for Replica {
         if faults.nodeless {
             objects.nodes.clear();
         }
-        if objects.unread.is_empty() {
+        let stands_still = self.stands_still(&mut objects);
+        if objects.unread.is_empty() && !stands_still {
             self.looked.set(Some(began));
         }
         Ok(objects)
+    }
+
+    async fn node(&self, name: &NodeName) -> Result<NodeNow, PortError> {
+        let began = self.shared.time.now();
+        self.reads("read node").await?;
+        if self.shared.faults.get().kubernetes {
+            return Err(broken("read node"));
+        }
+        let now = self.shared.world.node(name).await?;
+        self.read.borrow_mut().insert(name.clone(), began);
+        Ok(now)
     }
 
     async fn cordon(
