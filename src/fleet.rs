@@ -35,7 +35,7 @@ use crate::catalog::{CapacityType, Market};
 use crate::fargate;
 use crate::ids::{
     GroupName, InstanceId, InstanceTypeName, LabelKey, Labels, Namespace, NodeName, Region,
-    ReservationId, Uid, WorkloadId, ZoneName,
+    ReservationId, Uid, WorkloadId, WorkloadKind, ZoneName,
 };
 use crate::pod::{Amounts, PodTemplate, Taint};
 use crate::storage::Storage;
@@ -356,6 +356,17 @@ pub struct Pod {
 }
 
 impl Pod {
+    /// Returns the workload that the pod is of: its owner, or itself where nothing owns it.
+    #[must_use]
+    pub fn workload(&self) -> WorkloadId {
+        let itself = || WorkloadId {
+            namespace: self.namespace.clone(),
+            name: self.name.clone(),
+            kind: WorkloadKind::Pod,
+        };
+        self.owner.clone().unwrap_or_else(itself)
+    }
+
     /// Returns whether the pod needs room: it is not finished and not on its way out.
     #[must_use]
     pub fn is_active(&self) -> bool {

@@ -32,12 +32,7 @@ impl<'a> LivePods<'a> {
         let mut by_owner: BTreeMap<WorkloadId, Vec<&Pod>> = BTreeMap::new();
         let mut finished: BTreeMap<WorkloadId, u32> = BTreeMap::new();
         for pod in observed.pods.iter().filter(|pod| !pod.mirror) {
-            let itself = || WorkloadId {
-                namespace: pod.namespace.clone(),
-                name: pod.name.clone(),
-                kind: WorkloadKind::Pod,
-            };
-            let owner = pod.owner.clone().unwrap_or_else(itself);
+            let owner = pod.workload();
             let ended = pod.phase == PodPhase::Succeeded
                 || pod.phase == PodPhase::Failed && owner.kind == WorkloadKind::Pod;
             if pod.is_active() {

@@ -7,6 +7,7 @@
 mod futile;
 
 pub use futile::Quarantine;
+pub(super) use futile::Wanted;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -38,8 +39,6 @@ const APPROVED_ROWS_MAX: usize = 500;
 const SOLD_OUT_MAX: usize = 100;
 /// In how many parts launches are told in short where they do not fit: each is one look at the length.
 const SHED_PARTS: usize = 8;
-/// Most machines of which it is remembered that one was launched in place of them.
-pub(super) const IN_PLACE_OF_MAX: usize = 4;
 /// How long launches and removals are remembered: as long as any budget looks back.
 const MOVES_KEPT: SignedDuration = Rate::WITHIN_MAX;
 /// How long an approval counts.
@@ -133,10 +132,9 @@ pub struct Launched {
     /// Whether it was known before a node of it could have joined: else nobody can say that none did.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub from_start: bool,
-    /// Machines that it was launched in place of and that, as far as is known, are still there: that no pod is on it
-    /// says nothing until they have gone. Of many the first, at most four.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub in_place_of: Vec<InstanceId>,
+    /// Whether pods were seen to wait beside its node, and a plan had more launched for them and none of them on it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub passed_over: bool,
 }
 
 /// A machine that was removed.
@@ -224,7 +222,7 @@ impl Kept {
                     ready_at: None,
                     helped: false,
                     from_start: instance.state == InstanceState::Pending,
-                    in_place_of: Vec::new(),
+                    passed_over: false,
                 });
             }
         }
@@ -242,7 +240,6 @@ impl Kept {
             let told = found.map(|instance| instance.launched_at).filter(|told| *told <= now);
             launch.at = told.map_or(launch.at, |told| launch.at.max(told));
             let runs = found.is_some_and(Instance::is_active);
-            launch.take_over_from_what_went(observed, now);
             // One that went before it had its time says nothing about what it was good for.
             let cut = !runs && !launch.is_futile(now);
             launch.helped |= busy.contains(&launch.instance) || cut;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use jiff::{SignedDuration, Timestamp};
 
 use super::event::{Effect, Ticket, sold_out};
-use super::kept::{IN_PLACE_OF_MAX, Launched, later};
+use super::kept::{Launched, later};
 use super::state::{Lane, Retry, State};
 use super::status::Status;
 use super::{allow, asked, work};
@@ -100,7 +100,6 @@ impl State {
         let now = self.now;
         self.unseen.launch(instance, now);
         let Some(lane) = self.lanes.get_mut(&ticket) else { return };
-        let in_place_of = address.map(|address| replaced(&lane.plan, address)).unwrap_or_default();
         let mut rows = lane.plan.resource_changes.iter();
         let row = rows.find(|row| Some(&row.address) == address);
         let pool = row.and_then(|row| row.change.after.as_ref()?.pool.clone());
@@ -113,7 +112,7 @@ impl State {
             ready_at: None,
             helped: false,
             from_start: true,
-            in_place_of,
+            passed_over: false,
         });
     }
 
@@ -296,19 +295,6 @@ impl State {
         };
         self.lanes.values().map(one).collect()
     }
-}
-
-/// Returns machines that the launch at `address` takes the place of: that of its own row, and those of the rows that
-/// it replaces together with others.
-fn replaced(plan: &Plan, address: &Address) -> Vec<InstanceId> {
-    let explained = plan.capacity.explain.iter();
-    let groups: BTreeMap<&Address, &String> =
-        explained.filter_map(|row| Some((&row.address, row.group.as_ref()?))).collect();
-    let group = groups.get(address);
-    let goes = work::retired(plan).filter(|row| {
-        row.address == *address || group.is_some() && groups.get(&row.address) == group
-    });
-    goes.filter_map(work::instance).take(IN_PLACE_OF_MAX).collect()
 }
 
 /// Pools of which something failed.

@@ -9,7 +9,7 @@ use super::allow::{self, Circumstances, Verdict, allowed};
 use super::asked;
 use super::away::Turn;
 use super::event::{Effect, Limits, Ticket};
-use super::kept::later;
+use super::kept::{Wanted, later};
 use super::looks::is_same;
 use super::state::{BUSY_REFRESH, Current, Lane, Planning, Retry, State};
 use super::status::{Deed, Held, KeptNow, Past};
@@ -275,13 +275,13 @@ impl State {
     /// Judges the changes of a plan, and latches what it has to.
     fn judge(&mut self, plan: &Plan, whole: bool) -> Vec<(Address, Verdict)> {
         let now = self.now;
-        let wanted: BTreeSet<PoolName> =
-            launched(plan).filter_map(|row| row.change.after.as_ref()?.pool.clone()).collect();
-        if let Some(kept) = &mut self.kept {
-            kept.judge_launches(&wanted, now);
+        if let (Some(kept), Some((world, _))) = (&mut self.kept, &self.planned) {
+            kept.judge_launches(&Wanted::of(plan, world), now);
         }
         let Some(with) = self.circumstances() else { return Vec::new() };
-        let mass = allow::mass_removal(plan, &with.borrow()).filter(|_| whole && self.may_act());
+        // Where nothing may be removed anyway, nobody is to be called.
+        let removes = whole && self.leader && self.mode() == Mode::Full;
+        let mass = allow::mass_removal(plan, &with.borrow()).filter(|_| removes);
         if let (Some(why), Some(kept)) = (mass, &mut self.kept) {
             kept.latch(allow::MASS_REMOVAL, (why, Some(allow::lost(plan))), now);
         }

@@ -71,6 +71,8 @@ pub(crate) struct Commit {
     pub(crate) objects: String,
     /// More of `spec`.
     pub(crate) fleet: String,
+    /// What the loop may do.
+    pub(crate) mode: &'static str,
     /// More of `spec.controller`.
     pub(crate) controller: String,
     /// More of `spec.apply`.
@@ -91,6 +93,7 @@ impl Default for Commit {
             annotations: String::new(),
             objects: String::new(),
             fleet: String::new(),
+            mode: "full",
             controller: "removals: { most: 100% }, massRemoval: 100%".to_owned(),
             apply: String::new(),
         }
@@ -109,8 +112,8 @@ impl Commit {
         let fleet = format!(
             "apiVersion: fleetwright.dev/v1\nkind: Fleet\nmetadata: {{ name: test }}\nspec:\n  \
              cluster: {{ name: test, region: us-east-1, zones: [us-east-1a, us-east-1b] }}\n  \
-             apply: {{ {} }}\n  controller: {{ mode: full, {} }}\n{}",
-            self.apply, self.controller, self.fleet
+             apply: {{ {} }}\n  controller: {{ mode: {}, {} }}\n{}",
+            self.apply, self.mode, self.controller, self.fleet
         );
         let workload = |(name, replicas): (&String, &u32)| {
             let cpu = self.cpu;

@@ -30,7 +30,13 @@ pub(crate) fn is(what: bool, why: impl FnOnce() -> String) -> End {
 
 /// Returns all stories, those of the other files too, by the incident that each retells.
 pub(crate) fn all() -> impl Iterator<Item = &'static (&'static str, Story)> {
-    let more = [super::hardships::ALL, super::mishaps::ALL, super::others::ALL, super::clocks::ALL];
+    let more = [
+        super::hardships::ALL,
+        super::idle::ALL,
+        super::mishaps::ALL,
+        super::others::ALL,
+        super::clocks::ALL,
+    ];
     ALL.iter().chain(more.into_iter().flatten())
 }
 

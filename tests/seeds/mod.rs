@@ -8,6 +8,7 @@ pub(crate) mod check;
 pub(crate) mod clocks;
 pub(crate) mod files;
 pub(crate) mod hardships;
+pub(crate) mod idle;
 pub(crate) mod incidents;
 pub(crate) mod mishaps;
 pub(crate) mod others;

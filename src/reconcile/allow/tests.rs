@@ -130,7 +130,7 @@ fn launched(n: usize) -> Vec<Launched> {
         ready_at: None,
         helped: true,
         from_start: false,
-        in_place_of: Vec::new(),
+        passed_over: false,
     };
     (0..n).map(one).collect()
 }

@@ -1,20 +1,23 @@
 //! Launches that were of no use, and what follows: a pool that launches nothing for a while, and a breaker.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use super::{Kept, Launched, MOVES_MAX, READY_WITHIN, doubled, earlier, later};
-use crate::fleet::{Instance, Observed};
-use crate::ids::{InstanceId, PoolName};
+use crate::fleet::Observed;
+use crate::ids::{Address, InstanceId, PoolName, WorkloadId};
+use crate::plan::Plan;
 use crate::reconcile::status::Breaker;
+use crate::reconcile::view::is_waiting;
+use crate::reconcile::work::{instance, launched};
 
 /// How long a pool launches nothing whose machines did not help, for the first time, and at most.
 const QUARANTINE_FIRST: SignedDuration = SignedDuration::from_mins(5);
 pub(super) const QUARANTINE_MOST: SignedDuration = SignedDuration::from_hours(1);
 
-/// How long a node that is Ready may be without the pods that it was launched for.
+/// How long a node may be Ready beside pods that wait, and be passed over.
 const USED_WITHIN: SignedDuration = SignedDuration::from_secs(45);
 /// How far back machines count that were of no use, and how many of a pool are enough to stop it.
 const FUTILE_SPAN: SignedDuration = SignedDuration::from_mins(30);
@@ -33,37 +36,82 @@ pub struct Quarantine {
     pub why: String,
 }
 
-impl Launched {
-    /// Returns whether it was of no use: Ready for a while and never a pod on it, though some were to come, or never
-    /// Ready.
-    pub(super) fn is_futile(&self, now: Timestamp) -> bool {
-        let since = self.ready_at.map_or(later(self.at, READY_WITHIN), |at| later(at, USED_WITHIN));
-        let awaited = self.ready_at.is_some() && !self.in_place_of.is_empty();
-        !self.helped && !awaited && now >= since
+/// What a plan launches for, and which machines it has no pod on.
+///
+/// That a node stands empty says nothing by itself: a pool may be of fixed size, a buffer kept free, a commit not
+/// delivered yet. It is of no use where pods wait beside it, and more is launched for them.
+#[derive(Debug, Default)]
+pub(in crate::reconcile) struct Wanted {
+    /// Pools in which it launches, and since when the first of the pods waits that it launches for there.
+    pools: BTreeMap<PoolName, Option<Timestamp>>,
+    /// Machines that are there, and have no pod in the plan but those of `DaemonSet`s.
+    idle: BTreeSet<InstanceId>,
+}
+
+impl Wanted {
+    /// Returns that a plan launches in pools, where pods wait since then for it, and has no pod on `idle`.
+    #[cfg(test)]
+    pub(super) fn with(pools: &[(&str, Option<Timestamp>)], idle: &[&str]) -> Self {
+        let pools = pools.iter().map(|(pool, since)| ((*pool).into(), *since)).collect();
+        Self { pools, idle: idle.iter().map(|id| (*id).into()).collect() }
     }
 
-    /// Notes which of the machines have gone that it was launched in place of, whoever had them go: once all have, pods
-    /// are to come to it.
-    pub(super) fn take_over_from_what_went(&mut self, observed: &Observed, now: Timestamp) {
-        if self.in_place_of.is_empty() {
-            return;
+    /// Returns what `plan` wants, made over `world`.
+    pub(in crate::reconcile) fn of(plan: &Plan, world: &Observed) -> Self {
+        let mut waits: BTreeMap<WorkloadId, Timestamp> = BTreeMap::new();
+        for pod in world.pods.iter().filter(|pod| is_waiting(pod)) {
+            let first = waits.entry(pod.workload()).or_insert(pod.created_at);
+            *first = pod.created_at.min(*first);
         }
-        let runs = |id: &InstanceId| observed.instances.get(id).is_some_and(Instance::is_active);
-        self.in_place_of.retain(runs);
-        if self.in_place_of.is_empty() {
-            self.ready_at = self.ready_at.map(|at| at.max(now));
+        let mut used: BTreeMap<&Address, Option<Timestamp>> = BTreeMap::new();
+        for placed in plan.capacity.placements.iter().filter(|placed| placed.pods > 0) {
+            let since = waits.get(&placed.workload).copied();
+            let first = used.entry(&placed.address).or_default();
+            *first = sooner(*first, since);
         }
+        let mut wanted = Self::default();
+        for row in launched(plan) {
+            let Some(pool) = row.change.after.as_ref().and_then(|after| after.pool.clone()) else {
+                continue;
+            };
+            let since = used.get(&row.address).copied().flatten();
+            let first = wanted.pools.entry(pool).or_default();
+            *first = sooner(*first, since);
+        }
+        let idle = plan.resource_changes.iter().filter(|row| !used.contains_key(&row.address));
+        wanted.idle = idle.filter_map(instance).collect();
+        wanted
+    }
+
+    /// Returns whether a machine is passed over: pods have waited beside its node for a while, no place on it is
+    /// planned for any, and its pool is to have another one for them.
+    fn passes_over(&self, launch: &Launched, now: Timestamp) -> bool {
+        let waits = self.pools.get(&launch.pool).copied().flatten();
+        let (Some(ready), Some(waits)) = (launch.ready_at, waits) else { return false };
+        self.idle.contains(&launch.instance) && later(ready.max(waits), USED_WITHIN) <= now
+    }
+}
+
+/// Returns the earlier of two moments, where there are any.
+fn sooner(one: Option<Timestamp>, other: Option<Timestamp>) -> Option<Timestamp> {
+    one.into_iter().chain(other).min()
+}
+
+impl Launched {
+    /// Returns whether it was of no use: passed over and never a pod on it, or never Ready.
+    pub(super) fn is_futile(&self, now: Timestamp) -> bool {
+        let never = self.ready_at.is_none() && now >= later(self.at, READY_WITHIN);
+        !self.helped && (self.passed_over || never)
     }
 }
 
 impl Kept {
     /// Judges launches by what they were good for: a pool of which several lately were of no use is to
     /// launch nothing for a while, and many of any pool latch a breaker.
-    pub(in crate::reconcile) fn judge_launches(
-        &mut self,
-        wanted: &BTreeSet<PoolName>,
-        now: Timestamp,
-    ) {
+    pub(in crate::reconcile) fn judge_launches(&mut self, wanted: &Wanted, now: Timestamp) {
+        for launch in &mut self.launched {
+            launch.passed_over |= wanted.passes_over(launch, now);
+        }
         let since = self.forgiven.unwrap_or(Timestamp::MIN);
         let futile = |launch: &&Launched| launch.at > since && launch.is_futile(now);
         let all: Vec<Launched> = self.launched.iter().filter(futile).cloned().collect();
@@ -73,7 +121,7 @@ impl Kept {
             let why = format!("{} of {launches} machines were of no use", all.len());
             self.latch(crate::reconcile::allow::LAUNCHES, (why, None), now);
         }
-        for pool in wanted {
+        for pool in wanted.pools.keys() {
             let held = self.quarantine.get(pool);
             if held.is_some_and(|held| now < held.until) {
                 continue;

@@ -2,7 +2,7 @@
 
 use super::super::asked::ROWS_MAX;
 use super::*;
-use crate::fleet::{ClusterIdentity, fixture};
+use crate::fleet::fixture;
 
 fn at(seconds: i64) -> Timestamp {
     Timestamp::from_second(1_000_000 + seconds).expect("a time")
@@ -56,10 +56,14 @@ fn a_quarantine_doubles_and_ends() {
     assert!(kept.quarantine.is_empty());
 }
 
+/// Returns what a plan wants that launches in pool `web` for pods that wait since then, and has no pod on `idle`.
+fn wants(since: Option<i64>, idle: &[&str]) -> Wanted {
+    Wanted::with(&[("web", since.map(at))], idle)
+}
+
 #[test]
 fn a_pool_whose_machines_are_of_no_use_launches_nothing_for_a_while() {
     let pool = PoolName::from("web");
-    let wanted = [pool.clone()].into();
     let launched = |n: i64, ready: Option<i64>, helped| Launched {
         instance: format!("i-{n}").as_str().into(),
         pool: pool.clone(),
@@ -67,46 +71,35 @@ fn a_pool_whose_machines_are_of_no_use_launches_nothing_for_a_while() {
         ready_at: ready.map(at),
         helped,
         from_start: false,
-        in_place_of: Vec::new(),
+        passed_over: false,
     };
-    let held = |launches: &[Launched], now| {
+    let all = ["i-1", "i-2", "i-3"];
+    let held = |launches: &[Launched], wanted: &Wanted, now| {
         let mut kept = Kept { launched: launches.to_vec(), ..Kept::default() };
-        kept.judge_launches(&wanted, at(now));
+        kept.judge_launches(wanted, at(now));
         kept.quarantined(&pool, at(now)).is_some()
     };
     let three = |ready, helped| [1, 2, 3].map(|n| launched(n, ready, helped)).to_vec();
-    assert!(held(&three(Some(40), false), 85), "Ready, and nobody came");
-    assert!(!held(&three(Some(40), false), 84), "pods need a moment");
-    assert!(!held(&three(Some(40), true), 200), "pods came");
-    assert!(!held(&three(Some(40), false)[1..], 200), "two may be chance");
-    assert!(!held(&three(None, false), 800), "still booting");
-    assert!(held(&three(None, false), 904), "never Ready");
-    let in_place_of = |ready| {
-        let waits = |launch| Launched { in_place_of: vec!["i-8".into(), "i-9".into()], ..launch };
-        three(ready, false).into_iter().map(waits).collect::<Vec<_>>()
-    };
-    assert!(!held(&in_place_of(Some(40)), 2_000), "what they are to take over is there still");
-    assert!(held(&in_place_of(None), 904), "never Ready, whatever for");
-    // It does not matter who had them go: that they have is seen.
-    let mut took_over = Kept { launched: in_place_of(Some(40)), ..Kept::default() };
-    let world = |ids: &[&str]| {
-        let mut world = Observed::empty(ClusterIdentity::default(), at(600));
-        world.instances = ids.iter().map(|id| ((*id).into(), fixture::instance(id))).collect();
-        world
-    };
-    let all = ["i-1", "i-2", "i-3", "i-8", "i-9"];
-    for (shown, seconds) in [(&all[..], 500), (&all[..4], 550)] {
-        took_over.learn(&world(shown), at(seconds));
-        assert!(!held(&took_over.launched, 2_000), "one is there still");
-    }
-    took_over.learn(&world(&all[..3]), at(600));
-    assert!(!held(&took_over.launched, 644) && held(&took_over.launched, 645), "from then on");
-    let mut kept = Kept { launched: three(Some(40), false), ..Kept::default() };
-    kept.judge_launches(&wanted, at(100));
+    let ready = three(Some(40), false);
+    let waited = wants(Some(0), &all);
+    assert!(held(&ready, &waited, 85), "Ready beside pods that wait");
+    assert!(!held(&ready, &waited, 84), "pods need a moment");
+    assert!(!held(&ready, &wants(Some(100), &all), 144), "these wait since a moment ago");
+    assert!(held(&ready, &wants(Some(100), &all), 145));
+    assert!(!held(&ready, &wants(None, &all), 2_000), "more is launched, and no pod waits");
+    assert!(!held(&ready, &wants(Some(0), &[]), 2_000), "pods are to come to them");
+    assert!(!held(&ready, &Wanted::with(&[("jobs", Some(at(0)))], &all), 2_000), "of another pool");
+    assert!(!held(&three(Some(40), true), &waited, 200), "pods came");
+    assert!(!held(&ready[1..], &waited, 200), "two may be chance");
+    assert!(!held(&three(None, false), &waited, 800), "still booting");
+    assert!(held(&three(None, false), &wants(None, &[]), 904), "never Ready, whatever for");
+    let mut kept = Kept { launched: ready, ..Kept::default() };
+    kept.judge_launches(&waited, at(100));
     kept.launched.push(launched(401, Some(440), false));
-    kept.judge_launches(&wanted, at(450));
+    let waited = wants(Some(0), &["i-401"]);
+    kept.judge_launches(&waited, at(450));
     assert!(kept.quarantined(&pool, at(450)).is_none(), "tried again");
-    kept.judge_launches(&wanted, at(490));
+    kept.judge_launches(&waited, at(490));
     assert!(kept.quarantined(&pool, at(1000)).is_some(), "for twice as long");
 }
 
@@ -121,7 +114,7 @@ fn a_launch_counts_from_the_moment_that_ec2_tells_by_whatever_clock_it_was_noted
         ready_at: None,
         helped: false,
         from_start: true,
-        in_place_of: Vec::new(),
+        passed_over: false,
     };
     // Five were launched at 0 to 4; who noted the last had a clock four minutes behind.
     let mut kept = Kept { launched: vec![launched(at(-236))], ..Kept::default() };
@@ -201,7 +194,7 @@ fn full() -> Kept {
                 ready_at: Some(at(9)),
                 helped: true,
                 from_start: true,
-                in_place_of: Vec::new(),
+                passed_over: false,
             })
             .collect(),
         removed: (0..MOVES_MAX)
@@ -321,12 +314,12 @@ fn machines_of_no_use_latch_the_breaker_in_fleets_of_any_size() {
             ready_at: Some(at(n)),
             helped,
             from_start: false,
-            in_place_of: Vec::new(),
+            passed_over: !helped,
         };
         let all = (0..helped + futile).map(|n| launch(n, n < helped)).collect();
         let (mut kept, now) = (Kept { launched: all, ..Kept::default() }, at(2_000));
         kept.forget(now);
-        kept.judge_launches(&BTreeSet::new(), now);
+        kept.judge_launches(&Wanted::default(), now);
         assert_eq!(kept.breakers.len(), usize::from(latches), "{futile} of {helped} more");
     }
 }
@@ -373,7 +366,7 @@ fn what_is_kept_is_bounded_and_reads_back() {
             ready_at: None,
             helped: true,
             from_start: false,
-            in_place_of: Vec::new(),
+            passed_over: false,
         });
     }
     kept.forget(at(1_000));

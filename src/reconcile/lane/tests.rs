@@ -147,7 +147,7 @@ fn nobody_plans_without_what_an_earlier_life_launched_last_until_it_would_be_sho
         ready_at: None,
         helped: false,
         from_start: true,
-        in_place_of: Vec::new(),
+        passed_over: false,
     };
     let kept = Kept { launched: vec![new], ..Kept::default() };
     let mut story = Story::begin();
