@@ -26,7 +26,7 @@ use crate::units::MicroUsd;
 /// | `reconciles.nothing`, `.held`, `.applied`, `.partly`, `.refused`, `.interrupted` | how plans ended |
 /// | `apply_millis` | milliseconds spent on applying |
 /// | `launches.asked`, `.done`, `.failed`, `.no_capacity` | launches |
-/// | `terminations.REASON` | machines that went, by reason, such as `empty`, `drifted`, `repair`, `spot` |
+/// | `terminations.REASON` | machines that went, by reason, such as `empty`, `drifted`, `not-ready`, `spot-interruption` |
 /// | `terminations.failed` | removals that did not come about |
 /// | `evictions.done`, `.blocked` | pods asked to leave, and those that a budget kept |
 /// | `messages.KIND` | interruption messages, by kind |
@@ -35,7 +35,7 @@ use crate::units::MicroUsd;
 /// | `drains.given_up` | drains that did not end in time |
 /// | `nodes.uncordoned` | nodes that a drain that died had left cordoned, and that a plan keeps |
 /// | `nominations.made`, `.honoured`, `.dropped` | steered pods |
-/// | `errors.SOURCE` | errors of `git`, `ec2`, `kubernetes`, `queue`, `record`, `lease` |
+/// | `errors.SOURCE` | errors of `git`, `queue`, `record`, and of the sources of the world, such as `ec2` and `kubernetes` |
 /// | `steps`, `step_micros` | steps of the state machine, and what they took |
 /// | `pending.reactions`, `pending.reaction_millis` | bursts of pending pods, from the first pod seen to the launch call |
 #[derive(Debug, Clone, PartialEq, Serialize)]
