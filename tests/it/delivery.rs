@@ -240,6 +240,81 @@ fn what_the_chart_is_set_to_reaches_the_pod() {
 }
 
 #[test]
+fn what_is_let_in_from_outside_is_what_the_controller_is_told_of() {
+    let settings = [
+        URL,
+        "service.type=NodePort",
+        "webhook.secretName=hook",
+        "ingress.enabled=true",
+        "ingress.className=alb",
+        "ingress.hosts[0]=fleet.example.com",
+        "ingress.paths[0]=/webhook",
+        "extraVolumes[0].name=more",
+        "extraVolumes[0].configMap.name=more",
+        "extraVolumeMounts[0].name=more",
+        "extraVolumeMounts[0].mountPath=/more",
+    ];
+    let Some(text) = rendered(&settings) else { return };
+    let objects = documents(&text);
+    let [service] = of_kind(&objects, "Service")[..] else { panic!("one service") };
+    assert_eq!(service["spec"]["type"], "NodePort");
+    let [ingress] = of_kind(&objects, "Ingress")[..] else { panic!("one ingress") };
+    let backend =
+        json!({ "service": { "name": service["metadata"]["name"], "port": { "name": "http" } } });
+    let paths = json!([{ "path": "/webhook", "pathType": "Prefix", "backend": backend }]);
+    let rules = json!([{ "host": "fleet.example.com", "http": { "paths": paths } }]);
+    assert_eq!(ingress["spec"], json!({ "ingressClassName": "alb", "rules": rules }));
+    let [deployment] = of_kind(&objects, "Deployment")[..] else { panic!("one deployment") };
+    let pod = &deployment["spec"]["template"]["spec"];
+    let container = &pod["containers"][0];
+    let arguments = container["args"].to_string();
+    let help = Place::empty().run(&["run", "--help"]).out;
+    for (flag, value) in [
+        ("--listen-name", "fleet.example.com"),
+        ("--webhook-secret", "/etc/fleetwright/webhook/secret"),
+    ] {
+        assert!(arguments.contains(&format!("\"{flag}={value}\"")), "{flag}: {arguments}");
+        assert!(help.contains(&format!("{flag} <")), "{help}");
+    }
+    let named = |list: &Json, name: &str| {
+        let found = list.as_array().expect("a list").iter().find(|one| one["name"] == name);
+        found.expect(name).clone()
+    };
+    assert_eq!(named(&pod["volumes"], "webhook")["secret"]["secretName"], "hook");
+    let mount = named(&container["volumeMounts"], "webhook");
+    assert_eq!(mount["mountPath"], "/etc/fleetwright/webhook");
+    assert_eq!(mount["readOnly"], true);
+    assert_eq!(named(&pod["volumes"], "more")["configMap"]["name"], "more");
+    assert_eq!(named(&container["volumeMounts"], "more")["mountPath"], "/more");
+}
+
+#[test]
+fn alerts_and_dashboard_of_the_chart_are_those_of_the_folder() {
+    for name in ["alerts.yaml", "dashboard.json"] {
+        let text = read(&format!("deploy/grafana/{name}"));
+        golden::hold(&format!("{CHART}/files/{name}"), &text).expect("the same");
+    }
+    let settings = [
+        URL,
+        "prometheusRule.enabled=true",
+        "prometheusRule.labels.release=prometheus",
+        "dashboard.enabled=true",
+    ];
+    let Some(text) = rendered(&settings) else { return };
+    let objects = documents(&text);
+    let [rule] = of_kind(&objects, "PrometheusRule")[..] else { panic!("one rule") };
+    let alerts: Json = serde_saphyr::from_str(&read("deploy/grafana/alerts.yaml")).expect("YAML");
+    assert_eq!(rule["spec"], alerts["spec"]);
+    assert_eq!(rule["metadata"]["namespace"], "fleetwright");
+    assert_eq!(rule["metadata"]["labels"]["release"], "prometheus");
+    let [map] = of_kind(&objects, "ConfigMap")[..] else { panic!("one dashboard") };
+    assert_eq!(map["metadata"]["labels"]["grafana_dashboard"], "1");
+    let parsed = |text: &str| serde_json::from_str::<Json>(text).expect("JSON");
+    let shown = map["data"]["fleetwright.json"].as_str().expect("text");
+    assert_eq!(parsed(shown), parsed(&read("deploy/grafana/dashboard.json")));
+}
+
+#[test]
 fn only_a_chart_that_is_to_steer_may_patch_the_status_of_pods() {
     for (settings, may) in [(&[URL][..], false), (&[URL, "steer=true"], true)] {
         let Some(text) = rendered(settings) else { return };
@@ -297,6 +372,8 @@ fn settings_that_cannot_be_meant_are_refused_by_name() {
         (vec![URL, "serviceAccount.create=false"], "serviceAccount.name is required"),
         (vec![URL, "nodeselector.group=system"], "nodeselector"),
         (vec![URL, "networkPolicy.enabled=true"], "networkPolicy.from is required"),
+        (vec![URL, "ingress.enabled=true"], "ingress.hosts is required"),
+        (vec![URL, "service.type=ExternalName"], "service/type"),
     ] {
         let Some(ran) = render(&settings) else { return };
         let said = String::from_utf8_lossy(&ran.stderr);
