@@ -145,3 +145,40 @@ fn the_policy_of_nodes_changes_nothing_and_knows_no_other_cluster() {
         assert!(["ec2", "ecr", "eks", "eks-auth"].contains(&service), "{action}");
     }
 }
+
+#[test]
+fn the_role_of_the_controller_is_had_by_its_service_account_alone() {
+    for (file, actions, conditions) in [
+        (
+            "trust-pod-identity.json",
+            &["sts:AssumeRole", "sts:TagSession"][..],
+            &[
+                ("aws:RequestTag/eks-cluster-arn", "cluster/${CLUSTER}"),
+                ("aws:RequestTag/kubernetes-namespace", "fleetwright"),
+                ("aws:RequestTag/kubernetes-service-account", "fleetwright"),
+            ][..],
+        ),
+        (
+            "trust-irsa.json",
+            &["sts:AssumeRoleWithWebIdentity"],
+            &[
+                ("${OIDC_PROVIDER}:aud", "sts.amazonaws.com"),
+                ("${OIDC_PROVIDER}:sub", "system:serviceaccount:fleetwright:fleetwright"),
+            ],
+        ),
+    ] {
+        let wanted: BTreeSet<String> = actions.iter().map(|&action| action.to_owned()).collect();
+        assert_eq!(allowed(file), wanted);
+        let text = fs::read_to_string(root().join("deploy/aws").join(file)).expect("a policy");
+        let policy: Json = serde_json::from_str(&text).expect("JSON");
+        assert_eq!(policy["Statement"].as_array().map(Vec::len), Some(1), "{file}");
+        let condition = &policy["Statement"][0]["Condition"];
+        assert_eq!(condition.as_object().map(serde_json::Map::len), Some(1), "{file}");
+        let equals = condition["StringEquals"].as_object().expect("conditions");
+        assert_eq!(equals.len(), conditions.len(), "{file}");
+        for (key, end) in conditions {
+            let value = equals[*key].as_str().expect("text");
+            assert!(value.ends_with(end), "{file}: {key} is {value}");
+        }
+    }
+}
