@@ -313,15 +313,54 @@ fn workflows_are_pinned_and_ask_for_no_more_than_they_need() {
             !text.contains("pull_request_target") && !text.contains("contents: write"),
             "{name}"
         );
-        for uses in text
-            .lines()
-            .filter_map(|line| line.trim_start().trim_start_matches("- ").strip_prefix("uses: "))
-        {
-            let pin = uses.split(['@', ' ']).nth(1).unwrap_or_default();
-            assert!(
-                pin.len() == 40 && pin.chars().all(|c| c.is_ascii_hexdigit()),
-                "{name}: {uses}"
-            );
-        }
+        is_pinned(name, &text);
     }
+}
+
+/// Checks that whatever a workflow uses of others is named by its commit.
+fn is_pinned(name: &str, text: &str) {
+    let lines = text.lines().map(|line| line.trim_start().trim_start_matches("- "));
+    for uses in lines.filter_map(|line| line.strip_prefix("uses: ")) {
+        let pin = uses.split(['@', ' ']).nth(1).unwrap_or_default();
+        let is_commit = pin.len() == 40 && pin.chars().all(|c| c.is_ascii_hexdigit());
+        assert!(is_commit, "{name}: {uses}");
+    }
+}
+
+fn file(path: &str) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
+    std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+#[test]
+fn a_release_is_compiled_where_nothing_may_be_published_and_is_what_the_chart_names() {
+    let text = file(".github/workflows/release.yml");
+    is_pinned("release", &text);
+    assert!(text.contains("\npermissions: {}\n"), "nothing is granted to all jobs");
+    let found = permissions(&text);
+    let (read, write) = ("contents: read", "contents: write");
+    let publishes = ["attestations: write", write, "id-token: write", "packages: write"];
+    let expected = [
+        ("check", vec!["actions: read", read]),
+        ("build", vec![read]),
+        ("publish", publishes.to_vec()),
+    ];
+    let found: Vec<(&str, Vec<&str>)> = found
+        .iter()
+        .map(|(job, may)| (job.as_str(), may.iter().map(String::as_str).collect()))
+        .collect();
+    assert_eq!(found, expected);
+    let (_, publish) = text.split_once("\n  publish:\n").expect("a job");
+    assert!(!publish.contains("docker buildx build") && !publish.contains("cargo "));
+    // What the tag must be, and where the image goes.
+    let version = env!("CARGO_PKG_VERSION");
+    let chart = file("deploy/helm/fleetwright/Chart.yaml");
+    for key in ["version", "appVersion"] {
+        let line = format!("{key}: {version}");
+        assert!(chart.lines().any(|own| own == line), "{line}");
+    }
+    let source = env!("CARGO_PKG_REPOSITORY");
+    let of_host = source.strip_prefix("https://github.com/").expect("a repository of GitHub");
+    let values = file("deploy/helm/fleetwright/values.yaml");
+    assert!(values.contains(&format!("\n  repository: ghcr.io/{of_host}\n")), "{of_host}");
 }
