@@ -145,10 +145,12 @@ fn nodes_are_released_before_what_owns_them_is_deleted_and_nothing_is_deleted_wi
     }
     let released = text.find("kubectl patch node ").expect("nodes are released");
     assert!(released < deletes[0].0, "nodes are released first");
+    let served = text.find("**From then on**").expect("a step");
+    assert!(released < served, "nodes are released before anything removes one");
     let before = &text[..released];
     // Others' owners and finalizers stay, and so do nodes that are not ours.
     for part in [
-        "ownerReferences: (.metadata.ownerReferences | map(select(.kind != \"NodeClaim\")))",
+        "ownerReferences: (.metadata.ownerReferences // [] | map(select(.kind != \"NodeClaim\")))",
         "map(select(. != \"karpenter.sh/termination\"))",
         "Name=tag:fleetwright.dev/cluster,Values=CLUSTER",
     ] {
