@@ -120,6 +120,7 @@ fn status(plan: Plan, observed: Option<&Observed>, (since, now): (Timestamp, Tim
         identity: "a preview".to_owned(),
         leader: false,
         led_by: None,
+        lent: false,
         cluster: base.world.cluster.clone(),
         mode: Mode::Observe,
         suspended: None,

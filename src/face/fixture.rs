@@ -16,6 +16,7 @@ pub(crate) fn begun() -> Status {
         identity: "a".to_owned(),
         leader: false,
         led_by: None,
+        lent: false,
         cluster: ClusterIdentity::default(),
         mode: Mode::Observe,
         suspended: None,

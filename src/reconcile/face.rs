@@ -64,6 +64,7 @@ impl State {
             identity: self.start.identity.clone(),
             leader: self.leader,
             led_by: self.led_by.clone(),
+            lent: self.lent,
             cluster: self.start.cluster.clone(),
             mode: self.mode(),
             suspended: kept.and_then(|kept| kept.suspended.clone()),

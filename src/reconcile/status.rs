@@ -52,6 +52,8 @@ pub struct Status {
     pub leader: bool,
     /// Who holds the lease, where somebody else does.
     pub led_by: Option<String>,
+    /// Whether that is an apply, as far as was heard last.
+    pub lent: bool,
     /// The cluster.
     pub cluster: ClusterIdentity,
     /// What the loop may do.

@@ -57,6 +57,10 @@ fn samples(text: &str) -> BTreeMap<String, String> {
 fn metrics_tell_what_the_loop_knows_and_nothing_that_it_does_not() {
     let first = samples(&metrics(&begun()));
     assert_eq!(first["fleetwright_leader"], "0");
+    assert_eq!(first["fleetwright_lent"], "0");
+    let mut lent = begun();
+    lent.lent = true;
+    assert_eq!(samples(&metrics(&lent))["fleetwright_lent"], "1");
     for unknown in [
         "fleetwright_nodes",
         "fleetwright_plan_applyable",

@@ -51,6 +51,7 @@ pub const FAMILIES: &[Family] = &[
     gauge("fleetwright_start_time_seconds", &[], "When the process began."),
     gauge("fleetwright_status_time_seconds", &[], "When the loop last stepped."),
     gauge("fleetwright_leader", &[], "Whether this replica may act."),
+    gauge("fleetwright_lent", &[], "Whether an apply has the lease, so that no replica leads."),
     gauge("fleetwright_mode", &["mode"], "1 for what the loop may do."),
     gauge("fleetwright_suspended", &[], "Whether somebody keeps anything new from being begun."),
     gauge("fleetwright_break_glass", &[], "Whether approval and windows are passed over."),

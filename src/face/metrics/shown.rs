@@ -20,6 +20,7 @@ pub(super) fn itself(samples: &mut Samples, status: &Status) {
     samples.add("fleetwright_start_time_seconds", &[], status.started_at);
     samples.add("fleetwright_status_time_seconds", &[], status.now);
     samples.add("fleetwright_leader", &[], status.leader);
+    samples.add("fleetwright_lent", &[], status.lent);
     samples.add("fleetwright_mode", &[("mode", status.mode.as_str())], true);
     samples.add("fleetwright_suspended", &[], status.suspended.is_some());
     samples.add("fleetwright_break_glass", &[], status.break_glass.is_some());

@@ -38,7 +38,7 @@ fn while_an_apply_has_the_lease_nodes_of_ours_that_have_no_time_left_are_cordone
 {
     let mut story = Story::begin();
     assert_eq!(story.next(1, lost(true)), [""; 0]);
-    assert!(story.state().takes_messages());
+    assert!(story.state().takes_messages() && story.state().status().lent);
     let shields = ["shields node-of-i-1 uid-of-i-1"];
     for (what, kind, ids, within, expected) in [
         (
@@ -222,6 +222,7 @@ fn whoever_has_lost_the_lease_leaves_what_goes_to_others_and_recalls_what_they_k
     let done = story.told(3, Kind::SpotInterruption, &["i-1"], Some(120));
     assert_eq!(done, ["cordons node-of-i-1"]);
     assert_eq!(story.next(4, lost(false)), [""; 0]);
+    assert!(!story.state().status().lent);
     assert!(story.state().going().is_empty());
     assert_eq!(story.next(5, Event::World(Arc::new(world(5)))), [""; 0]);
     story.next(6, Event::Signal(Signal::Gained));

@@ -68,6 +68,7 @@ pub(crate) fn begun() -> Status {
         identity: "fleetwright-7d9-abcde".to_owned(),
         leader: false,
         led_by: None,
+        lent: false,
         cluster: ClusterIdentity {
             name: "prod-eu1".to_owned(),
             region: "eu-west-1".to_owned(),
