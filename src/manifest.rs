@@ -30,6 +30,7 @@ mod group;
 mod karpenter;
 mod labels;
 mod layout;
+mod learned;
 mod limits;
 mod live;
 mod machine;
@@ -65,6 +66,7 @@ pub use fleet::{
 pub use group::{DISCOVERY_PREFIX, DISCOVERY_TAG, GroupKind, NodeGroup};
 pub(crate) use layout::KUSTOMIZATION;
 pub use layout::{Loads, loads};
+pub use learned::{LEARNED_FILE, Learned, LearnedNode};
 pub use live::read_live;
 pub use machine::{
     BlockDevice, Identity, ImageTerm, Machine, MetadataOptions, Selector as MachineSelector,

@@ -78,7 +78,7 @@ pub mod adr_0011 {}
 
 pub use bound::Proof;
 pub use groups::{amiss_elsewhere, live_group, observed_only, with_groups_made_elsewhere};
-pub use learned::measure;
+pub use learned::{learn, measure};
 pub use offer::{
     Offer, Offers, PoolRefusal, Supply, Withheld, admits, admits_daemon, daemon_requests,
     pool_requirements,

@@ -49,6 +49,19 @@ impl Measured {
         self.0.get(&(kind.clone(), settings.clone())).map_or(0, |sample| sample.nodes)
     }
 
+    /// Returns what was seen with these settings, by type: capacity, and what pods may use. A resource that only some of the
+    /// nodes report is left out.
+    pub fn of<'m>(
+        &'m self,
+        settings: &'m NodeSettings,
+    ) -> impl Iterator<Item = (&'m InstanceTypeName, Resources, Resources)> {
+        let alike = self.0.iter().filter(move |((_, of), _)| of == settings);
+        alike.map(|((kind, _), sample)| {
+            let of_all = |least: &Least| least.of_all(sample.nodes);
+            (kind, of_all(&sample.capacity), of_all(&sample.allocatable))
+        })
+    }
+
     /// Adds a node; one that reports no CPU, no memory or no room for pods is not up yet, and tells
     /// nothing.
     pub fn add(
@@ -114,6 +127,13 @@ impl Least {
             *held = (*held).min(*amount);
             *reporting.entry(name.clone()).or_insert(0) += 1;
         }
+    }
+
+    /// Returns the amounts of what all nodes report.
+    fn of_all(&self, nodes: u32) -> Resources {
+        let mut amounts = self.amounts.clone();
+        amounts.extended.retain(|name, _| self.reporting.get(name) == Some(&nodes));
+        amounts
     }
 
     /// Returns the measured amounts; those of `model` where nothing was measured.

@@ -325,6 +325,9 @@ pub(super) struct ObserveArgs {
     /// Show instead where EC2, Auto Scaling and Kubernetes say different things of a machine
     #[arg(long)]
     pub(super) differences: bool,
+    /// Keep what nodes report in fleetwright.learned.json of PATH, which plans read where no such node runs
+    #[arg(long, conflicts_with_all = ["differences", "revision"])]
+    pub(super) learn: bool,
     /// How differences are shown
     #[arg(long, value_enum, value_name = "FORMAT", requires = "differences", default_value_t = FormatArg::Text)]
     pub(super) format: FormatArg,

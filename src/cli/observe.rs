@@ -11,18 +11,20 @@ use super::settings::{Format, ObserveSettings};
 use super::world::{self, WorldChoice};
 use super::{Console, Exit, files, planning};
 use crate::fleet::{Completeness, Difference, Observed, write_world};
+use crate::manifest::{Desired, LEARNED_FILE, Learned};
 use crate::plan::canonical;
 use crate::render::escape;
+use crate::solve::learn;
 
 pub(super) fn run(settings: &ObserveSettings, console: &mut Console) -> Result<Exit, CliError> {
-    let ObserveSettings { source, world, out, differences } = settings;
+    let ObserveSettings { source, world, out, differences, learn } = settings;
     let repository = Repository::read(&planning::read(source)?);
     let world = match world {
         Some(world) => world.clone(),
         None => WorldChoice::parse(&repository.fleet.world)?.below(&source.path),
     };
     let mut observed = world::observe(&world, &repository, None, console)?;
-    let is_kept = out.is_some() || differences.is_none();
+    let is_kept = out.is_some() || (differences.is_none() && !learn);
     if world == WorldChoice::Live && is_kept {
         // Whoever plans over the file later sees what a plan would see now.
         match world::market(&world, &repository, &observed) {
@@ -42,7 +44,11 @@ pub(super) fn run(settings: &ObserveSettings, console: &mut Console) -> Result<E
     if let Some(out) = out {
         save(&observed, out, console)?;
     }
+    if *learn {
+        keep(&repository.desired, &observed, &source.path, console)?;
+    }
     match (differences, out) {
+        _ if *learn => {}
         (Some(format), _) => console.print(&listed(&observed, *format)?)?,
         (None, None) => {
             console.print(&String::from_utf8(write_world(&observed)).map_err(CliError::new)?)?;
@@ -50,6 +56,34 @@ pub(super) fn run(settings: &ObserveSettings, console: &mut Console) -> Result<E
         (None, Some(_)) => {}
     }
     Ok(Exit::Done)
+}
+
+/// Keeps what nodes report in the repository at `path`.
+fn keep(
+    desired: &Desired,
+    observed: &Observed,
+    path: &Path,
+    console: &mut Console,
+) -> Result<(), CliError> {
+    if !path.is_dir() {
+        let path = path.display();
+        return Err(CliError::text(format!(
+            "`{path}` is no directory to keep what nodes report in"
+        )));
+    }
+    let wrong = desired.problems.iter().find(|problem| &*problem.origin.file == LEARNED_FILE);
+    if let Some(problem) = wrong {
+        // What was kept so far would be lost.
+        return Err(CliError::text(escape(&format!("{}: {}", problem.origin, problem.message))));
+    }
+    if !observed.is_complete() {
+        return Err(CliError::text("not everything could be read, and what is kept stays"));
+    }
+    let nodes = learn(desired, observed);
+    let (count, file) = (nodes.len(), path.join(LEARNED_FILE));
+    files::write(&file, &canonical::pretty(&Learned::of(nodes)).map_err(CliError::new)?)?;
+    console.say(&format!("Kept what {count} kinds of nodes report in {}.", file.display()));
+    Ok(())
 }
 
 fn save(observed: &Observed, out: &Path, console: &mut Console) -> Result<(), CliError> {
@@ -137,5 +171,36 @@ mod tests {
         let json: serde_json::Value = serde_json::from_str(&json).expect("JSON");
         assert_eq!(json["differences"][0]["disagreement"], "instance-without-node");
         assert_eq!(ran(&["observe", tree, "--world", path, "--format", "json"]).exit, Exit::Failed);
+    }
+
+    #[test]
+    fn what_nodes_report_is_kept_in_the_repository_and_counts_where_none_runs() {
+        let tree = tempfile::tempdir().expect("a directory");
+        let from = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/quickstart");
+        let copied = std::process::Command::new("cp").arg("-r").arg(from).arg(tree.path()).status();
+        assert!(copied.expect("cp runs").success());
+        let shop = tree.path().join("quickstart");
+        let path = shop.to_str().expect("UTF-8");
+        // How many types are known by what nodes report, where none runs.
+        let measured = || {
+            let asked = ["catalog", "list", "--allocatable", "--pool", "general", "--path", path];
+            let json = ran(&[&asked[..], &["--world", "empty", "--format", "json"]].concat()).out;
+            let json: serde_json::Value = serde_json::from_str(&json).expect("JSON");
+            let types = json["types"].as_array().expect("types").clone();
+            types.iter().filter(|kind| kind["nodes_measured"] == 1).count()
+        };
+        assert_eq!(measured(), 0);
+        let kept = ran(&["observe", path, "--learn"]);
+        assert_eq!((kept.exit, kept.out.as_str()), (Exit::Done, ""), "{}", kept.err);
+        let file = std::fs::read_to_string(shop.join(LEARNED_FILE)).expect("written");
+        assert!(file.contains("\"pool\": \"general\""), "{file}");
+        ran(&["observe", path, "--learn"]);
+        let again = std::fs::read_to_string(shop.join(LEARNED_FILE)).expect("written");
+        assert_eq!(again, file);
+        assert!(measured() > 0);
+        std::fs::write(shop.join(LEARNED_FILE), "{").expect("written");
+        let refused = ran(&["observe", path, "--learn"]);
+        assert_eq!(refused.exit, Exit::Failed);
+        assert!(refused.err.contains("fleetwright.learned.json:1: is not what"), "{}", refused.err);
     }
 }

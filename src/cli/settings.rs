@@ -186,6 +186,8 @@ pub(super) struct ObserveSettings {
     pub(super) out: Option<PathBuf>,
     /// How to show what sources do not agree on, where that is asked for.
     pub(super) differences: Option<Format>,
+    /// Whether to keep what nodes report in the repository.
+    pub(super) learn: bool,
 }
 
 /// Settings of `sandbox`.
@@ -434,10 +436,10 @@ fn adopt(args: AdoptArgs) -> Result<AdoptSettings, CliError> {
 }
 
 fn observe(args: ObserveArgs) -> Result<ObserveSettings, CliError> {
-    let ObserveArgs { path, source, world, out, differences, format } = args;
+    let ObserveArgs { path, source, world, out, differences, learn, format } = args;
     let differences = differences.then(|| of_format(format));
     let world = world.as_deref().map(WorldChoice::parse).transpose()?;
-    Ok(ObserveSettings { source: of_source(path, source), world, out, differences })
+    Ok(ObserveSettings { source: of_source(path, source), world, out, differences, learn })
 }
 
 fn explain(args: ExplainArgs) -> Result<ExplainSettings, CliError> {

@@ -8,6 +8,7 @@ use jiff::SignedDuration;
 use super::cron::Schedule;
 use super::fleet::FailureDomains;
 use super::group::NodeGroup;
+use super::learned::LearnedNode;
 use super::pool::{MinValuesPolicy, NodeClass, Overlay, Pool};
 use super::scaling::{ScaleTarget, Scaler, VerticalScaler};
 use crate::fargate::{Profile, Rates};
@@ -127,6 +128,8 @@ pub struct Desired {
     pub scalers: Vec<Scaler>,
     /// What decides what the pods of workloads ask for.
     pub verticals: Vec<VerticalScaler>,
+    /// What nodes reported that ran once.
+    pub learned: Vec<LearnedNode>,
     /// How long before it is needed capacity is to be there.
     pub lead: SignedDuration,
     /// Sources of workloads whose size is not known.

@@ -16,7 +16,7 @@ use super::placeholder::{self, Vars};
 use super::rendered::Places;
 use super::sources::{Ground, Sources, Visit};
 use super::yaml::{self, Document, Fault, Loaded, Node, Value};
-use super::{cluster, eksctl, karpenter, limits, references, scaling, storage, workload};
+use super::{cluster, eksctl, karpenter, learned, limits, references, scaling, storage, workload};
 use crate::ids::Origin;
 
 /// Reads every manifest of `tree` that the sources of `fleet` name, without any tool.
@@ -55,6 +55,11 @@ pub fn read_rendered(tree: &Tree, fleet: &Fleet, renderings: &Renderings) -> Des
     scaling::fill(&mut reader.into);
     let mut desired = reader.into.into_desired();
     desired.lead = fleet.demand.lead;
+    let (learned, unreadable) = learned::read(tree);
+    desired.learned = learned;
+    if let Some(problem) = unreadable {
+        report.add(problem);
+    }
     desired.min_values_policy = fleet.min_values_policy;
     desired.default_spread.clone_from(&fleet.default_spread);
     desired.failure_domains.clone_from(&fleet.failure_domains);
@@ -380,9 +385,9 @@ impl<'a> Unit<'a> {
     }
 }
 
-/// Returns whether the file at `path` is that of the settings.
+/// Returns whether the file at `path` is that of the settings, or stands beside it.
 pub(super) fn is_settings(path: &str) -> bool {
-    path == FILE
+    path == FILE || path == learned::LEARNED_FILE
 }
 
 /// Reads an object into what was collected.

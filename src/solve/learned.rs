@@ -2,16 +2,19 @@
 //!
 //! Only nodes of ours count, and only those whose tag says that they were launched with the very
 //! specification that is declared: what settings another's node was started with, nobody knows. Of a
-//! group that was made elsewhere every member counts, for that group alone. A node that is still coming up counts later: its kubelet reports amounts before its plugins have.
+//! group that was made elsewhere every member counts, for that group alone. A node that is still coming up counts later: its
+//! kubelet reports amounts before its plugins have. What such nodes reported that ran once, and are kept in the repository,
+//! counts as if one of them ran.
 
 use std::collections::BTreeMap;
 
 use super::drift;
 use crate::catalog::{Measured, NodeSettings};
 use crate::fleet::{Instance, Node, Observed, tag};
-use crate::ids::{GroupName, InstanceId};
-use crate::manifest::{Desired, GroupKind, NodeClass, Pool};
+use crate::ids::{GroupName, InstanceId, InstanceTypeName, NodeName};
+use crate::manifest::{Desired, GroupKind, LEARNED_FILE, LearnedNode, NodeClass, Pool};
 use crate::pod::Taint;
+use crate::units::Resources;
 
 /// Prefixes and keys of taints that a node loses once it is initialized.
 /// Source: Karpenter, `pkg/scheduling/taints.go`.
@@ -29,19 +32,87 @@ pub(super) fn is_ephemeral(taint: &Taint) -> bool {
     EPHEMERAL.iter().any(|known| key == *known || known.ends_with('/') && key.starts_with(known))
 }
 
-/// Returns what the nodes of `observed` report that were launched as `desired` declares.
-#[must_use]
-pub fn measure(desired: &Desired, observed: &Observed) -> Measured {
-    let mut digests: BTreeMap<&str, (&Pool, &NodeClass, String)> = BTreeMap::new();
+/// Pools with their node classes, and the digest of what their nodes are launched with, by name.
+type Specs<'d> = BTreeMap<&'d str, (&'d Pool, &'d NodeClass, String)>;
+
+fn specs(desired: &Desired) -> Specs<'_> {
+    let mut specs = Specs::new();
     for pool in desired.pools.values() {
         let class = pool.node_class.as_ref().and_then(|name| desired.node_classes.get(name));
         if let Some(class) = class {
             let digest = drift::spec_digest(pool, class);
-            digests.insert(pool.name.as_str(), (pool, class, digest));
+            specs.insert(pool.name.as_str(), (pool, class, digest));
+        }
+    }
+    specs
+}
+
+/// Returns what is to be kept in the repository of what nodes report, and of what is kept there and still declared.
+#[must_use]
+pub fn learn(desired: &Desired, observed: &Observed) -> Vec<LearnedNode> {
+    let specs = specs(desired);
+    let mut by_pool: BTreeMap<&str, Measured> = BTreeMap::new();
+    each_seen((desired, observed), &specs, |seen| {
+        let Some((name, _)) = specs.get_key_value(seen.pool) else { return };
+        seen.add_to(by_pool.entry(name).or_default());
+    });
+    let mut learned = Vec::new();
+    for (name, measured) in &by_pool {
+        let Some((pool, class, digest)) = specs.get(name) else { continue };
+        let settings = NodeSettings::of(pool, class);
+        learned.extend(measured.of(&settings).map(|(instance_type, capacity, allocatable)| {
+            LearnedNode {
+                pool: pool.name.clone(),
+                spec_digest: digest.clone(),
+                instance_type: instance_type.clone(),
+                capacity,
+                allocatable,
+            }
+        }));
+    }
+    learned
+}
+
+/// Returns what the nodes of `observed` report that were launched as `desired` declares, and what others like them are
+/// known to have reported.
+#[must_use]
+pub fn measure(desired: &Desired, observed: &Observed) -> Measured {
+    let mut measured = Measured::default();
+    each_seen((desired, observed), &specs(desired), |seen| seen.add_to(&mut measured));
+    measured
+}
+
+/// A node that reports, or did once.
+struct Seen<'a> {
+    pool: &'a str,
+    key: (&'a InstanceTypeName, NodeSettings),
+    node: &'a NodeName,
+    capacity: &'a Resources,
+    allocatable: &'a Resources,
+}
+
+impl Seen<'_> {
+    fn add_to(&self, measured: &mut Measured) {
+        measured.add(self.key.clone(), self.node, self.capacity, self.allocatable);
+    }
+}
+
+/// Shows `take` what is known in the repository, and each node that tells of others like it.
+fn each_seen(
+    (desired, observed): (&Desired, &Observed),
+    specs: &Specs<'_>,
+    mut take: impl FnMut(&Seen<'_>),
+) {
+    let file = NodeName::from(LEARNED_FILE);
+    for LearnedNode { pool, spec_digest, instance_type, capacity, allocatable } in &desired.learned
+    {
+        let spec = specs.get(pool.as_str()).filter(|(.., digest)| digest == spec_digest);
+        if let Some((of, class, _)) = spec {
+            let key = (instance_type, NodeSettings::of(of, class));
+            take(&Seen { pool: pool.as_str(), key, node: &file, capacity, allocatable });
         }
     }
     let groups = members(desired, observed);
-    let mut measured = Measured::default();
     for node in observed.nodes.values() {
         let instance = node.instance.as_ref().and_then(|id| observed.instances.get(id));
         let Some(instance) = instance.filter(|instance| instance.is_active()) else { continue };
@@ -52,16 +123,19 @@ pub fn measure(desired: &Desired, observed: &Observed) -> Measured {
             }
             None => None,
         };
-        let Some((pool, class, digest)) = name.and_then(|name| digests.get(name)) else { continue };
+        let Some((name, (pool, class, digest))) = name.and_then(|name| specs.get_key_value(name))
+        else {
+            continue;
+        };
         // What Auto Scaling made carries no digest: the least that its members report is what counts.
         let of_group = groups.contains_key(&instance.id);
         let as_declared = of_group || instance.tags.get(tag::SPEC) == Some(digest);
         if as_declared && is_initialized(node, pool) {
             let key = (&instance.instance_type, NodeSettings::of(pool, class));
-            measured.add(key, &node.name, &node.capacity, &node.allocatable);
+            let (capacity, allocatable) = (&node.capacity, &node.allocatable);
+            take(&Seen { pool: name, key, node: &node.name, capacity, allocatable });
         }
     }
-    measured
 }
 
 /// Returns the pool of each member of a group that no file describes: what its nodes are started with
@@ -106,6 +180,40 @@ mod tests {
         let class = desired.node_classes.values().next().expect("one class");
         let kind = catalog.get(&"m5.large".into()).expect("offered");
         catalog.allocation(kind, &NodeSettings::of(pool, class)).allocatable.memory.0 >> 20
+    }
+
+    #[test]
+    fn what_nodes_reported_counts_when_none_runs_any_more_for_the_specification_they_had() {
+        let mut story = Story::new(&["m5.large"], 500, 1);
+        story.scale(1);
+        let solution = story.solve();
+        story.carry_out(&solution);
+        node(&mut story).allocatable.memory = Bytes::mib(7000);
+        node(&mut story).allocatable.extended.insert("example.com/dongle".into(), 1);
+        let memory = |story: &Story| {
+            let measured = measure(&story.desired, &story.observed);
+            let catalog = Catalog { measured, ..story.catalog.clone() };
+            let pool = story.desired.pools.values().next().expect("one pool");
+            let class = story.desired.node_classes.values().next().expect("one class");
+            let kind = catalog.get(&"m5.large".into()).expect("offered");
+            let offers = catalog.allocation(kind, &NodeSettings::of(pool, class)).allocatable;
+            (offers.memory.0 >> 20, offers.extended.len())
+        };
+        let seen = memory(&story);
+        assert_eq!(seen.0, 7000);
+        story.desired.learned = learn(&story.desired, &story.observed);
+        // It is the same whether it is learned once or over and over.
+        assert_eq!(learn(&story.desired, &story.observed), story.desired.learned);
+        // One that reports less teaches that.
+        node(&mut story).allocatable.memory = Bytes::mib(6990);
+        assert_eq!(learn(&story.desired, &story.observed)[0].allocatable.memory, Bytes::mib(6990));
+        story.observed.nodes.clear();
+        assert_eq!(memory(&story), seen);
+        assert_eq!(learn(&story.desired, &story.observed), story.desired.learned, "and it stays");
+        let class = story.desired.node_classes.values_mut().next().expect("one class");
+        class.spec_digests = BTreeMap::from([("userData".to_owned(), "changed".into())]).into();
+        assert_eq!(memory(&story).0, 6903, "another image, other user data");
+        assert_eq!(learn(&story.desired, &story.observed), []);
     }
 
     fn node(story: &mut Story) -> &mut Node {
