@@ -18,6 +18,7 @@ mod give_up;
 mod group;
 mod guard;
 mod launch;
+pub(crate) mod leave;
 mod many;
 mod receipt;
 pub(crate) mod rest;

@@ -1,12 +1,11 @@
 //! A retire wave: each node is waited for, cordoned, read again, drained, read by itself, terminated, and gone; or
 //! left as it was.
 
-use std::collections::BTreeSet;
-
 use jiff::Timestamp;
 
 use super::guard::is_gone;
 use super::launch::is_movable;
+use super::leave::{first_to_leave, still_attached};
 use super::receipt::{Outcome, Step};
 use super::rest::{asks_to_stay, in_the_way};
 use super::work::RetireWork;
@@ -14,11 +13,7 @@ use super::{Run, later};
 use crate::demand::is_pinned_at;
 use crate::fleet::{CordonedFor, Instance, InstanceState, Node, Observed, Pod};
 use crate::plan::wire::WaveStep;
-use crate::pod::VolumeSource;
 use crate::port::{Clock, Cloud, Cluster, CordonOutcome, EvictOutcome, PortError};
-
-/// Priority classes of what nodes and clusters cannot do without.
-const CRITICAL: [&str; 2] = ["system-cluster-critical", "system-node-critical"];
 
 /// What holds a cordon up where somebody wrote the node between look and write: the next look tells what.
 pub(super) const CHANGED: &str = "the node was changed meanwhile";
@@ -260,7 +255,8 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
             if let Some(why) = untouchable(node, observed, self.now()).or_else(|| reopened(node)) {
                 return Progress::give_up(why);
             }
-            let pods = first_to_leave(node, observed);
+            let pods = observed.pods.iter().map(|pod| &**pod).filter(|pod| is_movable(pod, node));
+            let pods = first_to_leave(pods.collect(), observed);
             if !pods.is_empty() {
                 self.evict(item, node, &pods).await;
                 return Progress::Same;
@@ -413,46 +409,6 @@ fn standing<'o>(work: &RetireWork<'_>, observed: &'o Observed) -> Standing<'o> {
         (Some(found), _) => Standing::Other(format!("the node is another one now, UID {found}")),
         (None, _) => Standing::Other("the node is no longer registered".to_owned()),
     }
-}
-
-/// Returns the pods that must leave the node next: what the node itself needs leaves last, when nothing
-/// that depends on it is left. Source: Karpenter's drain, and the kubelet's graceful shutdown.
-fn first_to_leave<'o>(node: &Node, observed: &'o Observed) -> Vec<&'o Pod> {
-    let is_critical = |pod: &&Pod| {
-        let template = observed.templates.get(&pod.template);
-        let class = template.and_then(|template| template.spec.priority_class_name.as_deref());
-        class.is_some_and(|class| CRITICAL.contains(&class))
-    };
-    let pods = observed.pods.iter().map(|pod| &**pod).filter(|pod| is_movable(pod, node));
-    let (critical, others): (Vec<&Pod>, Vec<&Pod>) = pods.partition(is_critical);
-    if others.is_empty() { critical } else { others }
-}
-
-/// Returns a volume that is attached to the node, and that no pod there uses that stays.
-fn still_attached<'o>(node: &Node, observed: &'o Observed) -> Option<&'o String> {
-    let on = |pod: &Pod| pod.node.as_ref() == Some(&node.name) && !is_movable(pod, node);
-    let used: BTreeSet<&String> = observed
-        .pods
-        .iter()
-        .filter(|pod| on(pod))
-        .filter_map(|pod| Some((pod, observed.templates.get(&pod.template)?)))
-        .flat_map(|(pod, template)| {
-            let claims = template.spec.volumes.iter().filter_map(|volume| match &volume.source {
-                VolumeSource::Claim(claim) => Some(claim),
-                VolumeSource::EphemeralClaim(_)
-                | VolumeSource::ClaimTemplate(_)
-                | VolumeSource::HostPath
-                | VolumeSource::EmptyDir
-                | VolumeSource::Ebs(_)
-                | VolumeSource::InTree(_)
-                | VolumeSource::Other => None,
-            });
-            claims.filter_map(|claim| observed.storage.claim(&pod.namespace, claim))
-        })
-        .filter_map(|claim| claim.volume_name.as_ref())
-        .collect();
-    let mut attached = observed.storage.attached.get(&node.name)?.iter();
-    attached.find(|volume| !used.contains(volume))
 }
 
 /// Returns which workload still has more replicas than planned, if one has.

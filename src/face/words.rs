@@ -23,6 +23,7 @@ pub(super) fn failing(deed: Deed, failure: &Failure) -> String {
         Deed::Cordon => format!("Cordoning the node of {of}"),
         Deed::Evict => format!("Asking pods to leave {of}"),
         Deed::End => format!("Telling {of} to end"),
+        Deed::DeleteNode => format!("Removing the node of {of}"),
         Deed::Acknowledge => "Taking messages off the queue".to_owned(),
         Deed::Nominate => format!("Nominating pod {of}"),
         Deed::Apply => format!("Applying {of}"),

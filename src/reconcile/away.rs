@@ -4,60 +4,30 @@
 //! what is not ours, or not known, is never touched, and its message is taken off all the same; every
 //! drain ends: done, given up and uncordoned, or forced by a deadline that somebody else set.
 
+mod course;
+mod outlook;
+mod told;
+
+pub(super) use course::Away;
+
 use std::collections::{BTreeMap, BTreeSet};
 
-use jiff::{SignedDuration, Timestamp};
+use course::{Came, Moment, Scene, TRY_AGAIN};
+use jiff::SignedDuration;
+use outlook::Outlook;
 
 use super::event::{Effect, Ending, Event, Signal};
-use super::health::{NEVER_READY, NOT_READY};
-use super::kept::{CLOCK_OFF, GOING_MAX, Kept, Leaving, earlier, later};
-use super::mail::MESSAGES_MAX;
-use super::message::Message;
-use super::state::{BUSY_REFRESH, Lane, State, backoff};
+use super::kept::{GOING_MAX, Kept, Leaving, later};
+use super::state::{BUSY_REFRESH, Lane, State};
 use super::status::{AwayPhase, Going};
 use super::view;
-use crate::fleet::{CordonedFor, Instance, Node, Observed, Pod};
+use crate::apply::leave::{first_to_leave, still_attached};
+use crate::fleet::{CordonedFor, Instance, InstanceState, Node, Observed, Pod};
 use crate::ids::{InstanceId, NodeName};
 use crate::port::{CordonOutcome, EvictOutcome, PortError};
 
-/// How long before the end of a machine its pods are asked to leave, whether or not their new place is
-/// there: about as long as Kubernetes gives a pod by default to stop, and then some.
-const DRAIN_LEAD: SignedDuration = SignedDuration::from_secs(60);
-/// The longest that pods of a machine without a deadline stay for the sake of a new place.
-const REPLACE_WITHIN: SignedDuration = SignedDuration::from_mins(10);
-/// How long a machine whose kubelet is gone is drained: nobody there stops its pods.
-const BROKEN_DRAIN: SignedDuration = SignedDuration::from_mins(10);
-/// How long a machine without a deadline is drained, as an apply drains one; then it is left as it was.
-const DRAIN_WITHIN: SignedDuration = SignedDuration::from_mins(15);
-/// The longest between two tries for a machine whose deadline is near, and how near that is.
-const HURRIED: SignedDuration = BUSY_REFRESH;
-const NEAR: SignedDuration = SignedDuration::from_mins(5);
-/// The longest between two rounds of evictions: what a budget allows changes by the minute.
-const EVICT_AGAIN: SignedDuration = SignedDuration::from_secs(30);
-/// The longest between two tries of anything else.
-const TRY_AGAIN: SignedDuration = SignedDuration::from_mins(5);
-
-/// A machine that goes.
-#[derive(Debug, Clone)]
-pub(super) struct Away {
-    pub(super) leaving: Leaving,
-    pub(super) phase: AwayPhase,
-    /// How often it was tried in vain to get it into its next phase, and when it is tried again.
-    tries: u32,
-    again: Timestamp,
-    /// Since when its pods are asked to leave.
-    draining: Option<Timestamp>,
-    /// Whether no pod comes to it any more: its node is cordoned, or none ever joined.
-    unschedulable: bool,
-    /// Whether its node is being cordoned, or uncordoned: what looks show meanwhile may be of before, in part.
-    cordoning: bool,
-    /// Whether its drain was given up, so that its node is uncordoned.
-    gives_up: bool,
-    /// The first look at the world that may say that it is gone.
-    from: u64,
-    /// The first look that was begun after it was known to go.
-    known: u64,
-}
+/// How long the node of a machine that is gone is tried to be removed, as in an apply.
+const GONE_WITHIN: SignedDuration = SignedDuration::from_mins(10);
 
 /// Which machines that go are looked at in a step.
 pub(super) enum Turn {
@@ -73,7 +43,8 @@ impl Turn {
         match event {
             Event::Cordoned { instance, .. }
             | Event::Evicted { instance, .. }
-            | Event::Ended { instance, .. } => Self::Of(vec![instance.clone()]),
+            | Event::Ended { instance, .. }
+            | Event::NodeDeleted { instance, .. } => Self::Of(vec![instance.clone()]),
             Event::Signal(Signal::Message(message)) => Self::Of(message.instances.clone()),
             Event::Acknowledged { .. }
             | Event::Shielded { .. }
@@ -92,45 +63,6 @@ impl Turn {
             | Event::Timer => Self::All,
         }
     }
-}
-
-/// Whose a machine is.
-enum Whose {
-    /// Ours, and it runs.
-    Ours,
-    /// Not ours, or on its way out already.
-    Nobodys,
-    /// The last look does not tell.
-    Unknown,
-}
-
-/// The moment, and what of it matters to a machine that goes.
-#[derive(Clone, Copy)]
-#[expect(clippy::struct_excessive_bools, reason = "each is about one thing of its own")]
-struct Moment {
-    now: Timestamp,
-    /// Whether all that was launched in its place is there.
-    replaced: bool,
-    /// Whether the last look was whole, and begun after the last write about it.
-    looked: bool,
-    /// Whether it had a node once, which no look may make undone at once.
-    joined: bool,
-    /// Whether an apply drains it.
-    drained: bool,
-    /// Whether the last look was begun after it was known to go.
-    fresh: bool,
-    /// The first look that is begun from now on.
-    next_look: u64,
-}
-
-/// What came of a turn.
-enum Came {
-    /// Something, or nothing yet.
-    On,
-    /// The drain was given up.
-    GaveUp,
-    /// Nothing is left to do for it.
-    Over,
 }
 
 impl State {
@@ -161,6 +93,8 @@ impl State {
             tries: 0,
             again,
             draining: None,
+            emptied: None,
+            ended: None,
             unschedulable: false,
             cordoning: false,
             gives_up: false,
@@ -196,109 +130,6 @@ impl State {
             all.truncate(GOING_MAX);
         }
         all.into_iter().cloned().collect()
-    }
-
-    pub(super) fn was_told(&mut self, message: Message, effects: &mut Vec<Effect>) {
-        if self.lent && !self.leader {
-            self.shield(&message, effects);
-            return;
-        }
-        let Message { receipt, kind, instances, deadline } = message;
-        self.count(&format!("messages.{kind}"), 1);
-        let heeds = self.leader && self.head.is_some() && self.heeds_interruptions();
-        if !heeds || self.mail.holds(&receipt) {
-            // It comes again, to whoever leads then, knows what may be done, and may do it.
-            return;
-        }
-        if self.mail.len() >= MESSAGES_MAX {
-            self.count("messages.deferred", 1);
-            return;
-        }
-        let acts = kind.takes_away() || kind.is_hint();
-        let mut open = BTreeSet::new();
-        for instance in instances.into_iter().filter(|_| acts) {
-            let (why, since) = (kind.to_string(), self.now);
-            let leaving = Leaving { instance: instance.clone(), why, since, deadline };
-            match self.whose(&instance) {
-                Whose::Nobodys => continue,
-                Whose::Ours if kind.takes_away() => self.goes(leaving, self.world_no),
-                Whose::Ours | Whose::Unknown => self.asks_for(leaving),
-            }
-            if !self.is_dealt_with(&instance) {
-                open.insert(instance);
-            }
-        }
-        self.mail.wait(receipt, open);
-    }
-
-    /// Has no more pods come to machines of ours that EC2 takes back within minutes, while an apply has the lease. The
-    /// message stays on the queue and comes again, so that whoever leads next does the rest. One that has longer is left
-    /// to those: where the message is lost by then nobody would uncordon its node.
-    fn shield(&self, message: &Message, effects: &mut Vec<Effect>) {
-        let Some(world) = self.world.as_ref().filter(|_| self.heeds_interruptions()) else {
-            return;
-        };
-        let Message { kind, instances, deadline, receipt: _ } = message;
-        let soon = deadline.is_some_and(|at| at <= later(self.now, NEAR));
-        let goes = kind.takes_away() && soon;
-        let ours = instances.iter().filter(|id| goes && matches!(self.whose(id), Whose::Ours));
-        for node in ours.filter_map(|id| world.node_of(id)).filter(|node| !node.unschedulable) {
-            effects.push(Effect::Shield { node: Box::new(node.clone()) });
-        }
-    }
-
-    pub(super) fn was_shielded(&mut self, end: &Result<CordonOutcome, PortError>) {
-        self.count("errors.kubernetes", u64::from(end.is_err()));
-        if let Ok(CordonOutcome::Outdated) = end {
-            // Its message comes again within a visibility timeout, and is to find the node as it is by now.
-            self.world_due = self.world_due.min(self.next_look());
-        }
-    }
-
-    fn whose(&self, instance: &InstanceId) -> Whose {
-        if self.unseen.has_ended(instance) {
-            return Whose::Nobodys;
-        }
-        let whole = self.world.as_ref().filter(|_| self.world_reads.failures == 0);
-        match whole.and_then(|world| Some((world, world.instances.get(instance)?))) {
-            Some((world, found)) if found.is_active() && found.is_ours(&world.cluster.name) => {
-                Whose::Ours
-            }
-            Some(_) => Whose::Nobodys,
-            None => Whose::Unknown,
-        }
-    }
-
-    /// Has the next look tell whose a machine is. Many are told by one look.
-    fn asks_for(&mut self, leaving: Leaving) {
-        self.mail.strange(leaving, self.looks + 1);
-        let soonest = later(self.looked_at, BUSY_REFRESH).max(self.now);
-        self.world_due = self.world_due.min(soonest);
-    }
-
-    /// Has those machines go of which a whole look now tells that they are ours.
-    pub(super) fn meet_strangers(&mut self) {
-        for leaving in self.mail.told_by(self.world_no) {
-            match self.whose(&leaving.instance) {
-                Whose::Ours if !leaving.is_hint() => self.goes(leaving, self.world_no),
-                // EC2 shows late what was launched.
-                Whose::Unknown if self.may_come(&leaving) => self.asks_for(leaving),
-                // Another message has it go, and is not dealt with by this one.
-                Whose::Ours | Whose::Nobodys | Whose::Unknown
-                    if self.away.contains_key(&leaving.instance) => {}
-                // What still runs after it was said to end was not to end, or runs again.
-                Whose::Ours | Whose::Nobodys | Whose::Unknown => {
-                    self.mail.dealt_with(&leaving.instance);
-                }
-            }
-        }
-    }
-
-    /// Returns whether a machine that goes and is not shown may be one that was launched lately, or asked for by whoever
-    /// heard of no answer.
-    fn may_come(&self, leaving: &Leaving) -> bool {
-        let unheard = self.kept.as_ref().is_some_and(|kept| !kept.asked.is_empty());
-        !leaving.is_hint() && (unheard || self.unseen.awaits(&leaving.instance))
     }
 
     /// Returns whether the messages of a machine may be taken off: it is cordoned, and the record has it. While the
@@ -351,12 +182,12 @@ impl State {
         match turn {
             Turn::All if self.away.is_empty() => {}
             Turn::All => {
-                let replaced = self.is_replaced(&world);
+                let outlook = Outlook::of(self.current.as_ref(), self.is_replaced(&world));
                 let sight = Sight::of(&world);
                 for id in self.going() {
                     let pods = |node: &NodeName| sight.pods.get(node).cloned().unwrap_or_default();
                     let node = sight.nodes.get(&id).copied();
-                    self.advance_one((&id, replaced), &world, (node, pods), effects);
+                    self.advance_one((&id, Some(&outlook)), &world, (node, pods), effects);
                 }
             }
             Turn::Of(ids) => {
@@ -364,7 +195,7 @@ impl State {
                     ids.into_iter().filter(|id| self.away.contains_key(id)).collect::<Vec<_>>()
                 {
                     let pods = |node: &NodeName| view::movable(&world, node);
-                    self.advance_one((&id, false), &world, (world.node_of(&id), pods), effects);
+                    self.advance_one((&id, None), &world, (world.node_of(&id), pods), effects);
                 }
             }
         }
@@ -373,9 +204,9 @@ impl State {
 
     fn advance_one<'w>(
         &mut self,
-        (id, replaced): (&InstanceId, bool),
+        (id, outlook): (&InstanceId, Option<&Outlook>),
         world: &'w Observed,
-        (node, pods): (Option<&Node>, impl Fn(&NodeName) -> Vec<&'w Pod>),
+        (node, pods): (Option<&'w Node>, impl Fn(&NodeName) -> Vec<&'w Pod>),
         effects: &mut Vec<Effect>,
     ) {
         // A look that shows no node at all shows nothing of any.
@@ -391,11 +222,7 @@ impl State {
         let ours = instance.is_some_and(|i| i.is_ours(&world.cluster.name));
         let runs = instance.is_some_and(Instance::is_active);
         if looked && !(ours && runs) {
-            if ours || away.phase != AwayPhase::Noted {
-                let why = away.leaving.why.clone();
-                self.count(&format!("terminations.{why}"), 1);
-            }
-            self.goes_no_more(id);
+            self.takes_leave(id, (node, instance), ours, effects);
             return;
         }
         if !(ours && runs) {
@@ -403,8 +230,26 @@ impl State {
         }
         let next_look = self.looks + 1;
         let fresh = self.world_no >= away.known;
-        let moment = Moment { now: self.now, replaced, looked, joined, drained, fresh, next_look };
-        let came = away.act(node, pods, moment, effects);
+        let pods = || node.map(|node| pods(&node.name)).unwrap_or_default();
+        let mut scene = Scene { node, ..Scene::default() };
+        let (mut replaced, mut held) = (false, true);
+        match (away.phase, outlook) {
+            (AwayPhase::Replacing, Some(outlook)) => {
+                let pods = pods();
+                replaced = outlook.is_replaced(&pods);
+                held = outlook.holds(&pods).is_some();
+            }
+            (AwayPhase::Draining, _) => {
+                scene.left = pods();
+                scene.first = first_to_leave(scene.left.clone(), world);
+                let empty = node.filter(|_| scene.left.is_empty());
+                scene.attached = empty.and_then(|node| still_attached(node, world));
+            }
+            (AwayPhase::Noted | AwayPhase::Replacing | AwayPhase::Ending, _) => {}
+        }
+        let now = self.now;
+        let moment = Moment { now, replaced, held, looked, joined, drained, fresh, next_look };
+        let came = away.act(&scene, moment, effects);
         if away.from == next_look {
             self.world_due = self.world_due.min(later(self.looked_at, BUSY_REFRESH).max(self.now));
         }
@@ -412,6 +257,50 @@ impl State {
             Came::On => self.settle(id),
             Came::GaveUp => self.count("drains.given_up", 1),
             Came::Over => self.goes_no_more(id),
+        }
+    }
+
+    /// Takes leave of a machine that runs no more, or is not ours: where it is gone and its node is not, once that is,
+    /// since nobody else may remove it.
+    fn takes_leave(
+        &mut self,
+        id: &InstanceId,
+        (node, instance): (Option<&Node>, Option<&Instance>),
+        ours: bool,
+        effects: &mut Vec<Effect>,
+    ) {
+        let now = self.now;
+        let Some(away) = self.away.get_mut(id) else { return };
+        let first = away.ended.is_none();
+        let since = *away.ended.get_or_insert(now);
+        let why =
+            (first && (ours || away.phase != AwayPhase::Noted)).then(|| away.leaving.why.clone());
+        let left = node.filter(|node| match instance {
+            // A kubelet that answers has a machine, whatever EC2 lists.
+            None => !node.ready,
+            Some(instance) => {
+                ours && matches!(
+                    instance.state,
+                    InstanceState::ShuttingDown | InstanceState::Terminated
+                )
+            }
+        });
+        let gone = instance.is_none_or(|instance| instance.state == InstanceState::Terminated);
+        match left.filter(|_| now < later(since, GONE_WITHIN)) {
+            Some(node) => {
+                away.leaves_node(first, now);
+                if gone && away.tries(now, TRY_AGAIN) {
+                    effects.push(Effect::DeleteNode {
+                        instance: id.clone(),
+                        node: Box::new(node.clone()),
+                    });
+                }
+                self.mail.dealt_with(id);
+            }
+            None => self.goes_no_more(id),
+        }
+        if let Some(why) = why {
+            self.count(&format!("terminations.{why}"), 1);
         }
     }
 
@@ -493,6 +382,14 @@ impl State {
         }
     }
 
+    pub(super) fn was_deleted(&mut self, instance: &InstanceId, end: &Result<(), PortError>) {
+        self.count("errors.kubernetes", u64::from(end.is_err()));
+        if end.is_ok() {
+            self.need = self.looks + 1;
+            self.goes_no_more(instance);
+        }
+    }
+
     pub(super) fn was_acknowledged(&mut self, end: &Result<(), PortError>) {
         self.mail.was_acknowledged();
         if end.is_ok() {
@@ -505,19 +402,16 @@ impl State {
 
     /// Returns the machines that go, for the snapshot.
     pub(super) fn going_now(&self) -> Vec<Going> {
-        let node = |id: &InstanceId| {
-            self.world.as_ref().and_then(|world| Some(world.node_of(id)?.name.clone()))
+        let Some(world) = self.world.as_ref().filter(|_| !self.away.is_empty()) else {
+            return self.away.values().map(|away| away.told(None, None)).collect();
         };
+        let outlook = Outlook::of(self.current.as_ref(), false);
+        let sight = (!outlook.is_open()).then(|| Sight::of(world));
         let one = |away: &Away| {
-            let Leaving { instance, why, since, deadline } = &away.leaving;
-            Going {
-                instance: instance.clone(),
-                node: node(instance),
-                why: why.clone(),
-                since: *since,
-                deadline: *deadline,
-                phase: away.phase,
-            }
+            let node = world.node_of(&away.leaving.instance).map(|node| &node.name);
+            let waits = away.phase <= AwayPhase::Replacing;
+            let pods = sight.as_ref().filter(|_| waits).and_then(|sight| sight.pods.get(node?));
+            away.told(node, pods.and_then(|pods| outlook.holds(pods)))
         };
         self.away.values().map(one).collect()
     }
@@ -538,165 +432,6 @@ impl<'w> Sight<'w> {
             }
         }
         Self { nodes: world.nodes_by_instance(), pods }
-    }
-}
-
-impl Away {
-    fn next(&mut self, phase: AwayPhase, now: Timestamp) {
-        if phase > self.phase {
-            self.phase = phase;
-            (self.tries, self.again) = (0, now);
-        }
-    }
-
-    /// Returns whether it is time to try, again or for the first time: after 2 s, then after twice as
-    /// long each time, at most `most`.
-    fn tries(&mut self, now: Timestamp, most: SignedDuration) -> bool {
-        if now < self.again {
-            return false;
-        }
-        let near = |at: Timestamp| at > self.leaving.since && now >= earlier(at, NEAR);
-        let most = if self.leaving.deadline.is_some_and(near) { HURRIED } else { most };
-        self.tries = self.tries.saturating_add(1);
-        self.again = later(now, backoff(self.tries).min(most));
-        true
-    }
-
-    /// Has it tried at once what was to be tried later: the clock was set back.
-    pub(super) fn hurry(&mut self, now: Timestamp) {
-        self.again = self.again.min(now);
-    }
-
-    fn is_broken(&self) -> bool {
-        self.leaving.why == NOT_READY || self.leaving.why == NEVER_READY
-    }
-
-    /// Returns when the machine is ended with whatever is on it: once a deadline that lay ahead when it was told has
-    /// passed by any clock, since pods have until EC2 ends it by its own. One that had passed by then is of a message
-    /// that came late, and says nothing of now.
-    fn forced_at(&self) -> Option<Timestamp> {
-        let ahead = self.leaving.deadline.filter(|deadline| *deadline > self.leaving.since);
-        ahead.map(|deadline| later(deadline, CLOCK_OFF))
-    }
-
-    /// Returns the latest moment at which its pods are asked to leave, whether or not their new place is there.
-    fn latest(&self) -> Timestamp {
-        let Leaving { since, deadline, .. } = &self.leaving;
-        let latest = later(*since, REPLACE_WITHIN);
-        deadline.map_or(latest, |at| earlier(at, DRAIN_LEAD).min(latest))
-    }
-
-    fn cordon(&mut self, node: &Node, mark: Option<CordonedFor>, effects: &mut Vec<Effect>) {
-        self.cordoning = true;
-        let (instance, node) = (self.leaving.instance.clone(), Box::new(node.clone()));
-        effects.push(Effect::Cordon { instance, node, mark });
-    }
-
-    fn act<'w>(
-        &mut self,
-        node: Option<&Node>,
-        pods: impl Fn(&NodeName) -> Vec<&'w Pod>,
-        moment: Moment,
-        effects: &mut Vec<Effect>,
-    ) -> Came {
-        let Moment { now, replaced, looked, joined, drained, fresh, next_look } = moment;
-        if self.gives_up {
-            // Whoever drains it ends that, and takes the cordon back.
-            if drained {
-                return Came::On;
-            }
-            let ours = |node: &&Node| node.cordoned_for().is_some();
-            let Some(node) = node.filter(|node| node.unschedulable).filter(ours) else {
-                return if looked { Came::Over } else { Came::On };
-            };
-            if looked && self.tries(now, TRY_AGAIN) {
-                self.cordon(node, None, effects);
-            }
-            return Came::On;
-        }
-        // One that joined only now is cordoned, too, and so is one whose cordon was taken back; whoever else has
-        // cordoned it had a reason.
-        if let Some(node) = node.filter(|node| !node.unschedulable)
-            && self.phase != AwayPhase::Ending
-        {
-            self.unschedulable &= !looked;
-            if looked && self.tries(now, TRY_AGAIN) {
-                self.cordon(node, Some(CordonedFor::Leaving), effects);
-            }
-            return Came::On;
-        }
-        self.unschedulable |= looked && (node.is_some() || (!joined && fresh));
-        let of_drain = |node: &&Node| node.cordoned_for() == Some(CordonedFor::Drain);
-        match self.phase {
-            // Whoever drains it, or comes after one that did, would uncordon it.
-            AwayPhase::Noted if let Some(node) = node.filter(of_drain) => {
-                if looked && self.tries(now, TRY_AGAIN) {
-                    self.cordon(node, Some(CordonedFor::Leaving), effects);
-                }
-            }
-            // That no node is shown says nothing where not all could be read, and little of one that had joined.
-            AwayPhase::Noted if !looked || (joined && now < self.latest()) => {}
-            AwayPhase::Noted => self.next(AwayPhase::Replacing, now),
-            AwayPhase::Replacing => {
-                if replaced || now >= self.latest() {
-                    self.next(AwayPhase::Draining, now);
-                    self.draining = Some(now);
-                    if node.is_none() {
-                        // Nothing kept pods from one that joined since the last look.
-                        self.from = next_look;
-                    }
-                }
-            }
-            AwayPhase::Draining => {
-                let pods = node.map(|node| pods(&node.name)).unwrap_or_default();
-                return self.drain(node, &pods, moment, effects);
-            }
-            // Until it is seen to be gone it is told again.
-            AwayPhase::Ending => self.end(None, now, effects),
-        }
-        Came::On
-    }
-
-    /// Has pods leave, and the machine end once none is left that a fresh look shows.
-    fn drain(
-        &mut self,
-        node: Option<&Node>,
-        left: &[&Pod],
-        moment: Moment,
-        effects: &mut Vec<Effect>,
-    ) -> Came {
-        let Moment { now, looked, joined, drained, .. } = moment;
-        let begun = self.draining.unwrap_or(now);
-        let forced = match self.forced_at() {
-            Some(deadline) => now >= deadline,
-            None => self.is_broken() && now >= later(begun, BROKEN_DRAIN),
-        };
-        // Where a node was and is not shown, nobody knows what is on it.
-        if (left.is_empty() && !joined) || forced {
-            if looked {
-                self.end(node.filter(|_| !forced), now, effects);
-            }
-            return Came::On;
-        }
-        if self.forced_at().is_none() && !drained && now >= later(begun, DRAIN_WITHIN) {
-            self.gives_up = true;
-            (self.tries, self.again) = (0, now);
-            return Came::GaveUp;
-        }
-        let pods: Vec<Pod> =
-            left.iter().filter(|pod| !pod.terminating).map(|pod| (*pod).clone()).collect();
-        if !pods.is_empty() && self.tries(now, EVICT_AGAIN) {
-            effects.push(Effect::Evict { instance: self.leaving.instance.clone(), pods });
-        }
-        Came::On
-    }
-
-    /// Has the machine end; where a node is told, only if that stands as it was seen.
-    fn end(&mut self, node: Option<&Node>, now: Timestamp, effects: &mut Vec<Effect>) {
-        if self.tries(now, TRY_AGAIN) {
-            let (instance, node) = (self.leaving.instance.clone(), node.cloned().map(Box::new));
-            effects.push(Effect::End { instance, node });
-        }
     }
 }
 

@@ -334,6 +334,11 @@ where
             }),
             Effect::Evict { instance, pods } => Box::pin(evict(outside, instance, pods)),
             Effect::End { instance, node } => Box::pin(end(outside, instance, node)),
+            Effect::DeleteNode { instance, node } => Box::pin(async move {
+                let may_write = || signals.may_write();
+                let end = Fenced::new(cluster, &may_write).delete_node(&node.name, &node.uid).await;
+                Event::NodeDeleted { instance, end }
+            }),
             Effect::Acknowledge { receipt } => Box::pin(async move {
                 let end = signals.acknowledge(&receipt).await;
                 Event::Acknowledged { receipt, end }

@@ -149,6 +149,13 @@ pub enum Event {
         /// How it went.
         end: Result<Ending, PortError>,
     },
+    /// The node of a machine that is gone was removed, or was not.
+    NodeDeleted {
+        /// The machine.
+        instance: InstanceId,
+        /// How it went.
+        end: Result<(), PortError>,
+    },
     /// A message was taken off its queue.
     Acknowledged {
         /// Its receipt.
@@ -277,6 +284,13 @@ pub enum Effect {
         instance: InstanceId,
         /// Its node as it was seen, cordoned and empty, where the machine ends only if that is so still.
         node: Option<Box<Node>>,
+    },
+    /// Remove the node of a machine that is gone.
+    DeleteNode {
+        /// The machine.
+        instance: InstanceId,
+        /// The node, as it was seen.
+        node: Box<Node>,
     },
     /// Take a message off its queue.
     Acknowledge {

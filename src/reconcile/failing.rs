@@ -44,6 +44,9 @@ pub(super) fn done(event: &Event) -> Option<Done<'_>> {
             };
             (Deed::End, instance.as_str(), error)
         }
+        Event::NodeDeleted { instance, end } => {
+            (Deed::DeleteNode, instance.as_str(), end.as_ref().err())
+        }
         // Receipts of a queue tell nobody anything.
         Event::Acknowledged { receipt: _, end } => (Deed::Acknowledge, "", end.as_ref().err()),
         Event::Nominated { pod, end } => (Deed::Nominate, pod.as_str(), end.as_ref().err()),

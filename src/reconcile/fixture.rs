@@ -103,6 +103,7 @@ impl Story {
             Effect::Acknowledge { receipt } => Some(format!("takes off {receipt}")),
             Effect::Evict { instance, .. } => Some(format!("drains {instance}")),
             Effect::End { instance, .. } => Some(format!("ends {instance}")),
+            Effect::DeleteNode { node, .. } => Some(format!("removes {}", node.name)),
             Effect::Recall
             | Effect::Save(_)
             | Effect::ReadHead

@@ -376,6 +376,7 @@ impl State {
             Event::Shielded { node: _, end } => self.was_shielded(&end),
             Event::Evicted { instance: _, ends } => self.were_evicted(&ends),
             Event::Ended { instance, end } => self.was_ended(&instance, &end),
+            Event::NodeDeleted { instance, end } => self.was_deleted(&instance, &end),
             Event::Acknowledged { receipt: _, end } => self.was_acknowledged(&end),
             Event::Nominated { pod, end } => self.was_nominated(&pod, &end),
             Event::Signal(signal) => self.signalled(signal, &mut effects),

@@ -173,6 +173,8 @@ pub enum Deed {
     Evict,
     /// Telling a machine to end.
     End,
+    /// Removing the node of a machine that is gone.
+    DeleteNode,
     /// Taking a message off its queue.
     Acknowledge,
     /// Nominating a pod to a node.
@@ -191,6 +193,7 @@ impl Deed {
             Self::Cordon => "cordon",
             Self::Evict => "evict",
             Self::End => "end",
+            Self::DeleteNode => "delete-node",
             Self::Acknowledge => "acknowledge",
             Self::Nominate => "nominate",
             Self::Apply => "apply",
@@ -478,6 +481,9 @@ pub struct Going {
     pub deadline: Option<Timestamp>,
     /// How far it has come.
     pub phase: AwayPhase,
+    /// What holds back what is to be launched for its pods, where something does that may last. They stay as long as
+    /// that, and until near the deadline at most.
+    pub held: Option<HeldBy>,
 }
 
 /// How far a machine that goes has come.

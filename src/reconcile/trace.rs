@@ -39,6 +39,7 @@ pub(super) fn effect(effect: &Effect, step: &Span) -> Span {
         Effect::Shield { node, .. } => one("shield", node.name.as_str()),
         Effect::Evict { instance, .. } => one("evict", instance.as_str()),
         Effect::End { instance, .. } => one("end", instance.as_str()),
+        Effect::DeleteNode { instance, .. } => one("delete-node", instance.as_str()),
         Effect::Acknowledge { .. } => one("acknowledge", ""),
         Effect::Nominate { pod, .. } => one("nominate", pod.uid.as_str()),
         Effect::Turn { .. } | Effect::Interrupt | Effect::Wake(_) | Effect::Exit => Span::none(),
@@ -61,6 +62,7 @@ fn kind(event: &Event) -> &'static str {
         Event::Shielded { .. } => "shielded",
         Event::Evicted { .. } => "evicted",
         Event::Ended { .. } => "ended",
+        Event::NodeDeleted { .. } => "node-deleted",
         Event::Acknowledged { .. } => "acknowledged",
         Event::Nominated { .. } => "nominated",
         Event::Signal(signal) => match signal {

@@ -19,7 +19,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use fleetwright::apply::Before;
 use fleetwright::fleet::{Completeness, Instance, Node, Observed, tag};
-use fleetwright::ids::{Address, ChangeId, InstanceId, NodeName, PlanId};
+use fleetwright::ids::{Address, ChangeId, InstanceId, NodeName, PlanId, WorkloadId};
 use fleetwright::manifest::ControllerSettings;
 use fleetwright::plan::wire::{Amount, ExplainRow, Reason, ResourceChange, RetireReason, WaveStep};
 use fleetwright::plan::{Plan, change_id};
@@ -51,6 +51,11 @@ pub(crate) struct Checks {
     drains: BTreeMap<PlanId, BTreeSet<InstanceId>>,
     /// Machines that go by themselves, as each replica last told it.
     going: BTreeMap<usize, BTreeMap<InstanceId, Going>>,
+    /// Workloads whose pods the plan had come to machines that were held back, when pods of a machine that goes
+    /// by itself and has long were first to leave, as each replica told it.
+    too_soon: BTreeMap<(usize, InstanceId), BTreeSet<WorkloadId>>,
+    /// Nodes of machines that may stand cordoned for long: they go later, or what replaces them is held back.
+    patient: BTreeSet<NodeName>,
     /// Machines that went by themselves as any replica ever told it.
     went: BTreeSet<InstanceId>,
     /// Every machine that was launched: when that was asked for first, and as which change.
@@ -160,6 +165,7 @@ impl Checks {
         self.launched.remove(&replica);
         self.ended.remove(&replica);
         self.going.remove(&replica);
+        self.too_soon.retain(|(of, _), _| *of != replica);
         self.over.remove(&replica);
         self.applying.remove(&replica);
     }
@@ -169,6 +175,7 @@ impl Checks {
         let going = step.status.going.iter().map(|going| (going.instance.clone(), going.clone()));
         let going: BTreeMap<_, _> = going.collect();
         self.went.extend(going.keys().cloned());
+        self.waits_for_new_places(step, &going);
         self.going.insert(step.replica, going);
         self.applying.insert(step.replica, step.status.applying.keys().cloned().collect());
         if let Some(why) = self.neutral.was_planned(step.replica, step.status) {
@@ -180,6 +187,7 @@ impl Checks {
             }
             self.neutral.asks(step.replica, effect, step.status);
             self.uncordons(effect, step);
+            self.leaves_too_soon(effect, step);
             if let Effect::Apply { plan, begun, waits, .. } = effect {
                 self.carries_out(plan, (begun, *waits), step);
             }

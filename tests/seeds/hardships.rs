@@ -7,7 +7,7 @@ use fleetwright::catalog::Catalog;
 use fleetwright::fleet::Node;
 use fleetwright::ids::InstanceId;
 use fleetwright::pod::{Taint, TaintEffect};
-use fleetwright::reconcile::Request;
+use fleetwright::reconcile::{Held, Request};
 use fleetwright::sim::{Reported, Unavailable};
 use fleetwright::units::Bytes;
 use jiff::SignedDuration;
@@ -52,6 +52,7 @@ pub(crate) const ALL: &[(&str, Story)] = &[
     ("approval: what was approved goes, and what is held back stays", approved_in_part),
     ("expiry: machines that are too old are replaced first, one after the other", expiry),
     ("maintenance: a machine that is to be retired is replaced before its time", maintenance),
+    ("maintenance: pods stay while what is to replace their machine is held back", frozen),
     ("maintenance: a drain that never yields is given up, and its node serves again", gives_up),
     ("maintenance: at its deadline a machine goes with what is left on it", forced),
     ("do-not-disrupt: a pod that must not move keeps its node, and no other", pinned),
@@ -403,6 +404,45 @@ fn maintenance(catalog: &Rc<Catalog>) -> End {
     let soon = run.until(SignedDuration::from_secs(30), pods_run);
     is(soon, || "pods wait".to_owned())?;
     run.comes_to_rest(minutes(20))
+}
+
+fn frozen(catalog: &Rc<Catalog>) -> End {
+    let api = |run: &Run, id: &InstanceId| {
+        let observed = run.observed();
+        let node = observed.node_of(id).map(|node| node.name.clone());
+        let on = |pod: &&std::sync::Arc<fleetwright::fleet::Pod>| {
+            pod.is_active() && node.is_some() && pod.node == node && pod.name.starts_with("api")
+        };
+        observed.pods.iter().filter(on).count()
+    };
+    for start in [Some(SignedDuration::from_hours(2)), None] {
+        let mut run = settled(catalog, 63, Commit::default().with("api", 8))?;
+        let busy = run.machines().into_iter().map(|machine| machine.id);
+        let busy = busy.max_by_key(|id| api(&run, id)).ok_or("no machine")?;
+        let (reason, by) = ("a release".to_owned(), "alice".to_owned());
+        run.ask(0, Request::Suspend { reason, until: None, by: by.clone() });
+        run.pass(minutes(1));
+        let before = api(&run, &busy);
+        health(&mut run, &busy, start);
+        run.pass(minutes(100));
+        run.well()?;
+        let left = api(&run, &busy);
+        is(before > 0 && left == before, || format!("{left} of {before} pods are left"))?;
+        let status = run.status().ok_or("nobody lives")?;
+        let told = status.going.first().and_then(|going| going.held.as_ref());
+        let told = told.is_some_and(|held| matches!(held.why, Held::Suspended { .. }));
+        is(told, || format!("nobody says what they wait for: {:?}", status.going))?;
+        if start.is_some() {
+            // They have as long to leave as in an apply.
+            let soon = run.until(minutes(8), |run| api(run, &busy) == 0);
+            is(soon, || "it is about to end, and pods are on it".to_owned())?;
+        }
+        run.ask(0, Request::Resume { by });
+        run.comes_to_rest(minutes(60))?;
+        let left = run.machines().iter().any(|machine| machine.id == busy);
+        is(!left, || "what is to be retired still runs".to_owned())?;
+    }
+    Ok(())
 }
 
 fn gives_up(catalog: &Rc<Catalog>) -> End {

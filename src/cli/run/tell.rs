@@ -134,8 +134,13 @@ impl<'c> Teller<'c> {
         };
         self.told.retain(|what, _| !gone(what));
         for going in &status.going {
-            let says = format!("{} goes ({})", going.instance, going.why);
-            let mut news = News::of("going", says).with("instance", &going.instance);
+            let when = going.deadline.map(|at| format!(" at {at:.0}")).unwrap_or_default();
+            let held = going.held.as_ref();
+            let held = held.map(|held| format!("; no machine comes in its place: {}", held.says));
+            let held = held.unwrap_or_default();
+            let says = format!("{} goes ({}){when}{held}", going.instance, going.why);
+            let news = News::of("going", says).with("instance", &going.instance);
+            let mut news = if going.held.is_some() { news.bad() } else { news };
             if let Some(node) = &going.node {
                 news = news.with("node", node);
             }

@@ -211,17 +211,18 @@ pub(super) fn going(status: &Status) -> String {
         let node = machine.node.as_ref().map(ToString::to_string).unwrap_or_default();
         let _ = writeln!(
             rows,
-            "<tr data-text=\"{0} {1}\"><td class=\"mono\">{0}</td><td>{1}</td><td>{2}</td><td>{3}</td><td>{4}</td></tr>",
+            "<tr data-text=\"{0} {1}\"><td class=\"mono\">{0}</td><td>{1}</td><td>{2}</td><td>{3}</td><td>{4}</td><td>{5}</td></tr>",
             text(machine.instance.as_str(), NAME),
             text(&node, NAME),
             text(&machine.why, NAME),
             words::phase(machine.phase),
-            deadline
+            deadline,
+            machine.held.as_ref().map(|held| text(&held.says, LINE)).unwrap_or_default()
         );
     }
     format!(
         "<h2 id=\"going\">Machines that go</h2>\n<div class=\"scroll\" tabindex=\"0\"><table><thead><tr>\
-         <th>instance</th><th>node</th><th>why</th><th>phase</th><th>gone</th></tr></thead><tbody>\n{rows}\
+         <th>instance</th><th>node</th><th>why</th><th>phase</th><th>gone</th><th>its replacement is held back</th></tr></thead><tbody>\n{rows}\
          </tbody></table></div>\n"
     )
 }

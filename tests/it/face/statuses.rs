@@ -290,6 +290,7 @@ pub(crate) fn busy() -> Status {
             since: before(1),
             deadline: Some(now() + SignedDuration::from_secs(70)),
             phase: AwayPhase::Draining,
+            held: None,
         }],
         sold_out: vec![Exclusion {
             instance_type: Some("m7g.large".into()),

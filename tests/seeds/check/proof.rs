@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use fleetwright::fleet::CORDONED_ANNOTATION;
-use fleetwright::reconcile::{AwayPhase, Going, Limits, Planner};
+use fleetwright::reconcile::{AwayPhase, Going, Held, HeldBy, Limits, Planner};
 use fleetwright::units::Bytes;
 
 use super::budgets::{READS_PER_MINUTE, SAME_MOST};
@@ -224,6 +224,38 @@ impl Trace {
         self.effects(&[Effect::Cordon { instance, node, mark: None }]);
     }
 
+    /// Has pods be asked to leave a machine that EC2 ends after so long, of a workload whose pods are to come to a
+    /// machine that a suspension holds back.
+    fn leaves(&mut self, after: SignedDuration) {
+        let deadline = self.now.checked_add(after).ok();
+        let (instance, why) = (self.removal(&self.shrinks, 0).id, "health".to_owned());
+        let (since, phase) = (self.now, AwayPhase::Draining);
+        let (node, held) = (None, None);
+        self.status.going.push(Going {
+            instance: instance.clone(),
+            node,
+            why,
+            since,
+            deadline,
+            phase,
+            held,
+        });
+        let plan = self.status.plan.as_mut().expect("planned");
+        plan.plan = Arc::new(self.grows.clone());
+        let suspended = Held::Suspended { reason: "a freeze".to_owned(), until: None };
+        let coming: Vec<Address> =
+            rows(&self.grows, WaveStep::Launch).map(|row| row.address.clone()).collect();
+        let held = |address: &Address| {
+            (address.clone(), HeldBy { why: suspended.clone(), says: String::new() })
+        };
+        plan.held = coming.iter().map(held).collect();
+        let mut placed = self.grows.capacity.placements.iter();
+        let placed = placed.find(|row| coming.contains(&row.address)).expect("pods come");
+        let mut pod = self.world.pods.first().expect("one").as_ref().clone();
+        pod.owner = Some(placed.workload.clone());
+        self.effects(&[Effect::Evict { instance, pods: vec![pod] }]);
+    }
+
     /// Has EC2 show the `n`-th machine that was launched.
     fn shows(&mut self, n: usize) {
         let mut machine = self.world.instances.values().next().expect("one").clone();
@@ -271,6 +303,7 @@ pub(crate) fn prove() -> Result<(), String> {
 
 fn in_order(trace: &mut Trace) {
     holds_an_older_plan(&mut trace.clone());
+    trace.clone().leaves(SignedDuration::from_mins(15));
     trace.tick();
     trace.plans();
     trace.applies_again(&trace.grows, Trace::before(&trace.grows, 1));

@@ -2,11 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use fleetwright::ids::{Address, ChangeId, InstanceId, NodeName, PlanId};
+use fleetwright::ids::{Address, ChangeId, InstanceId, NodeName, PlanId, WorkloadId};
 use fleetwright::manifest::{ControllerSettings, Most, Rate};
 use fleetwright::plan::Plan;
 use fleetwright::plan::wire::{ExplainRow, RetireReason, WaveStep};
-use fleetwright::reconcile::{Effect, Going};
+use fleetwright::reconcile::{AwayPhase, Effect, Going, Held, PlanNow};
 use jiff::{SignedDuration, Timestamp};
 
 use super::budgets::over;
@@ -18,6 +18,8 @@ const READ_TAKES: SignedDuration = SignedDuration::from_millis(200);
 const CORDONED_MAX: SignedDuration = SignedDuration::from_mins(60);
 /// How long a machine whose kubelet is gone is drained before it is ended with what is on it.
 const BROKEN_DRAIN: SignedDuration = SignedDuration::from_mins(10);
+/// The longest before EC2 ends a machine that its pods are asked to leave it without another place.
+const DRAINED_BEFORE: SignedDuration = SignedDuration::from_mins(15);
 /// How long an apply waits until a machine that it launched is Ready.
 const READY_WITHIN: SignedDuration = SignedDuration::from_mins(15);
 /// The most that two clocks are apart: each at most five minutes off.
@@ -163,6 +165,44 @@ impl Checks {
         }
     }
 
+    /// Notes of which machines pods are to leave from now on, though what the plan has them come to is held back by
+    /// somebody's word or by a safeguard, and EC2 leaves them for long; and which wait for that.
+    pub(super) fn waits_for_new_places(
+        &mut self,
+        step: &Step<'_>,
+        going: &BTreeMap<InstanceId, Going>,
+    ) {
+        let before = self.going.get(&step.replica);
+        let drains = |going: &Going| matches!(going.phase, AwayPhase::Draining);
+        let later = step.now.checked_add(DRAINED_BEFORE).unwrap_or(step.now);
+        let long = |going: &Going| going.deadline.is_none_or(|deadline| deadline > later);
+        let held = step.status.plan.iter().flat_map(held_back).collect::<BTreeSet<_>>();
+        for (id, told) in going {
+            let begins = drains(told) && !before.and_then(|b| b.get(id)).is_some_and(drains);
+            if begins && long(told) && !held.is_empty() {
+                self.too_soon.insert((step.replica, id.clone()), held.clone());
+            }
+            let Some(node) = &told.node else { continue };
+            if told.held.is_some() || told.deadline.is_some_and(|deadline| deadline > step.now) {
+                self.patient.insert(node.clone());
+            } else {
+                self.patient.remove(node);
+            }
+        }
+    }
+
+    /// I8: pods of a machine that goes by itself stay while what they are to come to is held back, until EC2 is about to
+    /// end it.
+    pub(super) fn leaves_too_soon(&mut self, effect: &Effect, step: &Step<'_>) {
+        let Effect::Evict { instance, pods } = effect else { return };
+        let Some(held) = self.too_soon.remove(&(step.replica, instance.clone())) else { return };
+        let mut owners = pods.iter().filter_map(|pod| pod.owner.as_ref());
+        if let Some(owner) = owners.find(|owner| held.contains(owner)) {
+            let what = format!("I8: pods of {owner} are to leave {instance}");
+            self.fail(step.now, &format!("{what}, and what they are to come to is held back"));
+        }
+    }
+
     /// Returns whether a machine was launched so long ago that the apply of this replica that launched it, which goes
     /// on, no longer waits for it, and was never of use to anybody: no node of it was ever Ready.
     fn was_given_up(&self, replica: usize, id: &InstanceId, at: Timestamp) -> bool {
@@ -218,7 +258,8 @@ impl Checks {
         let mut standing = BTreeMap::new();
         for node in observed.nodes.values() {
             let ours = node.cordoned_for().is_some();
-            if ours && node.unschedulable && node.ready {
+            let patient = self.patient.contains(&node.name);
+            if ours && node.unschedulable && node.ready && !patient {
                 let name = node.name.to_string();
                 let since = self.cordoned.get(&name).copied().unwrap_or(now);
                 standing.insert(name, since);
@@ -231,6 +272,27 @@ impl Checks {
         }
         self.cordoned = standing;
     }
+}
+
+/// Returns the workloads whose pods the plan has come to machines that are held back, and will be until somebody or
+/// something else ends that.
+fn held_back(now: &PlanNow) -> impl Iterator<Item = WorkloadId> {
+    let stays = |held: &Held| {
+        matches!(
+            held,
+            Held::Suspended { .. }
+                | Held::Window { .. }
+                | Held::NotApproved { .. }
+                | Held::Breaker { .. }
+                | Held::Quarantined { .. }
+        )
+    };
+    let comes = rows(&now.plan, WaveStep::Launch).filter(|row| row.change.before.is_none());
+    let held = comes.filter(|row| now.held.get(&row.address).is_some_and(|held| stays(&held.why)));
+    let held: BTreeSet<&Address> = held.map(|row| &row.address).collect();
+    let placed = now.plan.capacity.placements.iter();
+    let placed = placed.filter(|row| held.contains(&row.address)).map(|row| row.workload.clone());
+    placed.collect::<Vec<_>>().into_iter()
 }
 
 fn is_empty_node(row: &ExplainRow) -> bool {

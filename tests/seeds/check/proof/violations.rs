@@ -284,7 +284,8 @@ pub(super) const OF_REMOVALS: &[Violation] = &[
         let instance = t.removal(&t.shrinks, 0).id;
         let (why, since) = ("health".to_owned(), t.now);
         let phase = AwayPhase::Draining;
-        t.status.going.push(Going { instance, node: None, why, since, deadline: None, phase });
+        let (node, deadline, held) = (None, None, None);
+        t.status.going.push(Going { instance, node, why, since, deadline, phase, held });
         t.uncordons(0);
     }),
     ("I9", "an uncordon of a node that the plan has go", |t| {
@@ -330,6 +331,13 @@ pub(super) const OF_REMOVALS: &[Violation] = &[
         t.applies(&t.rolls);
         t.ends(Ended { ready: BTreeSet::new(), ..t.removal(&t.rolls, 0) });
     }),
+    (
+        "I8",
+        "pods that are to leave weeks before EC2 ends their machine, which have no place",
+        |t| {
+            t.leaves(SignedDuration::from_hours(24 * 14));
+        },
+    ),
     ("I18", "a removal that nothing asks for", |t| t.ends(t.removal(&t.shrinks, 0))),
     ("I18", "a removal of what may still become Ready", |t| {
         t.applies(&t.grows);
