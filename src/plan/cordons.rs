@@ -53,6 +53,12 @@ pub fn stale_cordons<'o>(
     found.collect()
 }
 
+/// Returns whether `instance` is a member of a group that the plan manages.
+#[must_use]
+pub fn is_managed_member(plan: &Plan, instance: &Instance) -> bool {
+    instance.group.is_some() && managed(plan).contains(&instance.id)
+}
+
 /// Returns the machines that the plan has rows of, and does not leave alone because whose they are.
 fn managed(plan: &Plan) -> BTreeSet<&InstanceId> {
     let explain: BTreeMap<&Address, &ExplainRow> =

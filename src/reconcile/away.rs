@@ -121,6 +121,13 @@ impl State {
         self.away.keys().cloned().collect()
     }
 
+    /// Returns those of them as if which were gone plans are made: a member of a group stays until its group replaces it,
+    /// which nobody else does meanwhile.
+    pub(super) fn replaced_here(&self) -> BTreeSet<InstanceId> {
+        let all = self.away.iter().filter(|(_, away)| !away.leaving.member);
+        all.map(|(id, _)| id.clone()).collect()
+    }
+
     /// Returns what is kept of the machines that go: the first of them, where there are too many. The
     /// messages of the others stay on their queue meanwhile.
     pub(super) fn leaving(&self) -> Vec<Leaving> {
@@ -219,7 +226,9 @@ impl State {
         let hidden = instance.is_none() && self.unseen.awaits(id);
         let seen = self.world_no >= away.from && !away.cordoning;
         let looked = seen && !hidden && self.world_reads.failures == 0;
-        let ours = instance.is_some_and(|i| i.is_ours(&world.cluster.name));
+        let member = away.leaving.member;
+        let ours =
+            instance.is_some_and(|i| i.is_ours(&world.cluster.name) || member && i.group.is_some());
         let runs = instance.is_some_and(Instance::is_active);
         if looked && !(ours && runs) {
             self.takes_leave(id, (node, instance), ours, effects);
@@ -234,7 +243,7 @@ impl State {
         let mut scene = Scene { node, ..Scene::default() };
         let (mut replaced, mut held) = (false, true);
         match (away.phase, outlook) {
-            (AwayPhase::Replacing, Some(outlook)) => {
+            (AwayPhase::Replacing, Some(outlook)) if !member => {
                 let pods = pods();
                 replaced = outlook.is_replaced(&pods);
                 held = outlook.holds(&pods).is_some();

@@ -31,7 +31,9 @@ impl State {
     /// carried out, or a machine of which pods leave.
     #[must_use]
     pub fn is_busy(&self) -> bool {
-        let drains = |away: &Away| matches!(away.phase, AwayPhase::Draining | AwayPhase::Ending);
+        let drains = |away: &Away| {
+            matches!(away.phase, AwayPhase::Draining | AwayPhase::Ending) && !away.only_waits()
+        };
         !self.lanes.is_empty() || self.away.values().any(drains)
     }
 

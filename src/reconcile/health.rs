@@ -140,7 +140,7 @@ impl State {
             return;
         }
         let (why, since) = (why.to_owned(), self.now);
-        let leaving = Leaving { instance, why, since, deadline: None };
+        let leaving = Leaving { instance, why, since, deadline: None, member: false };
         self.goes(leaving, self.looks);
     }
 }

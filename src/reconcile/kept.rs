@@ -188,9 +188,17 @@ pub struct Leaving {
     pub since: Timestamp,
     /// When it is gone, whatever is done.
     pub deadline: Option<Timestamp>,
+    /// Whether it is of a group that we manage, which replaces it by itself once it is gone.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub member: bool,
 }
 
 impl Leaving {
+    /// Returns whether its end lay ahead when it was told.
+    pub(super) fn is_ahead(&self) -> bool {
+        self.deadline.is_some_and(|deadline| deadline > self.since)
+    }
+
     /// Returns whether what says so is no more than a reason to look at the machine.
     pub(super) fn is_hint(&self) -> bool {
         self.why == Kind::StateChange.as_str()

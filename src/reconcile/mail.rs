@@ -175,6 +175,7 @@ mod tests {
             why: "health".to_owned(),
             since: jiff::Timestamp::UNIX_EPOCH,
             deadline: deadline.map(|at| jiff::Timestamp::from_second(at).expect("a time")),
+            member: false,
         };
         let mut mail = Mail::default();
         mail.strange(leaving(None), 4);
@@ -191,6 +192,7 @@ mod tests {
             why: kind.to_string(),
             since: jiff::Timestamp::UNIX_EPOCH,
             deadline: deadline.map(|at| jiff::Timestamp::from_second(at).expect("a time")),
+            member: false,
         };
         let hint = || says(Kind::StateChange, Some(2));
         for (told, from, found) in [

@@ -125,7 +125,8 @@ impl State {
         }
         // Where nothing may be removed, no plan has a node go.
         let removes = self.mode() == Mode::Full;
-        let goes = retired(plan).filter(|_| removes).filter_map(instance).collect();
+        let goes = retired(plan).filter(|_| removes).filter_map(instance);
+        let goes = goes.chain(self.going()).collect();
         let mut stale = stale_cordons(plan, &planning.world, &goes);
         stale.retain(|cordon| cordon.ours);
         for StaleCordon { instance, node, .. } in self.uncordons.due(stale, self.now) {

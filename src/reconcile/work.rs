@@ -142,7 +142,7 @@ impl State {
         if same && known && self.now < self.replan_at {
             return;
         }
-        let going = self.going();
+        let going = self.replaced_here();
         let sold_out = self.kept.as_ref().map(|kept| {
             let turning = asked::turning_since(&kept.asked).unwrap_or(Timestamp::MAX);
             kept.exclusions_before(turning, self.now)

@@ -26,6 +26,8 @@ const DRAIN_WITHIN: SignedDuration = SignedDuration::from_mins(15);
 const DETACH_WITHIN: SignedDuration = SignedDuration::from_mins(6);
 /// How long before EC2 ends a machine whatever is left on it is asked to leave at once.
 const LAST_CALL: SignedDuration = SignedDuration::from_secs(30);
+/// How long past its deadline EC2 may take to take a member of a group; then it serves again.
+const TAKEN_WITHIN: SignedDuration = SignedDuration::from_mins(30);
 /// The longest between two tries for a machine whose deadline is near, and how near that is.
 const HURRIED: SignedDuration = BUSY_REFRESH;
 pub(super) const NEAR: SignedDuration = SignedDuration::from_mins(5);
@@ -112,7 +114,7 @@ impl Away {
 
     /// Returns what is told of it, with its node and with what holds back what is to come in its place.
     pub(super) fn told(&self, node: Option<&NodeName>, held: Option<&HeldBy>) -> Going {
-        let Leaving { instance, why, since, deadline } = &self.leaving;
+        let Leaving { instance, why, since, deadline, member: _ } = &self.leaving;
         Going {
             instance: instance.clone(),
             node: node.cloned(),
@@ -158,7 +160,7 @@ impl Away {
     /// passed by any clock, since pods have until EC2 ends it by its own. One that had passed by then is of a message
     /// that came late, and says nothing of now.
     fn forced_at(&self) -> Option<Timestamp> {
-        let ahead = self.leaving.deadline.filter(|deadline| *deadline > self.leaving.since);
+        let ahead = self.leaving.deadline.filter(|_| self.leaving.is_ahead());
         ahead.map(|deadline| later(deadline, CLOCK_OFF))
     }
 
@@ -262,6 +264,12 @@ impl Away {
         if !left.is_empty() {
             self.emptied = None;
         }
+        if self.leaving.member {
+            let forgotten = self.forced_at().is_none_or(|at| now >= later(at, TAKEN_WITHIN));
+            if forgotten && !drained {
+                return self.give_up(now);
+            }
+        }
         // Where a node was and is not shown, nobody knows what is on it.
         if (left.is_empty() && !joined) || forced {
             if looked && (forced || !self.detaches(attached.is_some(), now)) {
@@ -270,9 +278,7 @@ impl Away {
             return Came::On;
         }
         if self.forced_at().is_none() && !drained && now >= later(begun, DRAIN_WITHIN) {
-            self.gives_up = true;
-            (self.tries, self.again) = (0, now);
-            return Came::GaveUp;
+            return self.give_up(now);
         }
         // Where EC2 ends it in a moment, nothing is left to be needed by others.
         let last = self.leaving.deadline.is_some_and(|at| now >= earlier(at, LAST_CALL));
@@ -285,6 +291,18 @@ impl Away {
         Came::On
     }
 
+    /// Has its node be uncordoned.
+    fn give_up(&mut self, now: Timestamp) -> Came {
+        self.gives_up = true;
+        (self.tries, self.again) = (0, now);
+        Came::GaveUp
+    }
+
+    /// Returns whether nothing is left to do before EC2 takes it.
+    pub(in crate::reconcile) fn only_waits(&self) -> bool {
+        self.leaving.member && self.emptied.is_some()
+    }
+
     /// Returns whether volumes of pods that have left are waited for: of a kubelet that is gone nobody does. One that
     /// its driver does not let go is no reason to keep a machine.
     fn detaches(&mut self, attached: bool, now: Timestamp) -> bool {
@@ -294,7 +312,8 @@ impl Away {
 
     /// Has the machine end; where a node is told, only if that stands as it was seen.
     fn end(&mut self, node: Option<&Node>, now: Timestamp, effects: &mut Vec<Effect>) {
-        if self.tries(now, TRY_AGAIN) {
+        // A group replaces what EC2 takes from it, and would be made smaller by who ends a member.
+        if !self.leaving.member && self.tries(now, TRY_AGAIN) {
             let (instance, node) = (self.leaving.instance.clone(), node.cloned().map(Box::new));
             effects.push(Effect::End { instance, node });
         }

@@ -5,7 +5,9 @@
 use std::collections::BTreeSet;
 
 use super::course::NEAR;
+use crate::fleet::Instance;
 use crate::ids::InstanceId;
+use crate::plan::is_managed_member;
 use crate::port::{CordonOutcome, PortError};
 use crate::reconcile::event::Effect;
 use crate::reconcile::kept::{Leaving, later};
@@ -14,9 +16,12 @@ use crate::reconcile::message::Message;
 use crate::reconcile::state::{BUSY_REFRESH, State};
 
 /// Whose a machine is.
+#[derive(Clone, Copy, PartialEq, Eq)]
 enum Whose {
     /// Ours, and it runs.
     Ours,
+    /// Of a group that we manage, and it runs.
+    Members,
     /// Not ours, or on its way out already.
     Nobodys,
     /// The last look does not tell.
@@ -44,11 +49,17 @@ impl State {
         let mut open = BTreeSet::new();
         for instance in instances.into_iter().filter(|_| acts) {
             let (why, since) = (kind.to_string(), self.now);
-            let leaving = Leaving { instance: instance.clone(), why, since, deadline };
-            match self.whose(&instance) {
+            let whose = self.whose(&instance);
+            let member = whose == Whose::Members;
+            let leaving = Leaving { instance: instance.clone(), why, since, deadline, member };
+            match whose {
                 Whose::Nobodys => continue,
-                Whose::Ours if kind.takes_away() => self.goes(leaving, self.world_no),
-                Whose::Ours | Whose::Unknown => self.asks_for(leaving),
+                // Its group replaces it once it is gone, and nobody knows when that is.
+                Whose::Members if !kind.takes_away() || !leaving.is_ahead() => continue,
+                Whose::Ours | Whose::Members if kind.takes_away() => {
+                    self.goes(leaving, self.world_no);
+                }
+                Whose::Ours | Whose::Members | Whose::Unknown => self.asks_for(leaving),
             }
             if !self.is_dealt_with(&instance) {
                 open.insert(instance);
@@ -67,7 +78,8 @@ impl State {
         let Message { kind, instances, deadline, receipt: _ } = message;
         let soon = deadline.is_some_and(|at| at <= later(self.now, NEAR));
         let goes = kind.takes_away() && soon;
-        let ours = instances.iter().filter(|id| goes && matches!(self.whose(id), Whose::Ours));
+        let ours = |id: &&InstanceId| matches!(self.whose(id), Whose::Ours | Whose::Members);
+        let ours = instances.iter().filter(|id| goes && ours(id));
         for node in ours.filter_map(|id| world.node_of(id)).filter(|node| !node.unschedulable) {
             effects.push(Effect::Shield { node: Box::new(node.clone()) });
         }
@@ -90,8 +102,22 @@ impl State {
             Some((world, found)) if found.is_active() && found.is_ours(&world.cluster.name) => {
                 Whose::Ours
             }
+            Some((_, found)) if found.is_active() && found.group.is_some() => {
+                self.whose_member(found)
+            }
             Some(_) => Whose::Nobodys,
             None => Whose::Unknown,
+        }
+    }
+
+    /// Returns whose a member of a group is: plans know which groups we manage.
+    fn whose_member(&self, found: &Instance) -> Whose {
+        let plan = self.current.as_ref().map(|current| &current.plan);
+        match (self.away.contains_key(&found.id), plan) {
+            (true, _) => Whose::Members,
+            (false, Some(plan)) if is_managed_member(plan, found) => Whose::Members,
+            (false, Some(_)) => Whose::Nobodys,
+            (false, None) => Whose::Unknown,
         }
     }
 
@@ -105,15 +131,20 @@ impl State {
     /// Has those machines go of which a whole look now tells that they are ours.
     pub(in crate::reconcile) fn meet_strangers(&mut self) {
         for leaving in self.mail.told_by(self.world_no) {
-            match self.whose(&leaving.instance) {
+            let whose = self.whose(&leaving.instance);
+            let leaving = Leaving { member: whose == Whose::Members, ..leaving };
+            match whose {
+                Whose::Members if leaving.is_ahead() && !leaving.is_hint() => {
+                    self.goes(leaving, self.world_no);
+                }
                 Whose::Ours if !leaving.is_hint() => self.goes(leaving, self.world_no),
                 // EC2 shows late what was launched.
                 Whose::Unknown if self.may_come(&leaving) => self.asks_for(leaving),
                 // Another message has it go, and is not dealt with by this one.
-                Whose::Ours | Whose::Nobodys | Whose::Unknown
+                Whose::Ours | Whose::Members | Whose::Nobodys | Whose::Unknown
                     if self.away.contains_key(&leaving.instance) => {}
                 // What still runs after it was said to end was not to end, or runs again.
-                Whose::Ours | Whose::Nobodys | Whose::Unknown => {
+                Whose::Ours | Whose::Members | Whose::Nobodys | Whose::Unknown => {
                     self.mail.dealt_with(&leaving.instance);
                 }
             }
@@ -124,6 +155,10 @@ impl State {
     /// heard of no answer.
     fn may_come(&self, leaving: &Leaving) -> bool {
         let unheard = self.kept.as_ref().is_some_and(|kept| !kept.asked.is_empty());
-        !leaving.is_hint() && (unheard || self.unseen.awaits(&leaving.instance))
+        let unplanned = || {
+            let found = self.world.as_ref().and_then(|w| w.instances.get(&leaving.instance));
+            self.current.is_none() && found.is_some_and(|found| found.group.is_some())
+        };
+        !leaving.is_hint() && (unheard || unplanned() || self.unseen.awaits(&leaving.instance))
     }
 }

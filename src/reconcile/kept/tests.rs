@@ -233,6 +233,7 @@ fn full() -> Kept {
                 why: "rebalance-recommendation".to_owned(),
                 since: moment(n),
                 deadline: Some(at(9)),
+                member: false,
             })
             .collect(),
         asked: vec![asked(1), asked(2)],
