@@ -36,6 +36,8 @@ mod proxy;
 #[cfg(all(feature = "cluster", feature = "sandbox"))]
 mod queued;
 #[cfg(all(feature = "cluster", feature = "sandbox"))]
+mod rolled;
+#[cfg(all(feature = "cluster", feature = "sandbox"))]
 mod scale;
 #[cfg(all(feature = "cluster", feature = "sandbox"))]
 mod scene;

@@ -110,6 +110,14 @@ impl Scene {
         self.remote.path().join("fleet.git")
     }
 
+    /// Changes a file of the tree.
+    pub(super) fn edit(&self, name: &str, from: &str, to: &str) {
+        let file = self.tree.path().join(name);
+        let text = fs::read_to_string(&file).expect("it is there");
+        assert!(text.contains(from), "{text}");
+        fs::write(file, text.replace(from, to)).expect("written");
+    }
+
     pub(super) fn push(&self) {
         git(self.tree.path(), &["add", "-A"]);
         git(self.tree.path(), &["commit", "-q", "--allow-empty", "-m", "more"]);
