@@ -236,7 +236,9 @@ impl Away {
             AwayPhase::Noted if !looked || (joined && now < self.believed_at()) => {}
             AwayPhase::Noted => self.next(AwayPhase::Replacing, now),
             AwayPhase::Replacing => {
-                if replaced || self.latest(held).is_some_and(|latest| now >= latest) {
+                // Of a look that was not whole nobody knows which pods are on it, nor what they are to come to.
+                let latest = self.latest(held || !looked);
+                if (replaced && looked) || latest.is_some_and(|latest| now >= latest) {
                     self.next(AwayPhase::Draining, now);
                     self.draining = Some(now);
                     if node.is_none() {

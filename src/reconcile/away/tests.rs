@@ -191,6 +191,11 @@ fn acts(away: &mut Away, minutes: i64, node: &Node, drained: bool) -> (Came, Vec
 /// Returns whether pods of `i-1` are asked to leave at a minute after it was told that it goes, whose new place does not
 /// come.
 fn drains_at(minutes: i64, deadline: Option<i64>, held: bool) -> bool {
+    drains_by(minutes, deadline, (held, true))
+}
+
+/// Returns the same; of a look that was not whole where `looked` is not set.
+fn drains_by(minutes: i64, deadline: Option<i64>, (held, looked): (bool, bool)) -> bool {
     let deadline = deadline.map(|minutes| at(60 * minutes));
     let mut away = Away { phase: AwayPhase::Replacing, draining: None, ..drains(deadline) };
     let node = with_a_drain(0).nodes.remove(&NodeName::from("node-of-i-1")).expect("it");
@@ -199,7 +204,7 @@ fn drains_at(minutes: i64, deadline: Option<i64>, held: bool) -> bool {
         now: at(60 * minutes),
         replaced: false,
         held,
-        looked: true,
+        looked,
         joined: true,
         drained: false,
         fresh: true,
@@ -227,6 +232,8 @@ fn pods_stay_for_their_new_place_until_near_the_end_or_as_long_as_somebody_holds
     assert!(drains_at(0, Some(-1), true), "by the clock of EC2 it may be about to end");
     assert!(!drains_at(2 * DAYS, None, true), "nobody says when, and it is held back");
     assert!(!drains_at(2 * DAYS, Some(-60), true), "held back, and over long before it was told");
+    assert!(!drains_by(2 * DAYS, None, (false, false)), "what is on it could not be read");
+    assert!(drains_by(1, Some(2), (false, false)), "EC2 waits for no look");
 }
 
 #[test]
