@@ -13,7 +13,7 @@ use tokio::sync::{Mutex, mpsc, oneshot};
 use crate::ids::{Address, Digest};
 use crate::port::Gate;
 use crate::reconcile::Request;
-use crate::reconcile::allow::MASS_REMOVAL;
+use crate::reconcile::allow::{GLASS_MAX, MASS_REMOVAL};
 
 /// Questions that wait before further ones are refused.
 pub const ASKED_MAX: usize = 16;
@@ -46,6 +46,15 @@ pub enum Wanted {
     },
     /// A suspension ends.
     Resume,
+    /// Approval is passed over for a while.
+    BreakGlass {
+        /// Why.
+        reason: String,
+        /// For how long.
+        lasts: SignedDuration,
+    },
+    /// It is passed over no longer.
+    MendGlass,
     /// A breaker is opened again.
     Reset {
         /// Its name.
@@ -60,6 +69,8 @@ impl Wanted {
         match self {
             Self::Approve { .. } | Self::Confirm { .. } => "approve",
             Self::Suspend { .. } | Self::Resume => "suspend",
+            // Whoever may approve need not be who may do without approval.
+            Self::BreakGlass { .. } | Self::MendGlass => "break-glass",
             // What is removed once this breaker is opened is what nobody approved before.
             Self::Reset { breaker } if breaker == MASS_REMOVAL => "approve",
             Self::Reset { .. } => "reset",
@@ -76,6 +87,11 @@ impl Wanted {
                 Request::Suspend { reason, until: Some(until), by }
             }
             Self::Resume => Request::Resume { by },
+            Self::BreakGlass { reason, lasts } => {
+                let until = now.checked_add(lasts.min(GLASS_MAX)).unwrap_or(now);
+                Request::BreakGlass { reason, until, by }
+            }
+            Self::MendGlass => Request::MendGlass { by },
             Self::Reset { breaker } => Request::Reset { breaker, by },
         }
     }
@@ -243,6 +259,9 @@ mod tests {
                 ("alice", Wanted::Resume),
                 ("alice", Wanted::Reset { breaker: "b".to_owned() }),
                 ("bob", Wanted::Reset { breaker: MASS_REMOVAL.to_owned() }),
+                // Who may approve may not do without approval.
+                ("alice", broken(SignedDuration::from_mins(5))),
+                ("alice", Wanted::MendGlass),
             ] {
                 let answered = decide(&Door, token, wanted.clone(), at, &requests).await;
                 assert!(no(&answered), "{token} {wanted:?}: {answered:?}");
@@ -257,6 +276,21 @@ mod tests {
             let request = Request::Approve { digest: "sha256:1".into(), by };
             assert_eq!(passed.recv().await, Some(request));
         });
+    }
+
+    fn broken(lasts: SignedDuration) -> Wanted {
+        Wanted::BreakGlass { reason: "r".to_owned(), lasts }
+    }
+
+    #[test]
+    fn the_glass_is_broken_for_a_few_hours_at_most() {
+        let ends = |hours: i64| match broken(SignedDuration::from_hours(hours))
+            .by("a".to_owned(), Timestamp::UNIX_EPOCH)
+        {
+            Request::BreakGlass { until, .. } => until.as_second() / 3_600,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!([1, 4, 5, 24 * 365].map(ends), [1, 4, 4, 4]);
     }
 
     #[test]

@@ -75,6 +75,8 @@ async fn route(hall: &Hall, request: Request<Incoming>) -> Response<Chunks> {
             None => text(503, "too many readers wait for news; come again later\n"),
         },
         "/" => shown(hall, &status),
+        // Browsers ask for it beside any answer that is no page of ours.
+        "/favicon.ico" => response(204, TEXT, Chunks::whole(String::new())),
         _ => text(404, "there is /, /metrics, /healthz, /readyz and /events\n"),
     }
 }

@@ -11,6 +11,7 @@ use jiff::{SignedDuration, Timestamp};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::door::{Answered, Asked, Wanted};
+use crate::reconcile::allow::GLASS_MAX;
 use crate::web::{form, header};
 
 /// Largest form; a token is a few thousand bytes.
@@ -60,26 +61,37 @@ fn wanted(fields: &BTreeMap<String, String>) -> Result<Wanted, String> {
         let value = fields.get(name).map(|value| value.trim()).filter(|value| !value.is_empty());
         value.ok_or_else(|| format!("the field `{name}` is missing"))
     };
+    let reason = || Ok::<_, String>(field("reason")?.chars().take(REASON_MAX).collect());
     match field("request")? {
         "approve" => Ok(Wanted::Approve { digest: field("digest")?.into() }),
         "confirm" => Ok(Wanted::Confirm { address: field("address")?.into() }),
-        "suspend" => {
-            let minutes: u32 = field("minutes")?
-                .parse()
-                .map_err(|_| "the field `minutes` is no number of minutes".to_owned())?;
-            let reason = field("reason")?.chars().take(REASON_MAX).collect();
-            Ok(Wanted::Suspend { reason, lasts: SignedDuration::from_mins(minutes.into()) })
-        }
+        "suspend" => Ok(Wanted::Suspend { lasts: minutes(field("minutes")?)?, reason: reason()? }),
         "resume" => Ok(Wanted::Resume),
+        "break-glass" => {
+            let lasts = minutes(field("minutes")?)?;
+            if lasts.is_zero() || lasts > GLASS_MAX {
+                let most = GLASS_MAX.as_mins();
+                return Err(format!("the glass is broken for 1 to {most} minutes; ask again then"));
+            }
+            Ok(Wanted::BreakGlass { lasts, reason: reason()? })
+        }
+        "mend-glass" => Ok(Wanted::MendGlass),
         "reset" => Ok(Wanted::Reset { breaker: field("breaker")?.to_owned() }),
         other => {
             let other: String = other.chars().take(40).collect();
             Err(format!(
-                "the request `{}` is none of approve, confirm, suspend, resume, reset",
+                "the request `{}` is none of approve, confirm, suspend, resume, break-glass, mend-glass, \
+                 reset",
                 other.escape_debug()
             ))
         }
     }
+}
+
+fn minutes(text: &str) -> Result<SignedDuration, String> {
+    let minutes: u32 =
+        text.parse().map_err(|_| "the field `minutes` is no number of minutes".to_owned())?;
+    Ok(SignedDuration::from_mins(minutes.into()))
 }
 
 fn says(answered: &Answered) -> (u16, String) {

@@ -25,6 +25,9 @@ const UNREADY_FEW: u32 = 3;
 /// Fewest nodes of which a removal at once is a mass removal.
 const MASS_LEAST: u32 = 3;
 
+/// Longest that approval may be passed over at a time: an emergency that lasts longer is asked for again.
+pub const GLASS_MAX: jiff::SignedDuration = jiff::SignedDuration::from_hours(4);
+
 /// Name of the breaker that a plan latches which removes too much.
 pub const MASS_REMOVAL: &str = "mass-removal";
 /// Name of the breaker that launches latch which do not help.

@@ -78,10 +78,11 @@ impl State {
         applied.is_some_and(|Applied { commit: of, whole, .. }| of == commit && *whole)
     }
 
-    /// Serves a newer commit once CI is done with it, or has not been for too long.
+    /// Serves a newer commit once CI is done with it, or has not been for too long, or somebody broke the glass.
     pub(super) fn adopt_newer(&mut self) {
         let Some((newer, until)) = &self.newer else { return };
-        if self.is_applied(&newer.commit) || self.now >= *until {
+        let broken = self.kept.as_ref().is_some_and(|kept| kept.break_glass.is_some());
+        if broken || self.is_applied(&newer.commit) || self.now >= *until {
             let newer = Arc::clone(newer);
             self.serves(newer);
         }

@@ -283,9 +283,7 @@ impl Kept {
         if over(&self.suspended) {
             self.suspended = None;
         }
-        if over(&self.break_glass) {
-            self.break_glass = None;
-        }
+        self.mend_glass(now);
         // A pool that comes out of it is on probation for as long as it was in.
         self.quarantine.retain(|_, held| {
             now < later(held.until, futile::rests_for(held.times).saturating_mul(2))
@@ -293,6 +291,12 @@ impl Kept {
         self.sold_out.retain(|entry| {
             now < later(entry.exclusion.until, SignedDuration::from_secs(entry.seconds))
         });
+    }
+
+    /// Ends the passing over of approval once its time is over; what has no end has none to pass over for.
+    pub(super) fn mend_glass(&mut self, now: Timestamp) {
+        let holds = |asked: &mut Suspension| asked.until.is_some_and(|until| now < until);
+        self.break_glass.take_if(|asked| !holds(asked));
     }
 
     /// Remembers of so many launches only when they were, and which machines: of the oldest that helped first,

@@ -43,8 +43,13 @@ pub enum Request {
     BreakGlass {
         /// Why.
         reason: String,
-        /// When it ends.
+        /// When it ends; after [`GLASS_MAX`](super::allow::GLASS_MAX) at the latest.
         until: Timestamp,
+        /// Who asks.
+        by: String,
+    },
+    /// The glass is whole again before its time.
+    MendGlass {
         /// Who asks.
         by: String,
     },
@@ -55,4 +60,117 @@ pub enum Request {
         /// Who asks.
         by: String,
     },
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use jiff::SignedDuration;
+
+    use super::*;
+    use crate::manifest::{ApprovalRule, MergedBy};
+    use crate::plan::Plan;
+    use crate::reconcile::allow::GLASS_MAX;
+    use crate::reconcile::fixture::{Story, at, world};
+    use crate::reconcile::{ApprovedBy, Event, Head, Kept, Signal};
+    use crate::render::fixture as plans;
+
+    const HOUR: i64 = 3_600;
+
+    /// Returns a loop that leads and serves a commit of which plans wait for somebody to approve them.
+    fn waits_for_approval() -> Story {
+        let mut story = Story::begin();
+        story.next(1, Event::Signal(Signal::Gained));
+        story.next(1, Event::Recalled(Ok(Box::<Kept>::default())));
+        story.change(|state| {
+            let mut head = Head::clone(state.head.as_ref().expect("it was read"));
+            head.controller.approval = ApprovalRule::Digest;
+            state.head = Some(Arc::new(head));
+        });
+        story
+    }
+
+    fn ask(story: &mut Story, seconds: i64, request: Request) {
+        story.next(seconds, Event::Signal(Signal::Request(request)));
+    }
+
+    fn breaks(until: i64) -> Request {
+        Request::BreakGlass { reason: "r".into(), until: at(until), by: "carol".into() }
+    }
+
+    /// Has the plan that is being made be one that launches; returns how what is carried out was approved.
+    fn planned(story: &mut Story, seconds: i64) -> Option<ApprovedBy> {
+        story.next(seconds, Event::World(Arc::new(world(seconds))));
+        if story.state().planning.is_none() {
+            story.change(|state| state.replan_at = at(seconds));
+            story.next(seconds, Event::Timer);
+        }
+        let mut plan = Plan { applyable: true, ..plans::plan() };
+        plan.capacity.waves.retain(|wave| wave.step == crate::plan::wire::WaveStep::Launch);
+        story.planned(seconds, plan.clone());
+        // What was being planned before something was read or asked does not count.
+        if story.state().lanes.is_empty() && story.state().planning.is_some() {
+            story.planned(seconds, plan);
+        }
+        story.state().lanes.values().next().map(|lane| lane.past.approved.clone())
+    }
+
+    #[test]
+    fn with_the_glass_broken_a_plan_goes_that_nobody_approved_and_its_receipt_says_so() {
+        let mut story = waits_for_approval();
+        assert_eq!(planned(&mut story, 10), None);
+        ask(&mut story, 11, breaks(HOUR));
+        let by = ApprovedBy::BreakGlass { who: "carol".into(), reason: "r".into() };
+        assert_eq!(planned(&mut story, 20), Some(by));
+        let told = story.state().status().break_glass.expect("it is told");
+        assert_eq!((told.by.as_str(), told.until), ("carol", Some(at(HOUR))));
+    }
+
+    #[test]
+    fn no_plan_is_approved_by_glass_that_is_whole_again() {
+        let ends: [fn(&mut Story); 2] = [
+            |story| ask(story, 30, Request::MendGlass { by: "carol".into() }),
+            // The plan itself is the first that happens after its time.
+            |_| (),
+        ];
+        for end in ends {
+            let mut story = waits_for_approval();
+            ask(&mut story, 11, breaks(40));
+            story.next(12, Event::World(Arc::new(world(12))));
+            end(&mut story);
+            assert_eq!(planned(&mut story, 41), None);
+            assert_eq!(story.state().status().break_glass, None);
+        }
+    }
+
+    #[test]
+    fn the_glass_is_broken_no_longer_than_may_be() {
+        let mut story = waits_for_approval();
+        ask(&mut story, 11, breaks(HOUR * 24 * 365));
+        let until = at(11) + GLASS_MAX;
+        assert_eq!(story.state().status().break_glass.and_then(|told| told.until), Some(until));
+        // What was kept without an end has ended.
+        let mut kept = story.state().kept.clone().expect("it is kept");
+        kept.break_glass.as_mut().expect("it is broken").until = None;
+        kept.forget(at(12));
+        assert_eq!(kept.break_glass, None);
+    }
+
+    #[test]
+    fn with_the_glass_broken_a_commit_does_not_wait_for_ci() {
+        for broken in [false, true] {
+            let mut story = waits_for_approval();
+            if broken {
+                ask(&mut story, 11, breaks(HOUR));
+            }
+            let mut head = Head::clone(story.state().head.as_ref().expect("it was read"));
+            head.commit = "2".to_owned();
+            head.controller.merged_by = MergedBy::Ci;
+            head.controller.ci_patience = SignedDuration::from_hours(1);
+            story.next(12, Event::Head(Ok(Arc::new(head))));
+            let served = story.state().status().repository.commit;
+            assert_eq!(served.as_deref(), Some(if broken { "2" } else { "1" }));
+        }
+    }
 }

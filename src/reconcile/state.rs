@@ -245,6 +245,10 @@ pub fn step(mut state: State, event: Event, now: Timestamp) -> (State, Vec<Effec
     }
     state.now = now;
     state.count("steps", 1);
+    // Nothing that this event brings is approved by what has run out.
+    if let Some(kept) = &mut state.kept {
+        kept.mend_glass(now);
+    }
     let turn = Turn::after(&event);
     let mut effects = state.take(event);
     state.advance(turn, &mut effects);
@@ -542,6 +546,7 @@ impl State {
             | Request::Suspend { .. }
             | Request::Resume { .. }
             | Request::BreakGlass { .. }
+            | Request::MendGlass { .. }
             | Request::Reset { .. } => None,
         };
         let Some(kept) = &mut self.kept else { return };
@@ -559,9 +564,10 @@ impl State {
             }
             Request::Resume { .. } => kept.suspended = None,
             Request::BreakGlass { reason, until, by } => {
-                let until = Some(until);
+                let until = Some(until.min(later(now, super::allow::GLASS_MAX)));
                 kept.break_glass = Some(Suspension { reason, until, since, by });
             }
+            Request::MendGlass { .. } => kept.break_glass = None,
             Request::Reset { breaker, by } => {
                 let latched = kept.breakers.iter().find(|latched| latched.name == breaker).cloned();
                 kept.breakers.retain(|latched| latched.name != breaker);

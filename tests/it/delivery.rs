@@ -3,12 +3,14 @@
 //! The chart is rendered with a real Helm where there is one (`.ci/tools` brings it); without, the
 //! plain manifests are held to the same rules, and what was not rendered is said on stderr.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+use fleetwright::door::Wanted;
+use jiff::SignedDuration;
 use serde_json::{Value as Json, json};
 
 use crate::binary::Place;
@@ -121,7 +123,7 @@ fn the_controller_may_do_what_its_roles_say_and_nothing_else() {
     let objects = documents(&read(MANIFESTS));
     let mut found = rules(&objects, |name| name.replacen("-controller-", "-", 1));
     // What people are bound to is not the controller's.
-    for people in ["fleetwright-approver", "fleetwright-viewer"] {
+    for people in ["fleetwright-approver", "fleetwright-break-glass", "fleetwright-viewer"] {
         assert!(found.remove(&(String::new(), people.to_owned())).is_some(), "{people}");
     }
     assert_eq!(found, wanted);
@@ -144,6 +146,34 @@ fn the_controller_may_do_what_its_roles_say_and_nothing_else() {
             );
         }
     }
+}
+
+#[test]
+fn people_may_ask_for_all_that_the_door_knows_and_those_who_approve_not_do_without() {
+    let wanted = [
+        Wanted::Approve { digest: "d".into() },
+        Wanted::Confirm { address: "a".into() },
+        Wanted::Suspend { reason: String::new(), lasts: SignedDuration::ZERO },
+        Wanted::Resume,
+        Wanted::Reset { breaker: String::new() },
+        Wanted::BreakGlass { reason: String::new(), lasts: SignedDuration::ZERO },
+        Wanted::MendGlass,
+    ];
+    let verbs: BTreeSet<&str> = wanted.iter().map(Wanted::verb).collect();
+    let roles = rules(&documents(&read(MANIFESTS)), str::to_owned);
+    let of = |name: &str| {
+        let [rule] = &roles[&(String::new(), name.to_owned())].as_array().expect("rules")[..] else {
+            panic!("{name} has one rule")
+        };
+        assert_eq!(rule["apiGroups"], json!(["fleetwright.dev"]));
+        assert_eq!(rule["resources"], json!(["capacityplans"]));
+        let verbs = rule["verbs"].as_array().expect("verbs").iter();
+        verbs.map(|verb| verb.as_str().expect("a verb")).collect::<BTreeSet<_>>()
+    };
+    let (approver, breaker) = (of("fleetwright-approver"), of("fleetwright-break-glass"));
+    assert_eq!(breaker, BTreeSet::from(["break-glass"]));
+    assert!(approver.is_disjoint(&breaker));
+    assert_eq!(&approver | &breaker, verbs);
 }
 
 #[test]

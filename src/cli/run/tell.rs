@@ -9,7 +9,7 @@ use serde_json::{Map, Value as Json};
 use crate::apply::{ChangeOutcome, Outcome, Receipt};
 use crate::cli::Console;
 use crate::plan::wire::{Summary, WaveStep};
-use crate::reconcile::{Past, PlanNow, Status, Uncordoned};
+use crate::reconcile::{Past, PlanNow, Status, Suspension, Uncordoned};
 use crate::render::escape;
 use crate::telemetry::{LogFormat, line};
 
@@ -146,6 +146,22 @@ impl<'c> Teller<'c> {
             }
             self.tell(now, going.instance.as_str(), Some(news));
         }
+        let until = |asked: &Suspension| {
+            asked.until.map(|until| format!(" until {until:.0}")).unwrap_or_default()
+        };
+        let glass = status.break_glass.as_ref().map_or_else(String::new, |glass| {
+            format!(
+                "{} broke the glass: approvals and windows are passed over{}: {}",
+                glass.by,
+                until(glass),
+                glass.reason
+            )
+        });
+        self.tell(now, "glass", Some(News::of("glass", glass).bad()));
+        let suspended = status.suspended.as_ref().map_or_else(String::new, |asked| {
+            format!("{} suspended the loop{}: {}", asked.by, until(asked), asked.reason)
+        });
+        self.tell(now, "suspended", Some(News::of("suspended", suspended)));
         for breaker in &status.breakers {
             let says = format!("breaker {} latched: {}", breaker.name, breaker.why);
             self.tell(now, &breaker.name, Some(News::of("breaker", says).bad()));

@@ -286,12 +286,33 @@ pub(super) fn requests(status: &Status) -> String {
              <option value=\"1440\">a day</select></label>{token}<button>Suspend</button></form>\n"
         )
     };
+    let glass = glass(status, token);
     format!(
         "<h2 id=\"requests\">Ask</h2>\n<p class=\"dim\">The token tells the cluster who asks; the cluster says \
          whether they may. It is sent to this server alone, and not kept.</p>\n\
          <form class=\"act\" method=\"post\" action=\"/requests\"><input type=\"hidden\" name=\"request\" \
          value=\"approve\"><label>Plan <input name=\"digest\" readonly value=\"{}\"></label>{token}\
-         <button>Approve this plan</button></form>\n{suspend}",
+         <button>Approve this plan</button></form>\n{suspend}{glass}",
         text(&digest, NAME)
+    )
+}
+
+/// Returns the form by which approval is passed over, or the one that ends that.
+fn glass(status: &Status, token: &str) -> String {
+    if status.break_glass.is_some() {
+        return format!(
+            "<form class=\"act\" method=\"post\" action=\"/requests\"><input type=\"hidden\" name=\"request\" \
+             value=\"mend-glass\">{token}<button>Ask for approvals again</button></form>\n"
+        );
+    }
+    format!(
+        "<details id=\"glass\"><summary>Break the glass</summary>\n<p class=\"dim\">For an emergency: until then \
+         plans are carried out that nobody approved, outside of windows too, and of commits that CI has not \
+         applied. Mode, suspensions, denials of policies, confirmations, budgets and breakers hold as ever. \
+         Everybody is told who asked for it, and why.</p>\n\
+         <form class=\"act\" method=\"post\" action=\"/requests\"><input type=\"hidden\" name=\"request\" \
+         value=\"break-glass\"><label>Reason <input name=\"reason\" required maxlength=\"400\"></label>\
+         <label>For <select name=\"minutes\"><option value=\"30\">half an hour<option value=\"60\">an hour\
+         <option value=\"240\">4 hours</select></label>{token}<button>Break the glass</button></form></details>\n"
     )
 }

@@ -67,12 +67,13 @@ fn nothing_from_outside_becomes_part_of_the_page() {
 #[test]
 fn what_may_be_asked_is_there_only_where_somebody_checks_who_asks() {
     for (kind, forms) in
-        [(LOOP, 2), (PageKind::Loop { takes_requests: false }, 0), (PageKind::Preview, 0)]
+        [(LOOP, 3), (PageKind::Loop { takes_requests: false }, 0), (PageKind::Preview, 0)]
     {
         assert_eq!(shown(&busy(), kind).matches("<form").count(), forms, "{kind:?}");
     }
     let html = shown(&failing(), LOOP);
     assert!(html.contains("value=\"resume\"") && !html.contains("value=\"suspend\""));
+    assert!(html.contains("value=\"mend-glass\"") && !html.contains("value=\"break-glass\""));
 }
 
 #[test]
@@ -187,6 +188,14 @@ fn what_is_asked_goes_to_the_door_with_the_token_of_whoever_asks() {
         ("request=suspend&reason=r&minutes=-1&token=t", "", 400, "minutes"),
         ("request=delete-everything&token=t", "", 400, "request"),
         ("request=resume", "", 401, "token"),
+        ("request=break-glass&minutes=60&reason=+&token=t", "", 400, "reason"),
+        ("request=break-glass&minutes=60&token=t", "", 400, "reason"),
+        ("request=break-glass&reason=r&token=t", "", 400, "minutes"),
+        ("request=break-glass&reason=r&minutes=0&token=t", "", 400, "1 to 240 minutes"),
+        ("request=break-glass&reason=r&minutes=241&token=t", "", 400, "1 to 240 minutes"),
+        ("request=break-glass&reason=r&minutes=240", "", 401, "token"),
+        ("request=break-glass&reason=r&minutes=240&token=t", "", 503, "no answer"),
+        ("request=mend-glass&token=t", "", 503, "no answer"),
     ] {
         let answer = post(body, more);
         assert!(answer.starts_with(&format!("HTTP/1.1 {code}")), "{body}: {answer}");
@@ -199,7 +208,10 @@ fn what_is_asked_goes_to_the_door_with_the_token_of_whoever_asks() {
     assert_eq!(wanted[0], Wanted::Approve { digest: "sha256:ab".into() });
     let lasts = jiff::SignedDuration::from_mins(60);
     assert_eq!(wanted[2], Wanted::Suspend { reason: "a b".to_owned(), lasts });
-    assert_eq!(wanted.len(), 4, "what cannot be meant never gets there");
+    let lasts = jiff::SignedDuration::from_mins(240);
+    assert_eq!(wanted[4], Wanted::BreakGlass { reason: "r".to_owned(), lasts });
+    assert_eq!(wanted[5], Wanted::MendGlass);
+    assert_eq!(wanted.len(), 6, "what cannot be meant never gets there");
 }
 
 #[test]
@@ -270,6 +282,46 @@ fn a_page_that_is_open_follows_the_loop() -> anyhow::Result<()> {
     assert!(!shown.document()?.contains("179 of 180"));
     board.publish(busy());
     shown.wait_for("179 of 180")?;
+    assert!(shown.complaints().is_empty(), "{:#?}", shown.complaints());
+    Ok(())
+}
+
+#[test]
+fn somebody_breaks_the_glass_by_the_page_and_nothing_takes_what_they_type_from_them()
+-> anyhow::Result<()> {
+    let (questions, mut asked) = tokio::sync::mpsc::channel(1);
+    let (board, reader) = Board::new(busy());
+    let site = Site::of(reader, Serves::Loop(Some(questions)));
+    let listening = listen(SocketAddr::from(([127, 0, 0, 1], 0)), site)?;
+    let Some(shown) = open(&format!("http://{}/", listening.address()), Look::DESK) else {
+        return Ok(());
+    };
+    let field = |name: &str| format!("document.querySelector('#glass [name={name}]')");
+    assert_eq!(shown.ask(&format!("{}.checkVisibility()", field("reason")))?, "false");
+    shown.ask("document.querySelector('#glass summary').click()")?;
+    // Without a reason it is not sent.
+    shown.ask("document.querySelector('#glass button').click()")?;
+    shown.ask(&format!("{}.focus()", field("reason")))?;
+    shown.write("incident 4711")?;
+    shown.ask(&format!("{}.focus()", field("token")))?;
+    shown.write("t")?;
+    shown.ask("document.activeElement.blur()")?;
+    let mut later = busy();
+    later.identity = "fleetwright-another".to_owned();
+    board.publish(later.clone());
+    std::thread::sleep(Duration::from_millis(1_500));
+    board.publish(later);
+    assert_eq!(shown.ask(&format!("{}.value", field("reason")))?, "incident 4711");
+    let desk = std::thread::spawn(move || {
+        let Asked { wanted, answer, .. } = asked.blocking_recv().expect("somebody asks");
+        answer.send(Answered::Passed { who: "carol".to_owned() }).expect("somebody waits");
+        (wanted, asked.try_recv().is_ok())
+    });
+    shown.ask("document.querySelector('#glass button').click()")?;
+    shown.wait_for("passed on to the loop, as carol")?;
+    let lasts = jiff::SignedDuration::from_mins(30);
+    let wanted = Wanted::BreakGlass { reason: "incident 4711".to_owned(), lasts };
+    assert_eq!(desk.join().expect("it was asked"), (wanted, false), "once");
     assert!(shown.complaints().is_empty(), "{:#?}", shown.complaints());
     Ok(())
 }

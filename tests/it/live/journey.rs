@@ -537,16 +537,17 @@ async fn is_told_and_asked(client: &Client, page: &str) {
     let pools = get(client, "/apis/fleetwright.dev/v1alpha1/capacitypools").await;
     assert!(pools.to_string().contains("general"), "{pools}");
     let accounts = "/api/v1/namespaces/default/serviceaccounts";
-    for (name, may) in [("stranger", false), ("approver", true)] {
+    let (people, few) = (&["approve", "suspend", "reset"][..], &["break-glass"][..]);
+    for (name, verbs) in [("stranger", &[][..]), ("approver", people), ("breaker", few)] {
         post(client, accounts, &json!({ "metadata": { "name": name } })).await;
-        if may {
+        if !verbs.is_empty() {
             let rule = json!({ "apiGroups": ["fleetwright.dev"], "resources": ["capacityplans"],
-                "verbs": ["approve", "suspend", "reset"] });
-            let granted = json!({ "metadata": { "name": "approver" }, "rules": [rule] });
+                "verbs": verbs });
+            let granted = json!({ "metadata": { "name": name }, "rules": [rule] });
             post(client, "/apis/rbac.authorization.k8s.io/v1/clusterroles", &granted).await;
-            let binding = json!({ "metadata": { "name": "approver" },
+            let binding = json!({ "metadata": { "name": name },
                 "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole",
-                    "name": "approver" },
+                    "name": name },
                 "subjects": [{ "kind": "ServiceAccount", "name": name, "namespace": "default" }] });
             post(client, "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", &binding).await;
         }
@@ -554,25 +555,44 @@ async fn is_told_and_asked(client: &Client, page: &str) {
             json!({ "spec": { "audiences": ["fleetwright.dev"], "expirationSeconds": 600 } });
         let token = post(client, &format!("{accounts}/{name}/token"), &asked).await;
         let token = token["status"]["token"].as_str().expect("a token").to_owned();
-        let body = "request=suspend&minutes=1&reason=a+test";
-        let request = |token: &str| {
+        let request = |token: &str, body: &str| {
             format!(
                 "POST /requests HTTP/1.1\r\nhost: {page}\r\nconnection: close\r\nauthorization: Bearer {token}\r\n\
              content-type: application/x-www-form-urlencoded\r\ncontent-length: {}\r\n\r\n{body}",
                 body.len()
             )
         };
-        let (code, text) = asks(page, &request(&token)).await;
-        assert_eq!(code, if may { "202" } else { "403" }, "{name}: {text}");
-        assert!(text.contains(&format!("system:serviceaccount:default:{name}")), "{text}");
-        if may {
-            let resume = request(&token).replace(body, "request=resume");
-            let length = format!("content-length: {}", body.len());
-            let resume = resume.replace(&length, "content-length: 14");
-            assert_eq!(asks(page, &resume).await.0, "202");
+        for (verb, body) in [
+            ("suspend", "request=suspend&minutes=1&reason=a+test"),
+            ("suspend", "request=resume"),
+            ("break-glass", "request=break-glass&minutes=1&reason=another+test"),
+            ("break-glass", "request=mend-glass"),
+        ] {
+            let (code, text) = asks(page, &request(&token, body)).await;
+            let may = verbs.contains(&verb);
+            assert_eq!(code, if may { "202" } else { "403" }, "{name} {body}: {text}");
+            assert!(text.contains(&format!("system:serviceaccount:default:{name}")), "{text}");
+            if may && body.contains("break-glass") {
+                is_broken(client, page).await;
+            }
         }
-        assert_eq!(asks(page, &request("nonsense")).await.0, "401");
+        assert_eq!(asks(page, &request("nonsense", "request=resume")).await.0, "401");
     }
+}
+
+/// Metrics and an event tell that the glass was broken, and by whom.
+async fn is_broken(client: &Client, page: &str) {
+    let get_metrics = format!("GET /metrics HTTP/1.1\r\nhost: {page}\r\nconnection: close\r\n\r\n");
+    for _ in 0..100 {
+        let told = asks(page, &get_metrics).await.1.contains("\nfleetwright_break_glass 1\n");
+        let events = get(client, "/api/v1/namespaces/default/events").await.to_string();
+        let by = "asked for by system:serviceaccount:default:breaker: another test";
+        if told && events.contains("GlassBroken") && events.contains(by) {
+            return;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+    }
+    panic!("nobody is told that the glass is broken");
 }
 
 #[test]

@@ -7,11 +7,12 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
+use jiff::Timestamp;
 use tokio::sync::Notify;
 
 use crate::face::object::plan_name;
 use crate::kube::{About, Kubernetes, Note};
-use crate::reconcile::{Effect, Past, Status};
+use crate::reconcile::{Effect, Past, Status, Suspension};
 use crate::register::{self, Written};
 
 /// Between two rounds of writing: objects change in bursts.
@@ -31,6 +32,8 @@ pub(super) struct Record {
     notes: RefCell<VecDeque<Note>>,
     /// How many plans were told to have ended.
     ended: Cell<u64>,
+    /// Who was told to have broken the glass, and when.
+    glass: RefCell<Option<(String, Timestamp)>>,
     news: Notify,
 }
 
@@ -64,9 +67,31 @@ impl Record {
             };
             self.note(About::Node(node.name.clone()), reason, (message, true), status);
         }
+        self.note_glass(status);
         self.note_ended(status);
         self.status.replace(Some(status.clone()));
         self.news.notify_one();
+    }
+
+    /// Notes that somebody broke the glass, with the plan that was current then, and that it is whole again.
+    fn note_glass(&self, status: &Status) {
+        let glass = status.break_glass.as_ref();
+        let broken = glass.map(|glass| (glass.by.clone(), glass.since));
+        let Some(plan) = status.plan.as_ref().filter(|_| status.leader) else { return };
+        if *self.glass.borrow() == broken {
+            return;
+        }
+        let (reason, said) = match glass {
+            Some(Suspension { reason, until, by, since: _ }) => {
+                let until = until.map(|until| format!(" until {until:.0}")).unwrap_or_default();
+                let what = "approvals and windows are passed over";
+                ("GlassBroken", format!("{what}{until}, asked for by {by}: {reason}"))
+            }
+            None => ("GlassMended", "plans need their approval again".to_owned()),
+        };
+        let about = About::Plan(plan_name(plan.digest().as_str()));
+        self.note(about, reason, (said, glass.is_some()), status);
+        self.glass.replace(broken);
     }
 
     /// Notes which plans have ended since the last look.
