@@ -24,7 +24,11 @@ impl<'a, P> Fenced<'a, P> {
         Self { port, is_held }
     }
 
-    fn check(&self, verb: &str) -> Result<(), PortError> {
+    /// Returns whether a write may be made.
+    ///
+    /// # Errors
+    /// When it is not certain that the lock is held.
+    pub fn check(&self, verb: &str) -> Result<(), PortError> {
         if (self.is_held)() {
             return Ok(());
         }

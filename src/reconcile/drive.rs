@@ -29,7 +29,7 @@ use super::work::retired;
 use crate::apply::rest::in_the_way;
 use crate::apply::{self, ApplySettings, Bounds, Fenced, Replan, Replanned, Turns, Waits, apply};
 use crate::fleet::{ClusterIdentity, CordonedFor, Node, Observed, Pod};
-use crate::ids::{Address, InstanceId};
+use crate::ids::{Address, InstanceId, NodeName};
 use crate::observe::observe;
 use crate::plan::{Pinned, Plan};
 use crate::port::{Clock, Cloud, Cluster, EvictOutcome, PortError};
@@ -343,10 +343,7 @@ where
                 let end = signals.acknowledge(&receipt).await;
                 Event::Acknowledged { receipt, end }
             }),
-            Effect::Nominate { pod, node } => Box::pin(async move {
-                let end = desk.nominate(&pod, &node).await;
-                Event::Nominated { pod: pod.uid.clone(), end }
-            }),
+            Effect::Nominate { pod, node } => Box::pin(nominate((desk, signals), pod, node)),
             Effect::Turn { ticket, address, kept } => {
                 let waits = self.turning.borrow_mut().remove(&(ticket, address));
                 // The apply may have ended.
@@ -499,6 +496,19 @@ async fn end<C: Cloud, K: Cluster, T, S, G: Signals, D>(
         Err(error) => Ok(Ending::Unread(error)),
     };
     Event::Ended { instance, end }
+}
+
+async fn nominate<D: Desk, G: Signals>(
+    (desk, signals): (&D, &G),
+    pod: Box<Pod>,
+    node: NodeName,
+) -> Event {
+    let may_write = || signals.may_write();
+    let end = match Fenced::new(desk, &may_write).check("nominate node") {
+        Ok(()) => desk.nominate(&pod, &node).await,
+        Err(error) => Err(error),
+    };
+    Event::Nominated { pod: pod.uid.clone(), end }
 }
 
 /// Plans again before the first write, without the machines that go.

@@ -3,7 +3,7 @@
 use super::*;
 use crate::catalog::Catalog;
 use crate::fleet::{Instance, InstanceState, Node, fixture as fleet};
-use crate::ids::NodeName;
+use crate::reconcile::{Kept, Signal};
 use crate::plan::wire::WaveStep;
 use crate::pod::{Taint, TaintEffect};
 use crate::render::fixture;
@@ -182,5 +182,48 @@ fn a_plan_made_without_a_machine_that_goes_is_of_the_world_without_it() {
         let pinning = Pinning { planner: &planner, plan, without, over };
         poll_once(pinning.replan(&fixture::plan(), &whole)).expect("at once");
         assert_eq!(planner.0.get(), again);
+    }
+}
+
+/// Writes down who is nominated; the lease is as certain as it says.
+struct Certain(bool, RefCell<Vec<NodeName>>);
+
+impl Signals for Certain {
+    async fn next(&self) -> Signal {
+        std::future::pending().await
+    }
+
+    async fn acknowledge(&self, _: &str) -> Result<(), PortError> {
+        Ok(())
+    }
+
+    fn may_write(&self) -> bool {
+        self.0
+    }
+}
+
+impl Desk for Certain {
+    async fn recall(&self) -> Result<Kept, PortError> {
+        Ok(Kept::default())
+    }
+
+    async fn save(&self, _: &Kept) -> Result<(), PortError> {
+        Ok(())
+    }
+
+    async fn nominate(&self, _: &Pod, node: &NodeName) -> Result<(), PortError> {
+        self.1.borrow_mut().push(node.clone());
+        Ok(())
+    }
+}
+
+#[test]
+fn no_pod_is_nominated_while_the_lease_is_not_certain() {
+    for certain in [true, false] {
+        let outside = Certain(certain, RefCell::default());
+        let pod = Box::new(fleet::pod("a"));
+        let end = poll_once(nominate((&outside, &outside), pod, "n".into())).expect("at once");
+        let Event::Nominated { end, .. } = end else { panic!("{end:?}") };
+        assert_eq!((end.is_ok(), outside.1.borrow().len()), (certain, usize::from(certain)));
     }
 }
