@@ -221,3 +221,38 @@ fn a_replica_is_alive_while_it_steps_and_ready_once_it_has_read_everything() {
     let says = "no repository was read yet: no such repository\nno world was read yet";
     assert_eq!(readiness(&never).says, says);
 }
+
+/// Returns the names that the loop counts under, as its source has them; of those that are put together, one of each.
+fn counted() -> BTreeSet<String> {
+    let mut folders = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join("src/reconcile")];
+    let mut names = BTreeSet::new();
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).expect("a folder") {
+            let path = entry.expect("an entry").path();
+            if path.is_dir() {
+                folders.push(path);
+                continue;
+            }
+            let text = fs::read_to_string(&path).expect("text");
+            for call in [".count(\"", ".count(&format!(\"", "counters.entry(\""] {
+                let ends = text.split(call).skip(1).filter_map(|rest| rest.split('"').next());
+                names.extend(ends.map(|name| match name.split_once('{') {
+                    Some((prefix, _)) => format!("{prefix}some"),
+                    None => name.to_owned(),
+                }));
+            }
+        }
+    }
+    names
+}
+
+#[test]
+fn what_the_loop_counts_has_a_name_of_its_own_in_the_metrics() {
+    let names = counted();
+    assert!(names.len() > 30 && names.contains("messages.some"), "{names:?}");
+    let mut status = busy();
+    status.counters = names.into_iter().map(|name| (name, 1)).collect();
+    let text = metrics(&status);
+    let nameless = text.lines().filter(|line| line.starts_with("fleetwright_counted_total"));
+    assert_eq!(nameless.collect::<Vec<_>>(), [""; 0]);
+}

@@ -15,7 +15,7 @@ const SPLIT: [(&str, &str, &str); 6] = [
 ];
 
 /// Counters as they are: name, family, and the part of a whole that one of them is.
-const WHOLE: [(&str, &str, u64); 14] = [
+const WHOLE: [(&str, &str, u64); 13] = [
     ("plans.made", "fleetwright_plans_total", 1),
     ("plans.changed", "fleetwright_plans_changed_total", 1),
     ("plan_millis", "fleetwright_planning_seconds_total", 1_000),
@@ -29,7 +29,6 @@ const WHOLE: [(&str, &str, u64); 14] = [
     ("step_micros", "fleetwright_stepping_seconds_total", 1_000_000),
     ("pending.reactions", "fleetwright_reactions_total", 1),
     ("pending.reaction_millis", "fleetwright_reacting_seconds_total", 1_000),
-    ("pending.seen", "fleetwright_pods_pending_seen_total", 1),
 ];
 
 /// Adds every counter; one that has no name here is kept under its own.
@@ -57,5 +56,37 @@ fn one(samples: &mut Samples, name: &str, count: u64) {
     match split {
         Some((family, label, rest)) => samples.add(family, &[(label, rest)], count),
         None => samples.add("fleetwright_counted_total", &[("what", name)], count),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::families::{FAMILIES, Kind};
+    use super::*;
+
+    #[test]
+    fn every_name_that_a_counter_may_have_is_one_of_a_family() {
+        let labels = |family: &str| {
+            let found = FAMILIES.iter().find(|one| one.name == family);
+            let found = found.unwrap_or_else(|| panic!("{family} is no family"));
+            assert_eq!(found.kind, Kind::Counter, "{family}");
+            found.labels
+        };
+        for (name, family, _) in WHOLE {
+            assert_eq!(labels(family), [""; 0], "{name}");
+        }
+        for (prefix, family, label) in SPLIT {
+            assert_eq!(labels(family), [label], "{prefix}");
+        }
+        let others = ["reads.git.done", "terminations.empty", "what has no name"];
+        let whole = WHOLE.map(|(name, _, _)| name.to_owned());
+        let split = SPLIT.map(|(prefix, _, _)| format!("{prefix}x"));
+        let names = others.map(str::to_owned).into_iter().chain(whole).chain(split);
+        let counters: BTreeMap<String, u64> = names.map(|name| (name, 1)).collect();
+        let mut samples = Samples::default();
+        all(&mut samples, &counters);
+        let text = samples.text();
+        let told = text.lines().filter(|line| !line.starts_with('#')).count();
+        assert_eq!(told, counters.len(), "{text}");
     }
 }
