@@ -36,6 +36,12 @@ const WATCH_SECONDS: u32 = 50;
 const RETRY_FIRST: Duration = Duration::from_millis(250);
 const RETRY_MOST: Duration = Duration::from_secs(30);
 
+/// A watch that ended sooner without a word is not begun again at once: the first pause, and the longest. What
+/// lies further back than sorts may lag is not shown meanwhile.
+const LASTED: Duration = Duration::from_secs(5);
+const PAUSE_FIRST: Duration = Duration::from_millis(100);
+const PAUSE_MOST: Duration = Duration::from_secs(10);
+
 /// How often a sort is asked for again that the cluster does not serve.
 const ABSENT_EVERY: Duration = Duration::from_mins(5);
 
@@ -353,15 +359,21 @@ async fn once(
     };
     let request = Request::new(sort.path);
     let params = WatchParams::default().timeout(WATCH_SECONDS);
+    let mut pause = PAUSE_FIRST;
     loop {
+        let begun = Instant::now();
+        let mut is_heard = false;
         let asked = request.watch(&params, &version).map_err(Error::BuildRequest)?;
         let mut events = match kubernetes.client.request_events::<Json>(asked).await {
             Ok(events) => std::pin::pin!(events),
             Err(Error::Api(status)) if status.code == 410 => return Ok(Ended::Expired),
             Err(error) => return Err(error),
         };
+        // It goes on from where the last one ended, so that nothing was missed.
+        shown.set_live(n, true);
         while let Some(event) = events.try_next().await? {
             *wait = RETRY_FIRST;
+            is_heard = true;
             let (object, goes) = match event {
                 WatchEvent::Added(object) | WatchEvent::Modified(object) => (object, false),
                 WatchEvent::Deleted(object) => (object, true),
@@ -376,6 +388,15 @@ async fn once(
             told.unwrap_or_default().clone_into(&mut version);
             shown.take((n, sort), object, goes);
         }
+        if is_heard || begun.elapsed() >= LASTED {
+            pause = PAUSE_FIRST;
+            continue;
+        }
+        if pause > LAG_MAX {
+            shown.set_live(n, false);
+        }
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(PAUSE_MOST);
     }
 }
 

@@ -272,3 +272,25 @@ fn a_watch_that_says_nothing_is_not_believed_for_long_and_a_server_that_is_silen
         assert!(watched.objects().await.is_err(), "and it stays so");
     });
 }
+
+#[test]
+fn a_watch_that_ends_at_once_again_and_again_is_not_begun_as_fast_as_the_server_ends_it() {
+    let at_once = || Act::Say(Vec::new());
+    // What comes after some of them has the next begin at once.
+    let says = Act::Say(vec![event("ADDED", &node("b", 6))]);
+    let server = Server::start(
+        vec![Act::List(&["a"], 5), Act::List(&["a", "b"], 6)],
+        vec![at_once(), at_once(), says, at_once()],
+    );
+    runtime().block_on(async {
+        let watched = watch(&server);
+        until(&watched, &["a", "b"]).await;
+        tokio::time::sleep(Duration::from_secs(3)).await;
+        let asked = server.asked();
+        let begun = asked.iter().filter(|path| path.contains("watch=true")).count();
+        // After 0.1, 0.3 and 0.7 s; and after 0.1, 0.3, 0.7, 1.5, 3.1 s.
+        assert!((6..=12).contains(&begun), "{begun}");
+        // What was told before such a watch is shown, or listed.
+        until(&watched, &["a", "b"]).await;
+    });
+}
