@@ -53,6 +53,8 @@ pub struct Site {
     pub names: Vec<String>,
     /// Where webhooks of Git are heard, if they are.
     pub hook: Option<Hook>,
+    /// The namespace of the pods that serve it, where it is served by pods.
+    pub namespace: Option<String>,
 }
 
 /// What is served, and what may be asked of it.
@@ -79,7 +81,7 @@ impl Site {
     pub fn of(reader: Reader, serves: Serves) -> Self {
         // A reader outlives its writer, and shows what that wrote last.
         let (_, forecast) = watch::channel(None);
-        Self { reader, forecast, serves, names: Vec::new(), hook: None }
+        Self { reader, forecast, serves, names: Vec::new(), hook: None, namespace: None }
     }
 }
 
@@ -129,11 +131,13 @@ pub fn listen(address: SocketAddr, site: Site) -> io::Result<Listening> {
 
 async fn serve(bound: Bound, site: Site, stopped: oneshot::Receiver<()>) {
     let Ok(listener) = tokio::net::TcpListener::from_std(bound) else { return };
-    let is_local = listener.local_addr().is_ok_and(|address| address.ip().is_loopback());
+    let address = listener.local_addr();
+    let is_local = address.as_ref().is_ok_and(|address| address.ip().is_loopback());
+    let port = address.map_or(0, |address| address.port());
     let seen = Rc::new(Cell::new(Instant::now()));
     tokio::task::spawn_local(look(site.reader.clone(), Rc::clone(&seen)));
     let known = RefCell::default();
-    let hall = Rc::new(Hall { site, is_local, waiting: Arc::default(), seen, known });
+    let hall = Rc::new(Hall { site, is_local, port, waiting: Arc::default(), seen, known });
     let answered = web::serve(listener, move |request| answer::answer(Rc::clone(&hall), request));
     tokio::select! {
         () = answered => {}
@@ -146,6 +150,7 @@ struct Hall {
     site: Site,
     /// Whether only this machine reaches it.
     is_local: bool,
+    port: u16,
     waiting: Arc<AtomicUsize>,
     /// When the loop last published something.
     seen: Rc<Cell<Instant>>,

@@ -57,6 +57,9 @@ pub use status::{
 };
 pub use view::SHOWN_WITHIN;
 
+/// How the names of loops begin, as the lease names them; in a cluster the name of their pod follows.
+pub const LOOP: &str = "run/";
+
 use std::sync::Arc;
 
 use tokio::sync::watch;

@@ -38,8 +38,8 @@ use crate::port::{Clock, Cluster as _, Requirement};
 pub(super) const LEASE_NAMESPACE: &str = "kube-system";
 pub(super) const LEASE_NAME: &str = "fleetwright-apply";
 
-/// How the names of loops begin, by which an apply knows that it may ask one for the lock.
-pub(super) const LOOP: &str = "run/";
+/// By which an apply knows that it may ask a loop for the lock.
+pub(super) use crate::reconcile::LOOP;
 
 /// Instances that are tagged between two renewals of the lock.
 const TAGGED_AT_ONCE: usize = 20;

@@ -49,6 +49,15 @@ pub(super) fn run(settings: &RunSettings, console: &mut Console) -> Result<Exit,
     }
 }
 
+/// Returns the namespace of the pod that this process runs in, where it runs in one.
+#[cfg(feature = "page")]
+fn namespace_of_pod() -> Option<String> {
+    const FILE: &str = "/var/run/secrets/kubernetes.io/serviceaccount/namespace";
+    std::env::var_os("POD_NAME").filter(|name| !name.is_empty())?;
+    let text = std::fs::read_to_string(FILE).ok()?;
+    Some(text.trim().to_owned()).filter(|namespace| !namespace.is_empty())
+}
+
 /// Where the loop shows itself, if anywhere.
 #[cfg(feature = "page")]
 struct Face(Option<(Board, Listening)>);
@@ -76,7 +85,8 @@ impl Face {
         let (board, reader) = Board::new(State::new(begun.clone()).status());
         let hook = settings.webhook.clone().map(|secrets| Hook { secrets, pushed });
         let names = settings.listen_names.clone();
-        let site = Site { forecast, names, hook, ..Site::of(reader, serves) };
+        let namespace = namespace_of_pod();
+        let site = Site { forecast, names, hook, namespace, ..Site::of(reader, serves) };
         let listening = listen(address, site).map_err(|error| {
             CliError::text(error.to_string())
                 .context(format!("cannot listen on {address}"))

@@ -10,7 +10,7 @@ use hyper::{Method, Request, Response};
 
 use super::{Hall, Serves, asked, hook};
 use crate::face::{self, Health, metrics, page};
-use crate::reconcile::Status;
+use crate::reconcile::{LOOP, Status};
 use crate::web::{Chunks, header, response};
 
 const HTML: &str = "text/html; charset=utf-8";
@@ -46,8 +46,7 @@ async fn route(hall: &Hall, request: Request<Incoming>) -> Response<Chunks> {
     {
         // What a replica is told that does not lead would be forgotten.
         if !status.leader {
-            let leader = status.led_by.as_deref().unwrap_or("another replica");
-            return text(503, &format!("{leader} leads; ask there\n"));
+            return text(503, &elsewhere(hall, status.led_by.as_deref()));
         }
         let (code, says) = asked::ask(questions, request).await;
         return text(code, &says);
@@ -78,6 +77,24 @@ async fn route(hall: &Hall, request: Request<Incoming>) -> Response<Chunks> {
         // Browsers ask for it beside any answer that is no page of ours.
         "/favicon.ico" => response(204, TEXT, Chunks::whole(String::new())),
         _ => text(404, "there is /, /metrics, /healthz, /readyz and /events\n"),
+    }
+}
+
+/// Returns where to ask instead of here, and how to get there.
+fn elsewhere(hall: &Hall, led_by: Option<&str>) -> String {
+    let Some(leader) = led_by else {
+        return "no replica leads now; ask again in a minute\n".to_owned();
+    };
+    let Some(replica) = leader.strip_prefix(LOOP) else {
+        return format!("{leader} has the lease, and no replica leads; ask again once it is done\n");
+    };
+    let port = hall.port;
+    match &hall.site.namespace {
+        Some(namespace) => format!(
+            "{replica} leads; ask there:\n\n  kubectl --namespace {namespace} port-forward pod/{replica} \
+             {port}:{port}\n"
+        ),
+        None => format!("{replica} leads; ask there\n"),
     }
 }
 

@@ -427,3 +427,24 @@ fn the_image_is_built_from_what_is_named_and_runs_as_nobody() {
         assert!(named.is_none_or(|path| root().join(path).exists()), "{line}");
     }
 }
+
+#[test]
+fn the_notes_of_the_chart_lead_to_the_replica_that_leads() {
+    let notes = read(&format!("{CHART}/templates/NOTES.txt"));
+    let line = notes.lines().find(|line| line.contains("port-forward")).expect("how to get there");
+    let line = line.replace("{{ .Release.Namespace }}", "fleet");
+    assert!(!line.contains("{{"), "{line}");
+    let place = Place::empty();
+    let stand_in = "#!/bin/sh\n\
+        [ \"$*\" = '--namespace kube-system get lease fleetwright-apply --output jsonpath={.spec.holderIdentity}' ] \\\n\
+        && printf run/fleetwright-7d9-zzzzz || echo \"$*\"\n";
+    place.write("bin/kubectl", stand_in);
+    let program = place.path("bin/kubectl");
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    fs::set_permissions(&program, mode).expect("executable");
+    let path = format!("{}:/usr/bin:/bin", place.path("bin").display());
+    let ran = Command::new("bash").args(["-euc", &line]).env("PATH", path).output();
+    let said = String::from_utf8(ran.expect("bash runs").stdout).expect("text");
+    let wanted = "--namespace fleet port-forward pod/fleetwright-7d9-zzzzz 8080:8080\n";
+    assert_eq!(said, wanted, "{line}");
+}

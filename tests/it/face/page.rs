@@ -325,3 +325,36 @@ fn somebody_breaks_the_glass_by_the_page_and_nothing_takes_what_they_type_from_t
     assert!(shown.complaints().is_empty(), "{:#?}", shown.complaints());
     Ok(())
 }
+
+#[test]
+fn who_asks_a_replica_that_does_not_lead_is_told_how_to_ask_the_one_that_does() {
+    let any = SocketAddr::from(([127, 0, 0, 1], 0));
+    let answered = |led_by: Option<&str>, namespace: Option<&str>| {
+        let (questions, mut asked) = tokio::sync::mpsc::channel(4);
+        let led_by = led_by.map(str::to_owned);
+        let (_board, reader) = Board::new(Status { leader: false, led_by, ..busy() });
+        let namespace = namespace.map(str::to_owned);
+        let site = Site { namespace, ..Site::of(reader, Serves::Loop(Some(questions))) };
+        let listening = listen(any, site).expect("a port");
+        let body = "request=resume&token=t";
+        let request = format!(
+            "POST /requests HTTP/1.1\r\nHost: localhost\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}",
+            body.len()
+        );
+        let mut stream = TcpStream::connect(listening.address()).expect("it listens");
+        stream.write_all(request.as_bytes()).expect("sent");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).expect("an answer");
+        assert!(answer.starts_with("HTTP/1.1 503"), "{answer}");
+        assert!(asked.try_recv().is_err(), "what it is told would be forgotten");
+        let port = listening.address().port().to_string();
+        answer.split_once("\r\n\r\n").expect("a head").1.replace(&port, "PORT")
+    };
+    let pod = Some("run/fleetwright-7d9-zzzzz");
+    let forward =
+        "\n  kubectl --namespace fleet port-forward pod/fleetwright-7d9-zzzzz PORT:PORT\n";
+    assert!(answered(pod, Some("fleet")).ends_with(forward));
+    assert_eq!(answered(pod, None), "fleetwright-7d9-zzzzz leads; ask there\n");
+    assert!(answered(Some("apply/ci-1"), Some("fleet")).starts_with("apply/ci-1 has the lease"));
+    assert!(answered(None, Some("fleet")).starts_with("no replica leads now"));
+}
