@@ -86,7 +86,9 @@ fn elsewhere(hall: &Hall, led_by: Option<&str>) -> String {
         return "no replica leads now; ask again in a minute\n".to_owned();
     };
     let Some(replica) = leader.strip_prefix(LOOP) else {
-        return format!("{leader} has the lease, and no replica leads; ask again once it is done\n");
+        return format!(
+            "{leader} has the lease, and no replica leads; ask again once it is done\n"
+        );
     };
     let port = hall.port;
     match &hall.site.namespace {

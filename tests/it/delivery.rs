@@ -162,7 +162,8 @@ fn people_may_ask_for_all_that_the_door_knows_and_those_who_approve_not_do_witho
     let verbs: BTreeSet<&str> = wanted.iter().map(Wanted::verb).collect();
     let roles = rules(&documents(&read(MANIFESTS)), str::to_owned);
     let of = |name: &str| {
-        let [rule] = &roles[&(String::new(), name.to_owned())].as_array().expect("rules")[..] else {
+        let [rule] = &roles[&(String::new(), name.to_owned())].as_array().expect("rules")[..]
+        else {
             panic!("{name} has one rule")
         };
         assert_eq!(rule["apiGroups"], json!(["fleetwright.dev"]));

@@ -54,7 +54,11 @@ pub const FAMILIES: &[Family] = &[
     gauge("fleetwright_lent", &[], "Whether an apply has the lease, so that no replica leads."),
     gauge("fleetwright_mode", &["mode"], "1 for what the loop may do."),
     gauge("fleetwright_suspended", &[], "Whether somebody keeps anything new from being begun."),
-    gauge("fleetwright_break_glass", &[], "Whether somebody has approval, windows and CI be passed over."),
+    gauge(
+        "fleetwright_break_glass",
+        &[],
+        "Whether somebody has approval, windows and CI be passed over.",
+    ),
     gauge("fleetwright_breaker_latched", &["breaker"], "1 for each breaker that latched."),
     gauge(
         "fleetwright_rival",

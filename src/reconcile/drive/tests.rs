@@ -3,9 +3,9 @@
 use super::*;
 use crate::catalog::Catalog;
 use crate::fleet::{Instance, InstanceState, Node, fixture as fleet};
-use crate::reconcile::{Kept, Signal};
 use crate::plan::wire::WaveStep;
 use crate::pod::{Taint, TaintEffect};
+use crate::reconcile::{Kept, Signal};
 use crate::render::fixture;
 use crate::sim::fixture::poll_once;
 use crate::units::MilliCpu;
