@@ -284,11 +284,11 @@ mod tests {
 
     #[test]
     fn the_glass_is_broken_for_a_few_hours_at_most() {
-        let ends = |hours: i64| match broken(SignedDuration::from_hours(hours))
-            .by("a".to_owned(), Timestamp::UNIX_EPOCH)
-        {
-            Request::BreakGlass { until, .. } => until.as_second() / 3_600,
-            other => panic!("{other:?}"),
+        let ends = |hours: i64| {
+            let wanted = broken(SignedDuration::from_hours(hours));
+            let request = wanted.by("a".to_owned(), Timestamp::UNIX_EPOCH);
+            let Request::BreakGlass { until, .. } = request else { panic!("{request:?}") };
+            until.as_second() / 3_600
         };
         assert_eq!([1, 4, 5, 24 * 365].map(ends), [1, 4, 4, 4]);
     }

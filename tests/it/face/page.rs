@@ -138,6 +138,20 @@ fn each_path_answers_what_it_is_for() {
     }
 }
 
+/// Returns the answer to a request of somebody, with more of a head.
+fn post(address: SocketAddr, body: &str, more: &str) -> String {
+    let length = body.len();
+    let head = format!(
+        "POST /requests HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: \
+         {length}{more}\r\n\r\n{body}"
+    );
+    let mut stream = TcpStream::connect(address).expect("it listens");
+    stream.write_all(head.as_bytes()).expect("sent");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("an answer");
+    answer
+}
+
 #[test]
 fn what_is_asked_goes_to_the_door_with_the_token_of_whoever_asks() {
     let (questions, mut asked) = tokio::sync::mpsc::channel(4);
@@ -160,18 +174,7 @@ fn what_is_asked_goes_to_the_door_with_the_token_of_whoever_asks() {
         }
         wanted
     });
-    let post = |body: &str, more: &str| {
-        let length = body.len();
-        let head = format!(
-            "POST /requests HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: \
-             {length}{more}\r\n\r\n{body}"
-        );
-        let mut stream = TcpStream::connect(listening.address()).expect("it listens");
-        stream.write_all(head.as_bytes()).expect("sent");
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).expect("an answer");
-        answer
-    };
+    let post = |body: &str, more: &str| post(listening.address(), body, more);
     let bearer = "\r\nAuthorization: Bearer t";
     for (body, more, code, says) in [
         ("request=approve&digest=sha256%3Aab&token=t", "", 202, "passed on to the loop, as alice"),
