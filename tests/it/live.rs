@@ -44,6 +44,8 @@ mod scene;
 #[cfg(feature = "sandbox")]
 mod served;
 #[cfg(all(feature = "cluster", feature = "sandbox"))]
+mod standing;
+#[cfg(all(feature = "cluster", feature = "sandbox"))]
 mod stormy;
 #[cfg(all(feature = "cluster", feature = "sandbox"))]
 mod watched;

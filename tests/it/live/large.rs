@@ -110,7 +110,7 @@ impl Scene {
 }
 
 /// Returns a figure of a running process in MiB, as the kernel tells it.
-fn mebibytes(process: &Child, figure: &str) -> u64 {
+pub(super) fn mebibytes(process: &Child, figure: &str) -> u64 {
     let status = fs::read_to_string(format!("/proc/{}/status", process.id())).unwrap_or_default();
     let row = status.lines().find_map(|line| line.strip_prefix(figure)?.strip_prefix(':'));
     let kibibytes = row.and_then(|row| row.trim().split(' ').next()?.parse::<u64>().ok());

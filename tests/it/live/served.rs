@@ -1,5 +1,6 @@
 //! The API that `fleetwright sandbox` serves, read by the adapter for real ones.
 
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::{Arc, mpsc};
 
@@ -10,7 +11,7 @@ use fleetwright::fleet::{
 };
 use fleetwright::ids::{Labels, NodeName, WorkloadId, WorkloadKind};
 use fleetwright::kube::Kubernetes;
-use fleetwright::manifest::Desired;
+use fleetwright::manifest::{Desired, Fleet, Tree, TreeFile, read};
 use fleetwright::pod::{Container, PodTemplate};
 use fleetwright::port::Cluster;
 use fleetwright::serve::ApiServer;
@@ -21,15 +22,16 @@ use kube::Config;
 
 use super::cluster::runtime;
 
-/// Serves on a thread of its own, for as long as the process of the tests lasts.
-fn serve(make: impl FnOnce() -> Option<World> + Send + 'static) -> Config {
+/// Serves on a thread of its own, for as long as the process of the tests lasts: a world, and the files by which
+/// machines are made in it.
+fn serve(make: impl FnOnce() -> Option<(World, Desired)> + Send + 'static) -> Config {
     let (sender, url) = mpsc::channel();
     std::thread::spawn(move || {
         runtime().block_on(async {
             let server = match make() {
-                Some(world) => {
+                Some((world, desired)) => {
                     let catalog = Catalog::load(&"us-east-1".into(), &[]).expect("the catalogue");
-                    ApiServer::over(Rc::new(world), (catalog, Rc::default()), 0).await
+                    ApiServer::over(Rc::new(world), (catalog, Rc::new(desired)), 0).await
                 }
                 None => ApiServer::alone().await,
             };
@@ -49,7 +51,26 @@ pub(super) fn alone() -> Config {
 
 /// Serves a cluster of so many nodes, each with so many pods of one Deployment.
 pub(super) fn fleet(nodes: usize, pods: usize) -> Config {
-    serve(move || Some(world(nodes, pods)))
+    serve(move || Some((world(nodes, pods), Desired::default())))
+}
+
+/// Serves the world that is kept in `directory`, in which everything takes a twentieth of its time.
+pub(super) fn kept(directory: PathBuf, files: Vec<TreeFile>) -> Config {
+    serve(move || {
+        let world = copied(&directory, ClusterIdentity::default());
+        world.quicken(20);
+        Some((world, read(&Tree { files }, &Fleet::default())))
+    })
+}
+
+/// Returns what is kept in `directory`.
+fn copied(directory: &Path, cluster: ClusterIdentity) -> World {
+    let genesis = Genesis { cluster, now: Timestamp::UNIX_EPOCH, seed: 1 };
+    let shape: ShapeOf = Rc::new(|namespace: &_, template: &_| {
+        shape_of(namespace, template, &ShapeContext::of(&Desired::default()))
+    });
+    let found = World::copied(directory, &genesis, &shape).expect("readable");
+    found.expect("a world is kept there")
 }
 
 /// Returns as many labels as a node has that Karpenter made.
@@ -136,29 +157,18 @@ fn world(nodes: usize, pods: usize) -> World {
     let directory = tempfile::tempdir().expect("a directory");
     let file = directory.path().join("world.json");
     std::fs::write(file, write_world(&observed)).expect("written");
-    let genesis = Genesis { cluster, now: Timestamp::UNIX_EPOCH, seed: 1 };
-    let shape: ShapeOf = Rc::new(|namespace: &_, template: &_| {
-        shape_of(namespace, template, &ShapeContext::of(&Desired::default()))
-    });
-    let found = World::copied(directory.path(), &genesis, &shape).expect("readable");
-    found.expect("it was written just now")
+    copied(directory.path(), cluster)
 }
 
 /// Returns the world of the quickstart, at rest.
 fn quickstart() -> World {
     let directory = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/quickstart/world");
-    let cluster = ClusterIdentity::default();
-    let genesis = Genesis { cluster, now: Timestamp::UNIX_EPOCH, seed: 1 };
-    let shape: ShapeOf = Rc::new(|namespace: &_, template: &_| {
-        shape_of(namespace, template, &ShapeContext::of(&Desired::default()))
-    });
-    let found = World::copied(directory.as_ref(), &genesis, &shape).expect("readable");
-    found.expect("the example keeps a world")
+    copied(directory.as_ref(), ClusterIdentity::default())
 }
 
 #[test]
 fn what_is_read_over_the_wire_is_what_the_world_holds() {
-    let config = serve(|| Some(quickstart()));
+    let config = serve(|| Some((quickstart(), Desired::default())));
     runtime().block_on(async {
         let kubernetes = Kubernetes::with(config).expect("a client");
         let (read, world) = (kubernetes.objects().await.expect("read"), quickstart());
