@@ -181,6 +181,17 @@ impl Scene {
     }
 }
 
+/// A loop that runs, and ends with the test however that ends.
+struct Replica(Child);
+
+impl Drop for Replica {
+    fn drop(&mut self) {
+        // It has ended by itself where the test went well.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
 /// Has the pods of a burst wait for a node.
 async fn burst(client: &Client, burst: usize) {
     for n in 0..BURST {
@@ -209,7 +220,7 @@ fn a_burst_of_pods_has_its_launch_call_soon_in_a_fleet_that_stands() {
         }
         Fault::None
     });
-    let mut replica = scene.start();
+    let mut replica = Replica(scene.start());
     let begun = Instant::now();
     while !scene.said().contains("nothing to change") {
         assert!(begun.elapsed() < PATIENCE, "{}", scene.said());
@@ -241,8 +252,8 @@ fn a_burst_of_pods_has_its_launch_call_soon_in_a_fleet_that_stands() {
         nodes * pods,
         waits[waits.len() / 2],
         waits[waits.len() - 1],
-        mebibytes(&replica, "VmRSS"),
-        mebibytes(&replica, "VmHWM"),
+        mebibytes(&replica.0, "VmRSS"),
+        mebibytes(&replica.0, "VmHWM"),
     ));
     // Each burst has one machine; where only some of its pods were seen, it may have another.
     let made = calls.lock().expect("held").len();
@@ -250,7 +261,7 @@ fn a_burst_of_pods_has_its_launch_call_soon_in_a_fleet_that_stands() {
     let ended =
         scene.aws.ledger().into_iter().filter(|row| row.call.name() == "TerminateInstances");
     assert_eq!(ended.count(), 0, "{}", scene.said());
-    let id = replica.id().to_string();
+    let id = replica.0.id().to_string();
     assert!(Command::new("kill").args(["-TERM", &id]).status().expect("kill").success());
-    assert_eq!(replica.wait().expect("it ends").code(), Some(0), "{}", scene.said());
+    assert_eq!(replica.0.wait().expect("it ends").code(), Some(0), "{}", scene.said());
 }
