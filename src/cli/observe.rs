@@ -11,7 +11,7 @@ use super::settings::{Format, ObserveSettings};
 use super::world::{self, WorldChoice};
 use super::{Console, Exit, files, planning};
 use crate::fleet::{Completeness, Difference, Observed, write_world};
-use crate::manifest::{Desired, LEARNED_FILE, Learned};
+use crate::manifest::{Desired, LEARNED_FILE, Learned, Severity};
 use crate::plan::canonical;
 use crate::render::escape;
 use crate::solve::learn;
@@ -75,6 +75,12 @@ fn keep(
     if let Some(problem) = wrong {
         // What was kept so far would be lost.
         return Err(CliError::text(escape(&format!("{}: {}", problem.origin, problem.message))));
+    }
+    let broken = desired.problems.iter().any(|problem| problem.severity == Severity::Error);
+    if broken || !desired.unresolved.is_empty() {
+        // What is kept of a pool that cannot be read would be lost.
+        let why = "the repository cannot be read whole, and what is kept stays";
+        return Err(CliError::text(why).hint("`fleetwright validate` says what is wrong"));
     }
     if !observed.is_complete() {
         return Err(CliError::text("not everything could be read, and what is kept stays"));

@@ -246,7 +246,7 @@ impl State {
             (AwayPhase::Replacing, Some(outlook)) if !member => {
                 let pods = pods();
                 replaced = outlook.is_replaced(&pods);
-                held = outlook.holds(&pods).is_some();
+                held = outlook.is_unknown || outlook.holds(&pods).is_some();
             }
             (AwayPhase::Draining, _) => {
                 scene.left = pods();
@@ -284,17 +284,11 @@ impl State {
         let since = *away.ended.get_or_insert(now);
         let why =
             (first && (ours || away.phase != AwayPhase::Noted)).then(|| away.leaving.why.clone());
-        let left = node.filter(|node| match instance {
-            // A kubelet that answers has a machine, whatever EC2 lists.
-            None => !node.ready,
-            Some(instance) => {
-                ours && matches!(
-                    instance.state,
-                    InstanceState::ShuttingDown | InstanceState::Terminated
-                )
-            }
-        });
-        let gone = instance.is_none_or(|instance| instance.state == InstanceState::Terminated);
+        // What EC2 does not list may run all the same, as somebody else's by now.
+        let state = instance.filter(|_| ours).map(|instance| instance.state);
+        let ends = matches!(state, Some(InstanceState::ShuttingDown | InstanceState::Terminated));
+        let left = node.filter(|_| ends);
+        let gone = state == Some(InstanceState::Terminated);
         match left.filter(|_| now < later(since, GONE_WITHIN)) {
             Some(node) => {
                 away.leaves_node(first, now);

@@ -52,37 +52,79 @@ fn specs(desired: &Desired) -> Specs<'_> {
 pub fn learn(desired: &Desired, observed: &Observed) -> Vec<LearnedNode> {
     let specs = specs(desired);
     let mut by_pool: BTreeMap<&str, Measured> = BTreeMap::new();
-    each_seen((desired, observed), &specs, |seen| {
+    each_running((desired, observed), &specs, |seen| {
         let Some((name, _)) = specs.get_key_value(seen.pool) else { return };
         seen.add_to(by_pool.entry(name).or_default());
     });
-    let mut learned = Vec::new();
+    let mut learned: BTreeMap<_, LearnedNode> = BTreeMap::new();
     for (name, measured) in &by_pool {
         let Some((pool, class, digest)) = specs.get(name) else { continue };
         let settings = NodeSettings::of(pool, class);
-        learned.extend(measured.of(&settings).map(|(instance_type, capacity, allocatable)| {
-            LearnedNode {
+        for (instance_type, capacity, allocatable) in measured.of(&settings) {
+            let node = LearnedNode {
                 pool: pool.name.clone(),
                 spec_digest: digest.clone(),
                 instance_type: instance_type.clone(),
                 capacity,
                 allocatable,
-            }
-        }));
+            };
+            learned.insert((pool.name.clone(), instance_type.clone()), node);
+        }
     }
-    learned
+    for known in kept(desired, &specs) {
+        learned
+            .entry((known.pool.clone(), known.instance_type.clone()))
+            .and_modify(|seen| {
+                seen.capacity = least(&seen.capacity, &known.capacity);
+                seen.allocatable = least(&seen.allocatable, &known.allocatable);
+            })
+            .or_insert_with(|| known.clone());
+    }
+    learned.into_values().collect()
 }
 
-/// Returns what the nodes of `observed` report that were launched as `desired` declares, and what others like them are
-/// known to have reported.
+/// Returns the smaller amounts; of extended resources those of `seen`, since a plugin may have come since.
+fn least(seen: &Resources, known: &Resources) -> Resources {
+    Resources {
+        cpu: seen.cpu.min(known.cpu),
+        memory: seen.memory.min(known.memory),
+        pods: seen.pods.min(known.pods),
+        ephemeral_storage: seen.ephemeral_storage.min(known.ephemeral_storage),
+        ..seen.clone()
+    }
+}
+
+/// Returns what the nodes of `observed` report that were launched as `desired` declares; of what none of them is like, what
+/// others are known to have reported.
 #[must_use]
 pub fn measure(desired: &Desired, observed: &Observed) -> Measured {
+    let specs = specs(desired);
     let mut measured = Measured::default();
-    each_seen((desired, observed), &specs(desired), |seen| seen.add_to(&mut measured));
+    each_running((desired, observed), &specs, |seen| seen.add_to(&mut measured));
+    let file = NodeName::from(LEARNED_FILE);
+    let mut unseen = Vec::new();
+    for known in kept(desired, &specs) {
+        let Some((pool, class, _)) = specs.get(known.pool.as_str()) else { continue };
+        let settings = NodeSettings::of(pool, class);
+        if measured.nodes(&known.instance_type, &settings) == 0 {
+            unseen.push((known, settings));
+        }
+    }
+    for (known, settings) in unseen {
+        let key = (&known.instance_type, settings);
+        measured.add(key, &file, &known.capacity, &known.allocatable);
+    }
     measured
 }
 
-/// A node that reports, or did once.
+/// Returns what is kept of specifications that are still declared.
+fn kept<'d>(desired: &'d Desired, specs: &'d Specs<'d>) -> impl Iterator<Item = &'d LearnedNode> {
+    desired.learned.iter().filter(|known| {
+        specs.get(known.pool.as_str()).is_some_and(|(.., digest)| *digest == known.spec_digest)
+    })
+}
+
+/// A node that reports.
 struct Seen<'a> {
     pool: &'a str,
     key: (&'a InstanceTypeName, NodeSettings),
@@ -97,21 +139,12 @@ impl Seen<'_> {
     }
 }
 
-/// Shows `take` what is known in the repository, and each node that tells of others like it.
-fn each_seen(
+/// Shows `take` each node that tells of others like it.
+fn each_running(
     (desired, observed): (&Desired, &Observed),
     specs: &Specs<'_>,
     mut take: impl FnMut(&Seen<'_>),
 ) {
-    let file = NodeName::from(LEARNED_FILE);
-    for LearnedNode { pool, spec_digest, instance_type, capacity, allocatable } in &desired.learned
-    {
-        let spec = specs.get(pool.as_str()).filter(|(.., digest)| digest == spec_digest);
-        if let Some((of, class, _)) = spec {
-            let key = (instance_type, NodeSettings::of(of, class));
-            take(&Seen { pool: pool.as_str(), key, node: &file, capacity, allocatable });
-        }
-    }
     let groups = members(desired, observed);
     for node in observed.nodes.values() {
         let instance = node.instance.as_ref().and_then(|id| observed.instances.get(id));
@@ -207,6 +240,9 @@ mod tests {
         // One that reports less teaches that.
         node(&mut story).allocatable.memory = Bytes::mib(6990);
         assert_eq!(learn(&story.desired, &story.observed)[0].allocatable.memory, Bytes::mib(6990));
+        // A plugin that came later is no less there for what is kept.
+        node(&mut story).allocatable.extended.insert("example.com/other".into(), 1);
+        assert_eq!(memory(&story).1, seen.1 + 1);
         story.observed.nodes.clear();
         assert_eq!(memory(&story), seen);
         assert_eq!(learn(&story.desired, &story.observed), story.desired.learned, "and it stays");

@@ -46,6 +46,8 @@ impl Named {
 pub(super) struct Keys {
     used: BTreeMap<PoolName, BTreeSet<String>>,
     by_instance: BTreeMap<InstanceId, (PoolName, String)>,
+    /// Keys that more than one of our instances carries.
+    shared: BTreeSet<(PoolName, String)>,
     /// For each pool, a number below which every key is used.
     below: BTreeMap<PoolName, usize>,
 }
@@ -63,7 +65,11 @@ impl Keys {
             let Some(pool) = instance.tags.get(tag::POOL) else { continue };
             let pool = PoolName::from(pool.as_str());
             let used = keys.used.entry(pool.clone()).or_default();
-            let tagged = instance.tags.get(tag::KEY).filter(|key| !used.contains(*key));
+            let carried = instance.tags.get(tag::KEY);
+            let tagged = carried.filter(|key| !used.contains(*key));
+            if let (Some(key), None) = (carried, tagged) {
+                keys.shared.insert((pool.clone(), key.clone()));
+            }
             let key = tagged.cloned().unwrap_or_else(|| instance.id.to_string());
             used.insert(key.clone());
             keys.by_instance.insert(instance.id.clone(), (pool, key));
@@ -76,7 +82,10 @@ impl Keys {
         for instance in observed.instances.values().filter(stops) {
             let (pool, key) = (instance.tags.get(tag::POOL), instance.tags.get(tag::KEY));
             if let (Some(pool), Some(key)) = (pool, key) {
-                keys.used.entry(PoolName::from(pool.as_str())).or_default().insert(key.clone());
+                let pool = PoolName::from(pool.as_str());
+                if !keys.used.entry(pool.clone()).or_default().insert(key.clone()) {
+                    keys.shared.insert((pool, key.clone()));
+                }
             }
         }
         keys
@@ -87,9 +96,11 @@ impl Keys {
         self.by_instance.get(id).map(|(pool, key)| Named::instance(pool.as_str(), key))
     }
 
-    /// Returns whether the instance has a key of its own, which a replacement can take over.
+    /// Returns whether the instance has a key of its own, which a replacement can take over: one that another carries as
+    /// well is still used once it has gone.
     pub(super) fn has_number(&self, id: &InstanceId) -> bool {
-        self.by_instance.get(id).is_some_and(|(_, key)| key.parse::<u32>().is_ok())
+        let own = self.by_instance.get(id).filter(|own| !self.shared.contains(*own));
+        own.is_some_and(|(_, key)| key.parse::<u32>().is_ok())
     }
 
     /// Takes the lowest unused key of `pool`.
@@ -108,7 +119,33 @@ impl Keys {
 
 #[cfg(test)]
 mod tests {
+    use jiff::Timestamp;
+
     use super::*;
+
+    #[test]
+    fn a_key_that_two_machines_carry_is_taken_over_by_nobody() {
+        let mut observed =
+            Observed::empty(crate::fleet::ClusterIdentity::default(), Timestamp::UNIX_EPOCH);
+        observed.cluster.name = "c".into();
+        for (id, key, state) in [
+            ("i-1", "0", InstanceState::Running),
+            ("i-2", "1", InstanceState::Running),
+            ("i-3", "1", InstanceState::Running),
+            ("i-4", "2", InstanceState::Running),
+            ("i-5", "2", InstanceState::Stopped),
+        ] {
+            let mut instance = crate::fleet::fixture::ours(id, "c");
+            instance.state = state;
+            instance.tags.insert(tag::POOL.to_owned(), "web".to_owned());
+            instance.tags.insert(tag::KEY.to_owned(), key.to_owned());
+            observed.instances.insert(instance.id.clone(), instance);
+        }
+        let mut keys = Keys::of(&observed);
+        let own = ["i-1", "i-2", "i-3", "i-4"].map(|id| keys.has_number(&id.into()));
+        assert_eq!(own, [true, false, false, false]);
+        assert_eq!(keys.next(&"web".into()).address.to_string(), r#"ec2_instance.web["3"]"#);
+    }
 
     #[test]
     fn keys_fill_the_gaps_in_order() {

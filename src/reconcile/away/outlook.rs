@@ -14,6 +14,8 @@ use crate::reconcile::status::{Held, HeldBy};
 /// What becomes of pods that look for another place.
 #[derive(Debug, Default)]
 pub(super) struct Outlook {
+    /// Whether there is no plan yet: nobody knows what is held back.
+    pub(super) is_unknown: bool,
     /// Whether the plan needs nothing more, and all that was launched is there.
     pub(super) replaced: bool,
     /// What holds the machines back that pods of a workload are to come to.
@@ -24,7 +26,9 @@ pub(super) struct Outlook {
 
 impl Outlook {
     pub(super) fn of(current: Option<&Current>, replaced: bool) -> Self {
-        let Some(Current { plan, held, .. }) = current else { return Self::default() };
+        let Some(Current { plan, held, .. }) = current else {
+            return Self { is_unknown: true, ..Self::default() };
+        };
         let comes = plan.resource_changes.iter().filter_map(|row| {
             let why = held.get(&row.address).filter(|held| stays(&held.why))?;
             row.change.actions.contains(&Action::Create).then_some((&row.address, why))
@@ -35,7 +39,7 @@ impl Outlook {
         });
         let held = if comes.is_empty() { BTreeMap::new() } else { placed.collect() };
         let unplaced = plan.capacity.unschedulable.iter().map(|row| row.workload.clone()).collect();
-        Self { replaced, held, unplaced }
+        Self { is_unknown: false, replaced, held, unplaced }
     }
 
     /// Returns what holds back what `pods` are to come to, where something does.
