@@ -74,7 +74,8 @@ fn keep(
     let wrong = desired.problems.iter().find(|problem| &*problem.origin.file == LEARNED_FILE);
     if let Some(problem) = wrong {
         // What was kept so far would be lost.
-        return Err(CliError::text(escape(&format!("{}: {}", problem.origin, problem.message))));
+        let error = CliError::text(escape(&format!("{}: {}", problem.origin, problem.message)));
+        return Err(error.hint("remove it to begin anew"));
     }
     let broken = desired.problems.iter().any(|problem| problem.severity == Severity::Error);
     if broken || !desired.unresolved.is_empty() {

@@ -58,7 +58,7 @@ pub(super) fn read(tree: &Tree) -> (Vec<LearnedNode>, Option<Problem>) {
         severity: Severity::Error,
         object: "Learned".to_owned(),
         message,
-        hint: Some("write it anew with `fleetwright observe --learn`, or remove it".to_owned()),
+        hint: Some("remove it; `fleetwright observe --learn` writes another one".to_owned()),
     };
     let bytes = match &file.content {
         Ok(bytes) => bytes,

@@ -71,6 +71,7 @@ fn stays(held: &Held) -> bool {
         | Held::Window { .. }
         | Held::NotApproved { .. }
         | Held::Breaker { .. }
+        | Held::LaunchBudget { most: 0, .. }
         | Held::Quarantined { .. } => true,
         Held::NotConfirmed { .. }
         | Held::LaunchBudget { .. }

@@ -40,7 +40,8 @@ spec:
     queue: prod
 ";
 
-const POOLS: &str = "\
+/// A pool of one type, and its class of nodes.
+pub(super) const POOLS: &str = "\
 apiVersion: karpenter.sh/v1
 kind: NodePool
 metadata: { name: general }

@@ -19,6 +19,7 @@ use tempfile::TempDir;
 use super::cluster::{post, runtime};
 use super::large::mebibytes;
 use super::proxy::{Fault, Proxy};
+use super::scene::POOLS;
 use super::{measured, size};
 
 /// Longest wait for a launch call.
@@ -40,29 +41,11 @@ spec:
   controller: { mode: full, launches: { most: 1000, within: 5m } }
 ";
 
-const POOLS: &str = "\
-apiVersion: karpenter.sh/v1
-kind: NodePool
-metadata: { name: general }
-spec:
-  template:
-    metadata: { labels: { pool: general } }
-    spec:
-      requirements:
-      - { key: node.kubernetes.io/instance-type, operator: In, values: [m5.large] }
-      - { key: karpenter.sh/capacity-type, operator: In, values: [on-demand] }
-      nodeClassRef: { group: karpenter.k8s.aws, kind: EC2NodeClass, name: own }
----
-apiVersion: karpenter.k8s.aws/v1
-kind: EC2NodeClass
-metadata: { name: own }
-spec:
-  role: web
-  amiFamily: AL2023
-  amiSelectorTerms: [{ alias: al2023@v20260101 }]
-  subnetSelectorTerms: [{ tags: { fleet: web } }]
-  securityGroupSelectorTerms: [{ tags: { fleet: web } }]
-";
+/// Returns the pool of other scenes, with what pools have by default where nodes are to go.
+fn pools() -> String {
+    let whole = POOLS.split_inclusive('\n');
+    whole.filter(|line| !line.starts_with("  disruption:")).collect()
+}
 
 /// A tree, and the fleet that it asks for, which stands.
 struct Scene {
@@ -133,7 +116,7 @@ impl Scene {
         let write =
             |name: &str, text: &str| fs::write(tree.path().join(name), text).expect("written");
         write("fleetwright.yaml", FLEET);
-        write("pools.yaml", POOLS);
+        write("pools.yaml", &pools());
         write("apps.yaml", &apps(pods, 1));
         // One node as the program itself makes it, some time ago.
         let ago = Timestamp::now() - SignedDuration::from_hours(1);
@@ -151,7 +134,7 @@ impl Scene {
         fs::write(kept, multiplied(&world, nodes).to_string()).expect("written");
         write("apps.yaml", &apps(pods, nodes));
         let pools =
-            TreeFile { path: "pools.yaml".into(), content: Ok(POOLS.as_bytes().to_vec().into()) };
+            TreeFile { path: "pools.yaml".into(), content: Ok(pools().into_bytes().into()) };
         let served = super::served::kept(held.path().to_owned(), vec![pools]);
         let url = served.cluster_url.to_string().trim_end_matches('/').to_owned();
         write("kubeconfig", &kubeconfig(&url));
