@@ -175,6 +175,13 @@ impl World {
         }
     }
 
+    /// Sets a tag of a machine, as whoever has access to the account may.
+    pub fn tag_instance(&self, id: &InstanceId, key: &str, value: &str) {
+        if let Some(instance) = self.state.borrow_mut().instances.get_mut(id) {
+            instance.tags.insert(key.to_owned(), value.to_owned());
+        }
+    }
+
     /// Has EC2 take a machine back, as it does with spot capacity and broken hardware.
     pub fn reclaim(&self, id: &InstanceId) {
         self.state.borrow_mut().terminate(id);

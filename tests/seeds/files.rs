@@ -61,6 +61,8 @@ pub(crate) struct Commit {
     pub(crate) groups: String,
     /// The pool, where there is one.
     pub(crate) pool: Option<String>,
+    /// Whether the node class that the pool names is there.
+    pub(crate) class: bool,
     /// More of the template of the pool.
     pub(crate) template: String,
     /// More of the pool.
@@ -88,6 +90,7 @@ impl Default for Commit {
             cpu: 700,
             groups: String::new(),
             pool: Some("web".to_owned()),
+            class: true,
             template: String::new(),
             disruption: String::new(),
             annotations: String::new(),
@@ -138,6 +141,8 @@ impl Commit {
         let workloads = format!("{}{}", workloads.concat(), self.objects);
         let pool = |pool: &String| POOLS.replace("POOL", pool);
         let pools = self.pool.as_ref().map(pool).unwrap_or_default();
+        let without_class = pools.split("---\n").next().filter(|_| !self.class);
+        let pools = without_class.map(ToOwned::to_owned).unwrap_or(pools);
         let pools = pools.replace("al2023@v20260901", &self.image);
         let pools = pools.replace("TEMPLATE", &self.template);
         let pools = pools.replace("DISRUPTION", &self.disruption);
@@ -173,14 +178,14 @@ impl Files {
     /// Reads a commit, with what can be had.
     ///
     /// # Panics
-    /// Where the commit has problems: those of the simulation have none.
+    /// Where the commit has problems: those of the simulation have none, but for a class that is missing.
     #[must_use]
     pub(crate) fn read(commit: &Commit, number: usize, catalog: &Rc<Catalog>) -> Rc<Self> {
         let tree = commit.files();
         let (fleet, problems) = read_fleet(&tree);
         assert!(problems.is_empty(), "{problems:#?}");
         let desired = manifest::read(&tree, &fleet);
-        assert!(desired.problems.is_empty(), "{:#?}", desired.problems);
+        assert!(desired.problems.is_empty() == commit.class, "{:#?}", desired.problems);
         Rc::new(Self {
             name: format!("{number:040x}"),
             fleet,
@@ -205,7 +210,7 @@ impl Files {
             controller: self.fleet.controller.clone(),
             guard: self.fleet.guard.clone(),
             rests: rests.collect(),
-            problems: 0,
+            problems: u32::try_from(self.desired.problems.len()).unwrap_or(u32::MAX),
             is_empty: self.is_empty(),
         }
     }

@@ -36,6 +36,7 @@ pub(crate) fn all() -> impl Iterator<Item = &'static (&'static str, Story)> {
         super::mishaps::ALL,
         super::others::ALL,
         super::clocks::ALL,
+        super::taken::ALL,
     ];
     ALL.iter().chain(more.into_iter().flatten())
 }

@@ -16,4 +16,5 @@ pub(crate) mod outside;
 pub(crate) mod random;
 pub(crate) mod run;
 pub(crate) mod story;
+pub(crate) mod taken;
 pub(crate) mod time;
