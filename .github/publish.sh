@@ -1,0 +1,169 @@
+#!/usr/bin/env bash
+# What the job `publish` of a release does, as one script, so that it can be tried against a registry on a laptop.
+#
+#   publish.sh push      image and chart, to the registry
+#   publish.sh release   programs and chart, to the release of the tag
+#
+# Each may be run again, wherever an earlier run broke off: what is there with the same content is left as it is, what is
+# there with other content is an error, and so is what cannot be read. Nothing that is published is ever replaced:
+# whoever names a version gets the same for ever.
+set -euo pipefail
+# What fails between $( and ) ends the script as well.
+shopt -s inherit_errexit
+
+: "${GITHUB_REF_NAME:?}" "${GITHUB_REPOSITORY:?}" "${GITHUB_REPOSITORY_OWNER:?}" "${GITHUB_ACTOR:?}"
+version=${GITHUB_REF_NAME#v}
+registry=ghcr.io
+image=${GITHUB_REPOSITORY,,}
+charts=${GITHUB_REPOSITORY_OWNER,,}/charts
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+
+fail() {
+  echo "::error::$*" >&2
+  exit 1
+}
+
+differs() {
+  fail "$1 is there already with other content; where an earlier run of this release broke off, re-run only its failed" \
+    "jobs: they publish what was built then. Else this needs a new version"
+}
+
+# Prints the SHA-256 of what it reads, as registries write it.
+digest() { sha256sum | sed 's/^\([0-9a-f]*\) .*/sha256:\1/'; }
+
+# Gets the manifest of $1 ("repository:tag") into the file $2. Returns 1 where the registry says that there is none; any
+# other answer but the manifest ends the script. A token to push is asked for since one to pull is refused where nothing was
+# ever pushed. Secrets go by a file, where the list of processes does not show them.
+manifest() {
+  local name=${1%:*} tag=${1##*:} file=$2 token status=0
+  token=$(curl --silent --show-error --fail --retry 3 --config <(printf 'user = "%s:%s"\n' "$GITHUB_ACTOR" "${TOKEN:?}") \
+    "https://$registry/token?service=$registry&scope=repository:$name:pull,push" | jq --raw-output '.token // empty') \
+    || token=
+  [ -n "$token" ] || fail "$registry gives no token for $name, so what is there is not known"
+  status=$(curl --silent --show-error --retry 3 --output "$file" --write-out '%{http_code}' \
+    --config <(printf 'header = "Authorization: Bearer %s"\n' "$token") \
+    --header 'Accept: application/vnd.oci.image.index.v1+json' \
+    --header 'Accept: application/vnd.oci.image.manifest.v1+json' \
+    "https://$registry/v2/$name/manifests/$tag") || status=none
+  case $status in
+  200) return 0 ;;
+  404) return 1 ;;
+  *) fail "$registry/$1 cannot be read (status $status), so what is there is not known" ;;
+  esac
+}
+
+# Pushes the image of one architecture, and prints its digest.
+push_image() {
+  local arch=$1 to="$image:$version-$1" built there
+  built=$(skopeo inspect --raw "oci-archive:built/image-$arch.tar" | digest)
+  if manifest "$to" "$scratch/there"; then
+    there=$(digest <"$scratch/there")
+    [ "$there" = "$built" ] || differs "$registry/$to"
+    echo "$registry/$to is there already" >&2
+  else
+    skopeo copy --preserve-digests "oci-archive:built/image-$arch.tar" "docker://$registry/$to" >&2
+  fi
+  echo "$built"
+}
+
+# Names both images by one version, and prints the digest of that.
+push_index() {
+  local to="$image:$version" amd64=$1 arm64=$2
+  if manifest "$to" "$scratch/there"; then
+    echo "$registry/$to is there already" >&2
+  else
+    docker buildx imagetools create --tag "$registry/$to" "$registry/$image@$amd64" "$registry/$image@$arm64" >&2
+    manifest "$to" "$scratch/there" || fail "$registry/$to was pushed, and is not there"
+  fi
+  jq --exit-status --arg amd64 "$amd64" --arg arm64 "$arm64" \
+    '[.manifests[]? | { (.platform.architecture): .digest }] | add == { $amd64, $arm64 } and length == 2' \
+    "$scratch/there" >/dev/null || differs "$registry/$to"
+  digest <"$scratch/there"
+}
+
+# Pushes the chart, leaves the package that is published in built/, and prints its digest.
+#
+# A package made twice differs in its times, and so does what the registry keeps of it: the files are compared.
+push_chart() {
+  local to="$charts/fleetwright:$version" package="fleetwright-$version.tgz" made="$scratch/made" there="$scratch/pulled"
+  mkdir -p "$made/files" "$there/files"
+  helm package deploy/helm/fleetwright --destination "$made" >&2
+  if manifest "$to" "$scratch/there"; then
+    echo "$registry/$to is there already" >&2
+  else
+    helm push "$made/$package" "oci://$registry/$charts" >&2
+    manifest "$to" "$scratch/there" || fail "$registry/$to was pushed, and is not there"
+  fi
+  helm pull "oci://$registry/$charts/fleetwright" --version "$version" --destination "$there" >&2
+  tar -xzf "$made/$package" -C "$made/files"
+  tar -xzf "$there/$package" -C "$there/files"
+  diff --recursive "$made/files" "$there/files" >&2 || differs "$registry/$to"
+  cp "$there/$package" built/
+  digest <"$scratch/there"
+}
+
+push() {
+  local amd64 arm64 both chart
+  amd64=$(push_image amd64)
+  arm64=$(push_image arm64)
+  both=$(push_index "$amd64" "$arm64")
+  chart=$(push_chart)
+  {
+    echo "image=$registry/$image"
+    echo "image-digest=$both"
+    echo "chart=$registry/$charts/fleetwright"
+    echo "chart-digest=$chart"
+  } >>"$GITHUB_OUTPUT"
+}
+
+# Prints a line for each release of the tag, drafts included: its number, and whether it is a draft.
+releases() {
+  gh api --paginate "repos/$GITHUB_REPOSITORY/releases?per_page=100" \
+    --jq ".[] | select(.tag_name == env.GITHUB_REF_NAME) | \"\(.id) \(.draft)\""
+}
+
+# Adds a file to the release unless it is there. What an upload that broke off left of it is removed.
+add() {
+  local file=$1 release=$2 name id state
+  name=$(basename "$file")
+  read -r id state < <(awk -v name="$name" '$3 == name { print $1, $2 }' "$scratch/assets") || true
+  if [ "${state:-}" = uploaded ]; then
+    gh api --header 'Accept: application/octet-stream' "repos/$GITHUB_REPOSITORY/releases/assets/$id" >"$scratch/asset"
+    cmp "$file" "$scratch/asset" >&2 || differs "$name of release $GITHUB_REF_NAME"
+    echo "$name is there already"
+    return 0
+  fi
+  [ "$release" = draft ] || fail "release $GITHUB_REF_NAME is published without $name"
+  [ -z "${id:-}" ] || gh api --method DELETE "repos/$GITHUB_REPOSITORY/releases/assets/$id"
+  gh release upload "$GITHUB_REF_NAME" "$file" --repo "$GITHUB_REPOSITORY"
+}
+
+# A release is a draft until all of it is there: nobody sees half of one.
+release() {
+  local found id draft options=() file
+  [[ $GITHUB_REF_NAME != *-* ]] || options+=(--prerelease)
+  found=$(releases) || fail "the releases cannot be read"
+  if [ -z "$found" ]; then
+    # shellcheck disable=SC2016 # Those are Markdown's.
+    printf 'Image `%s`, chart `%s`; what is new stands in CHANGELOG.md.\n' "${IMAGE:?}" "${CHART:?}" >"$scratch/notes"
+    gh release create "$GITHUB_REF_NAME" --repo "$GITHUB_REPOSITORY" --draft --verify-tag --title "$GITHUB_REF_NAME" \
+      --notes-file "$scratch/notes" "${options[@]}"
+    found=$(releases) || fail "the releases cannot be read"
+  fi
+  [ "$(wc -l <<<"$found")" -eq 1 ] || fail "there are several releases of $GITHUB_REF_NAME: remove the drafts among them"
+  read -r id draft <<<"$found"
+  [ -n "$id" ] || fail "the release that was made is not listed: run this job again"
+  if [ "$draft" = true ]; then draft=draft; fi
+  gh api --paginate "repos/$GITHUB_REPOSITORY/releases/$id/assets?per_page=100" \
+    --jq '.[] | "\(.id) \(.state) \(.name)"' >"$scratch/assets"
+  for file in built/fleetwright-linux-* "built/fleetwright-$version.tgz"; do add "$file" "$draft"; done
+  if [ "$draft" = draft ]; then
+    gh release edit "$GITHUB_REF_NAME" --repo "$GITHUB_REPOSITORY" --draft=false "${options[@]}"
+  fi
+}
+
+case ${1:-} in
+push | release) "$1" ;;
+*) fail "push or release?" ;;
+esac
