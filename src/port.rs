@@ -301,18 +301,37 @@ pub struct Record {
     pub name: String,
     /// What is decided; absent where only the status of an object that is there is written.
     pub spec: Option<Json>,
+    /// What is decided, in short: for an object that is not there, where `spec` is absent.
+    pub brief: Option<Json>,
     /// What came of it.
     pub status: Json,
+}
+
+/// The head of a record that is there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Listed {
+    /// Name.
+    pub name: String,
+    /// What changes with each write of it.
+    pub version: String,
+    /// When it was made.
+    pub created_at: Timestamp,
 }
 
 /// Where records are kept.
 pub trait Register {
     /// Writes a record: spec and status as they are said, and nothing else of it remains. The
-    /// generation that a status is about is filled in. Without a spec, an object that is not there is
-    /// left so.
+    /// generation that a status is about is filled in. With neither spec nor brief, an object that is not
+    /// there is left so.
     fn put(&self, record: &Record) -> impl Future<Output = Result<(), PortError>>;
-    /// Returns the names of the records of the kind of `like`, whatever it is called.
-    fn names(&self, like: &Record) -> impl Future<Output = Result<Vec<String>, PortError>>;
+    /// Returns the heads of the records of the kind of `like`, whatever it is called.
+    fn list(&self, like: &Record) -> impl Future<Output = Result<Vec<Listed>, PortError>>;
+    /// Returns the record of the kind of `like` that is called `name`; nothing where it is gone.
+    fn get(
+        &self,
+        like: &Record,
+        name: &str,
+    ) -> impl Future<Output = Result<Option<Record>, PortError>>;
     /// Removes the record of the kind of `like` that is called `name`; one that is gone is no error.
     fn remove(&self, like: &Record, name: &str) -> impl Future<Output = Result<(), PortError>>;
 }

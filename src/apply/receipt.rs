@@ -40,6 +40,19 @@ pub enum Outcome {
 }
 
 impl Outcome {
+    /// Returns the outcome as receipts and objects spell it.
+    #[must_use]
+    pub fn as_str(&self) -> &'static str {
+        match self {
+            Self::Done => "done",
+            Self::AlreadyDone => "already-done",
+            Self::Dropped { .. } => "dropped",
+            Self::Skipped { .. } => "skipped",
+            Self::GivenUp { .. } => "given-up",
+            Self::Failed { .. } => "failed",
+        }
+    }
+
     /// Returns whether nothing is left to do for the change.
     #[must_use]
     pub fn is_settled(&self) -> bool {

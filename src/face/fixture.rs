@@ -27,6 +27,7 @@ pub(crate) fn begun() -> Status {
         plan: None,
         applying: BTreeMap::new(),
         history: Vec::new(),
+        unread: None,
         uncordoned: Vec::new(),
         going: Vec::new(),
         sold_out: Vec::new(),

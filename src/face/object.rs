@@ -11,11 +11,13 @@ mod condition;
 mod definition;
 mod plan;
 mod pool;
+mod told;
 
 pub use condition::Condition;
 pub use definition::definitions;
 pub use plan::{PlanSpec, PlanStatus, plan_name};
 pub use pool::{PoolSpec, PoolStatus};
+pub use told::{Told, told};
 
 use serde::Serialize;
 use serde_json::Value as Json;
@@ -77,6 +79,8 @@ pub struct Object {
     pub name: String,
     /// What is decided; absent where the object is there or is not needed: only its status follows.
     pub spec: Option<Json>,
+    /// What is decided, in short: for an object that is not there, where `spec` is absent.
+    pub brief: Option<Json>,
     /// What came of it. Its `observedGeneration`, and those of its conditions, are for whoever writes
     /// it to fill in.
     pub status: Json,
@@ -91,7 +95,13 @@ impl Object {
     ) -> Self {
         let json = |value: Result<Json, serde_json::Error>| value.expect("plain values are JSON");
         let spec = spec.map(|spec| json(serde_json::to_value(spec)));
-        Self { kind, name, spec, status: json(serde_json::to_value(status)) }
+        Self { kind, name, spec, brief: None, status: json(serde_json::to_value(status)) }
+    }
+
+    /// Returns the same, which is made with `brief` where it is not there.
+    fn made_with(self, brief: Option<&impl Serialize>) -> Self {
+        let brief = brief.map(|brief| serde_json::to_value(brief).expect("plain values are JSON"));
+        Self { brief, ..self }
     }
 }
 

@@ -1,13 +1,21 @@
 //! Records as objects of our own kinds, written by server-side apply: what we no longer say goes.
 
 use ::kube::Error;
-use ::kube::api::{Api, ApiResource, DeleteParams, DynamicObject, ListParams, Patch, PatchParams};
+use ::kube::api::{
+    Api, ApiResource, DeleteParams, DynamicObject, ListParams, ObjectMeta, Patch, PatchParams,
+};
+use ::kube::core::PartialObjectMeta;
+use jiff::Timestamp;
 use serde_json::{Value as Json, json};
 
 use super::client::Kubernetes;
 use super::port_error;
 use super::write::MANAGER;
-use crate::port::{PortError, Record, Register};
+use crate::port::{Fate, Listed, PortError, Record, Register};
+
+/// Most records of a page, and most pages: those that are kept are few, and whoever makes more by hand is told.
+const PAGE: u32 = 500;
+const PAGES_MAX: u32 = 20;
 
 impl Register for Kubernetes {
     async fn put(&self, record: &Record) -> Result<(), PortError> {
@@ -23,18 +31,21 @@ impl Register for Kubernetes {
             object
         };
         let params = PatchParams::apply(MANAGER).force();
-        let generation = match &record.spec {
-            Some(spec) => {
+        let there = if record.spec.is_some() {
+            None
+        } else {
+            let found = api.get_metadata_opt(&record.name).await;
+            found.map_err(|error| port_error("read record", &error))?
+        };
+        let generation = match (there, record.spec.as_ref().or(record.brief.as_ref())) {
+            (Some(there), _) => there.metadata.generation,
+            (None, None) => return Ok(()),
+            (None, Some(spec)) => {
                 let spec = Patch::Apply(head(json!({ "spec": spec })));
                 let written = api.patch(&record.name, &params, &spec).await;
                 let written = written.map_err(|error| port_error("write record", &error))?;
                 written.metadata.generation
             }
-            None => match api.get_opt(&record.name).await {
-                Ok(Some(found)) => found.metadata.generation,
-                Ok(None) => return Ok(()),
-                Err(error) => return Err(port_error("read record", &error)),
-            },
         };
         let status = observed(record.status.clone(), generation);
         let status = Patch::Apply(head(json!({ "status": status })));
@@ -42,10 +53,39 @@ impl Register for Kubernetes {
         written.map(|_| ()).map_err(|error| port_error("write status of record", &error))
     }
 
-    async fn names(&self, like: &Record) -> Result<Vec<String>, PortError> {
-        let found = self.records(like).list_metadata(&ListParams::default()).await;
-        let found = found.map_err(|error| port_error("list records", &error))?;
-        Ok(found.items.into_iter().filter_map(|object| object.metadata.name).collect())
+    async fn list(&self, like: &Record) -> Result<Vec<Listed>, PortError> {
+        const VERB: &str = "list records";
+        let head = |object: PartialObjectMeta<DynamicObject>| {
+            let ObjectMeta { name, resource_version, creation_timestamp, .. } = object.metadata;
+            let created_at = creation_timestamp.map_or(Timestamp::UNIX_EPOCH, |at| at.0);
+            Some(Listed { name: name?, version: resource_version.unwrap_or_default(), created_at })
+        };
+        let (records, mut found) = (self.records(like), Vec::new());
+        let mut page = ListParams::default().limit(PAGE);
+        for _ in 0..PAGES_MAX {
+            let listed = records.list_metadata(&page).await;
+            let listed = listed.map_err(|error| port_error(VERB, &error))?;
+            found.extend(listed.items.into_iter().filter_map(head));
+            page.continue_token = listed.metadata.continue_.filter(|next| !next.is_empty());
+            if page.continue_token.is_none() {
+                return Ok(found);
+            }
+        }
+        let (most, plural) = (PAGE * PAGES_MAX, &like.plural);
+        let reason = format!("there are more than {most} {plural}; delete those that nobody needs");
+        Err(PortError { verb: VERB.to_owned(), reason, fate: Fate::Refused })
+    }
+
+    async fn get(&self, like: &Record, name: &str) -> Result<Option<Record>, PortError> {
+        let found = self.records(like).get_opt(name).await;
+        let found = found.map_err(|error| port_error("read record", &error))?;
+        Ok(found.map(|mut object| Record {
+            name: name.to_owned(),
+            spec: object.data.get_mut("spec").map(Json::take),
+            brief: None,
+            status: object.data.get_mut("status").map(Json::take).unwrap_or_default(),
+            ..like.clone()
+        }))
     }
 
     async fn remove(&self, like: &Record, name: &str) -> Result<(), PortError> {

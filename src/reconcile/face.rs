@@ -81,6 +81,7 @@ impl State {
             }),
             applying: self.applying(),
             history: self.history.clone(),
+            unread: None,
             going: self.going_now(),
             uncordoned: self.uncordons.done().to_vec(),
             sold_out: kept.map(|kept| kept.exclusions(self.now)).unwrap_or_default(),

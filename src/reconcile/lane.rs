@@ -331,15 +331,7 @@ fn failed_pools(plan: &Plan, receipt: Option<&Receipt>) -> Failed {
 fn outcomes(receipt: &Receipt) -> BTreeMap<String, u32> {
     let mut counts = BTreeMap::new();
     for change in &receipt.outcomes {
-        let name = match change.outcome {
-            Outcome::Done => "done",
-            Outcome::AlreadyDone => "already-done",
-            Outcome::Dropped { .. } => "dropped",
-            Outcome::Skipped { .. } => "skipped",
-            Outcome::GivenUp { .. } => "given-up",
-            Outcome::Failed { .. } => "failed",
-        };
-        *counts.entry(name.to_owned()).or_insert(0) += 1;
+        *counts.entry(change.outcome.as_str().to_owned()).or_insert(0) += 1;
     }
     counts
 }

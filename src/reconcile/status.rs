@@ -11,6 +11,7 @@ use crate::fleet::{ClusterIdentity, Completeness, Exclusion};
 use crate::ids::{Address, Digest, InstanceId, NodeName, PlanId, PoolName};
 use crate::manifest::Mode;
 use crate::plan::Plan;
+use crate::plan::wire::{Action, PodTotals, Summary};
 use crate::units::MicroUsd;
 
 /// What the loop knows.
@@ -72,8 +73,11 @@ pub struct Status {
     pub plan: Option<PlanNow>,
     /// What is carried out now, by plan: the rows, and since when.
     pub applying: BTreeMap<PlanId, (Vec<Address>, Timestamp)>,
-    /// Plans that were carried out, the newest first; at most [`Status::PAST_MAX`].
+    /// Plans that were carried out, the newest first; at most [`Status::PAST_MAX`]. The loop tells those of its own;
+    /// whoever keeps its objects adds what they tell of other processes.
     pub history: Vec<Arc<Past>>,
+    /// Why the history may lack what other processes carried out: what keeps it from being read.
+    pub unread: Option<String>,
     /// Machines that go or are to go, because of something that nobody here decided.
     pub going: Vec<Going>,
     /// Nodes that were left cordoned by whoever died in a drain, and that this process uncordoned, the last first; at
@@ -411,6 +415,44 @@ pub struct Past {
     pub hourly_before: MicroUsd,
     /// Price per hour after, as the plan had it.
     pub hourly_after: MicroUsd,
+    /// What it decided, in numbers; absent where that is not known any more.
+    pub decided: Option<Decided>,
+}
+
+/// What a plan decided, in numbers.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
+pub struct Decided {
+    /// The repository, without credentials.
+    pub repository: Option<String>,
+    /// Rows and nodes.
+    pub summary: Summary,
+    /// Rows that change something.
+    pub changes: u32,
+    /// Pods.
+    pub pods: PodTotals,
+    /// Workloads with pods that have no place.
+    pub unschedulable: u32,
+    /// The difference in a month.
+    pub monthly_delta: MicroUsd,
+}
+
+impl Decided {
+    fn of(plan: &Plan) -> Self {
+        let capacity = &plan.capacity;
+        let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+        let changes = plan
+            .resource_changes
+            .iter()
+            .filter(|row| row.change.actions.iter().any(|action| *action != Action::NoOp));
+        Self {
+            repository: capacity.base.repository.clone(),
+            summary: plan.summary,
+            changes: count(changes.count()),
+            pods: capacity.pods,
+            unschedulable: count(capacity.unschedulable.len()),
+            monthly_delta: capacity.cost.monthly_delta,
+        }
+    }
 }
 
 impl Past {
@@ -429,6 +471,7 @@ impl Past {
             outcomes: BTreeMap::new(),
             hourly_before: cost.hourly_before,
             hourly_after: cost.hourly_after,
+            decided: Some(Decided::of(plan)),
         }
     }
 }
@@ -453,6 +496,8 @@ pub enum ApprovedBy {
         /// Why.
         reason: String,
     },
+    /// In a way that nobody knows any more.
+    Unknown,
 }
 
 /// A node that was left cordoned, and was uncordoned.

@@ -12,7 +12,7 @@ use super::row::rows;
 use super::{amount, head, reason};
 use crate::plan::Plan;
 use crate::plan::forecast::Forecast;
-use crate::plan::wire::ExplainRow;
+use crate::plan::wire::{ExplainRow, Summary};
 use crate::units::MicroUsd;
 
 pub use super::html::{SCRIPT, STYLE, hash_source, text};
@@ -72,7 +72,12 @@ pub fn row_reason(explain: &ExplainRow) -> String {
 /// Returns what a plan does in a few words.
 #[must_use]
 pub fn summary(plan: &Plan) -> String {
-    let summary = &plan.summary;
+    summary_of(&plan.summary, plan.capacity.cost.monthly_delta)
+}
+
+/// Returns the same from its numbers.
+#[must_use]
+pub fn summary_of(summary: &Summary, monthly_delta: MicroUsd) -> String {
     let nodes = summary.nodes;
     if (summary.add, summary.change, summary.destroy) == (0, 0, 0) {
         return "no changes".to_owned();
@@ -81,7 +86,7 @@ pub fn summary(plan: &Plan) -> String {
         0 => String::new(),
         n => format!(" ~{n}"),
     };
-    let delta = amount::signed_dollars(plan.capacity.cost.monthly_delta, 0);
+    let delta = amount::signed_dollars(monthly_delta, 0);
     format!("+{} -{}{change}, {delta}/mo", nodes.launch, nodes.terminate)
 }
 

@@ -268,10 +268,11 @@ impl Onlookers<'_, '_> {
             return;
         }
         shown.show(|| {
-            let status = state.status();
+            let mut status = state.status();
             teller.look(&status);
             teller.rival(status.now, state.rival());
             record.look(&status, effects);
+            record.complete(&mut status);
             face.show(status);
         });
     }

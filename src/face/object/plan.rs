@@ -12,8 +12,8 @@ use crate::apply::{ChangeOutcome, Outcome, Verdict};
 use crate::face::words;
 use crate::ids::Address;
 use crate::plan::Plan;
-use crate::plan::wire::{Action, ExplainRow, ResourceChange, workload_key};
-use crate::reconcile::{ApprovedBy, Held, HeldBy, Past, PlanNow, Status};
+use crate::plan::wire::{Action, ExplainRow, NodeTotals, PodTotals, ResourceChange, workload_key};
+use crate::reconcile::{ApprovedBy, Decided, Held, HeldBy, Past, PlanNow, Status};
 use crate::render::web::row_reason;
 
 /// Digits of the digest that name the object.
@@ -213,7 +213,8 @@ pub(super) fn objects(status: &Status) -> Vec<Object> {
             continue;
         }
         let none: Option<&PlanSpec> = None;
-        objects.push(Object::new(ObjectKind::CapacityPlan, name, none, &of_past(past)));
+        let object = Object::new(ObjectKind::CapacityPlan, name, none, &of_past(past));
+        objects.push(object.made_with(brief(past).as_ref()));
     }
     objects
 }
@@ -236,7 +237,6 @@ fn spec(plan: &Plan) -> PlanSpec {
     let row = |row: &&ResourceChange| of_row(row, explain.get(&row.address).copied());
     let listed: Vec<RowSpec> = rows.iter().take(ROWS_MAX).map(row).collect();
     let without = &capacity.unschedulable;
-    let nodes = plan.summary.nodes;
     PlanSpec {
         digest: capacity.digest.to_string(),
         summary: crate::render::web::summary(plan),
@@ -244,18 +244,8 @@ fn spec(plan: &Plan) -> PlanSpec {
         repository: capacity.base.repository.as_deref().map(short),
         applyable: plan.applyable,
         errored: plan.errored,
-        nodes: NodeCounts {
-            before: nodes.before,
-            launch: nodes.launch,
-            terminate: nodes.terminate,
-            after: nodes.after,
-        },
-        pods: PodCounts {
-            total: capacity.pods.total,
-            placed: capacity.pods.placed,
-            unschedulable: capacity.pods.unschedulable,
-            unresolved: capacity.pods.unresolved,
-        },
+        nodes: of_nodes(plan.summary.nodes),
+        pods: of_pods(capacity.pods),
         cost: Money {
             hourly_before: capacity.cost.hourly_before.to_string(),
             hourly_after: capacity.cost.hourly_after.to_string(),
@@ -266,6 +256,43 @@ fn spec(plan: &Plan) -> PlanSpec {
         unschedulable: without.iter().take(UNSCHEDULABLE_MAX).map(of_unschedulable).collect(),
         unschedulable_omitted: beyond(without.len(), UNSCHEDULABLE_MAX.min(without.len())),
     }
+}
+
+/// Returns what a plan decided as far as the history tells, for one that was never the current one: that of a
+/// part of what is planned.
+fn brief(past: &Past) -> Option<PlanSpec> {
+    let Decided { repository, summary, changes, pods, unschedulable, monthly_delta } =
+        past.decided.as_ref()?;
+    Some(PlanSpec {
+        digest: past.digest.to_string(),
+        summary: crate::render::web::summary_of(summary, *monthly_delta),
+        commit: Some(past.commit.clone()),
+        repository: repository.as_deref().map(short),
+        // It was carried out.
+        applyable: true,
+        errored: false,
+        nodes: of_nodes(summary.nodes),
+        pods: of_pods(*pods),
+        cost: Money {
+            hourly_before: past.hourly_before.to_string(),
+            hourly_after: past.hourly_after.to_string(),
+            monthly_delta: monthly_delta.to_string(),
+        },
+        rows: Vec::new(),
+        rows_omitted: *changes,
+        unschedulable: Vec::new(),
+        unschedulable_omitted: *unschedulable,
+    })
+}
+
+fn of_nodes(nodes: NodeTotals) -> NodeCounts {
+    let NodeTotals { before, launch, terminate, after } = nodes;
+    NodeCounts { before, launch, terminate, after }
+}
+
+fn of_pods(pods: PodTotals) -> PodCounts {
+    let PodTotals { total, placed, unschedulable, unresolved, fargate: _, moved: _ } = pods;
+    PodCounts { total, placed, unschedulable, unresolved }
 }
 
 fn beyond(all: usize, listed: usize) -> u32 {
@@ -390,14 +417,22 @@ fn held(all: &BTreeMap<Address, HeldBy>) -> Vec<HeldStatus> {
     reasons.into_values().collect()
 }
 
+/// How what approved a plan is told, before who it was.
+pub(super) const BY_DIGEST: &str = "digest, by ";
+pub(super) const BROKEN: &str = "nobody: the glass was broken by ";
+const UNKNOWN: &str = "not known any more";
+/// Under which name outcomes are counted that an object does not list.
+pub(super) const NOT_LISTED: &str = "not listed";
+
 fn approved(by: &ApprovedBy) -> String {
     match by {
         ApprovedBy::Merge => "merge".to_owned(),
-        ApprovedBy::Digest { who } => format!("digest, by {}", short(who)),
+        ApprovedBy::Digest { who } => format!("{BY_DIGEST}{}", short(who)),
         ApprovedBy::Policy => "policy".to_owned(),
         ApprovedBy::BreakGlass { who, reason } => {
-            format!("nobody: the glass was broken by {}: {}", short(who), short(reason))
+            format!("{BROKEN}{}: {}", short(who), short(reason))
         }
+        ApprovedBy::Unknown => UNKNOWN.to_owned(),
     }
 }
 
@@ -407,23 +442,24 @@ fn outcomes(past: &Past) -> (Vec<OutcomeStatus>, u32) {
     // What went wrong is what somebody looks for.
     rows.sort_by_key(|row| row.outcome.is_settled());
     let listed = rows.into_iter().take(ROWS_MAX).map(of_outcome).collect();
-    (listed, beyond(all.len(), ROWS_MAX.min(all.len())))
+    // Whoever reads an object that does not list them all knows no more than how many there are.
+    let before = past.outcomes.get(NOT_LISTED).copied().unwrap_or(0);
+    (listed, beyond(all.len(), ROWS_MAX.min(all.len())).saturating_add(before))
 }
 
 fn of_outcome(row: &ChangeOutcome) -> OutcomeStatus {
-    let (outcome, why) = match &row.outcome {
-        Outcome::Done => ("done", None),
-        Outcome::AlreadyDone => ("already-done", None),
-        Outcome::Dropped { why } => ("dropped", Some(why)),
-        Outcome::Skipped { why } => ("skipped", Some(why)),
-        Outcome::GivenUp { why } => ("given-up", Some(why)),
-        Outcome::Failed { why } => ("failed", Some(why)),
+    let why = match &row.outcome {
+        Outcome::Done | Outcome::AlreadyDone => None,
+        Outcome::Dropped { why }
+        | Outcome::Skipped { why }
+        | Outcome::GivenUp { why }
+        | Outcome::Failed { why } => Some(why),
     };
     let step = serde_json::to_value(row.step).unwrap_or_default();
     OutcomeStatus {
         address: short(row.address.as_str()),
         step: step.as_str().unwrap_or_default().to_owned(),
-        outcome: outcome.to_owned(),
+        outcome: row.outcome.as_str().to_owned(),
         why: why.map(|why| short(why)),
         instance_id: row.instance_id.as_ref().map(ToString::to_string),
     }

@@ -17,12 +17,19 @@ const ROWS_MAX: usize = 60;
 
 /// Returns the plans that were carried out, the newest first.
 pub(super) fn history(status: &Status) -> String {
-    if status.history.is_empty() {
+    let unread = status.unread.as_ref().map(|why| {
+        format!(
+            "<p class=\"alert\">What other processes carried out may be missing here: {}</p>\n",
+            text(why, LINE)
+        )
+    });
+    let unread = unread.unwrap_or_default();
+    if status.history.is_empty() && unread.is_empty() {
         return String::new();
     }
     let rows: String = status.history.iter().map(|past| row(past)).collect();
     format!(
-        "<h2 id=\"history\">History</h2>\n<div class=\"scroll\" tabindex=\"0\"><table><thead><tr><th>ended</th>\
+        "<h2 id=\"history\">History</h2>\n{unread}<div class=\"scroll\" tabindex=\"0\"><table><thead><tr><th>ended</th>\
          <th>took</th><th>commit</th><th>approved</th><th>outcome</th><th class=\"n\">difference</th></tr></thead>\
          <tbody>\n{rows}</tbody></table></div>\n"
     )
@@ -89,6 +96,7 @@ fn approved(by: &ApprovedBy) -> String {
         ApprovedBy::BreakGlass { who, reason } => {
             format!("by nobody: {who} broke the glass: {reason}")
         }
+        ApprovedBy::Unknown => "not known any more".to_owned(),
     }
 }
 

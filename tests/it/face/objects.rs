@@ -2,8 +2,10 @@
 
 use std::sync::Arc;
 
-use fleetwright::face::object::{Object, ObjectKind, PLANS_MAX, ROWS_MAX, definitions, objects};
-use fleetwright::reconcile::Status;
+use fleetwright::face::object::{
+    Object, ObjectKind, PLANS_MAX, ROWS_MAX, definitions, objects, told,
+};
+use fleetwright::reconcile::{ApprovedBy, Past, Status};
 use serde_json::{Value as Json, json};
 
 use super::statuses::{HOSTILE, begun, busy, empty, failing};
@@ -71,8 +73,11 @@ fn objects_are_what_their_definitions_say() {
         for object in objects(&status) {
             let schema = schema(object.kind);
             let at = format!("{} {}", object.kind.as_str(), object.name);
-            for (part, value) in [("spec", object.spec.as_ref()), ("status", Some(&object.status))]
-            {
+            for (part, value) in [
+                ("spec", object.spec.as_ref()),
+                ("spec", object.brief.as_ref()),
+                ("status", Some(&object.status)),
+            ] {
                 if let Some(value) = value {
                     hold(&schema["properties"][part], value, &format!("{at} {part}"));
                 }
@@ -111,6 +116,66 @@ fn conditions_say_how_far_a_plan_has_come() {
         let others: Vec<&str> = others.filter(|kind| condition(&object, kind).is_some()).collect();
         assert_eq!(others, other.into_iter().collect::<Vec<_>>(), "{reason}");
     }
+}
+
+#[test]
+fn whoever_reads_the_objects_knows_what_was_carried_out_as_if_it_had_done_so() {
+    let mut status = busy();
+    status.plan = None;
+    let first = Arc::make_mut(&mut status.history[0]);
+    let (who, reason) = ("system:serviceaccount:a:b".to_owned(), "a: b".to_owned());
+    first.approved = ApprovedBy::BreakGlass { who, reason };
+    Arc::make_mut(&mut status.history[3]).approved = ApprovedBy::Policy;
+    let objects = of(&status, ObjectKind::CapacityPlan);
+    assert_eq!(objects.len(), status.history.len());
+    for (object, past) in objects.iter().zip(&status.history) {
+        let told = told(object.brief.as_ref(), &object.status).expect("it is read");
+        assert!(!told.is_current && !told.is_open);
+        let told = told.past.expect("it was carried out");
+        let sorted = |past: &Past| {
+            let mut past = Past { plan_id: "".into(), decided: None, ..past.clone() };
+            if let Some(receipt) = &mut past.receipt {
+                receipt.plan_id = "".into();
+                receipt.outcomes.sort_by(|a, b| a.address.cmp(&b.address));
+            }
+            past
+        };
+        assert_eq!(sorted(&told), sorted(past));
+        assert_eq!(again(object), object.status);
+        if past.receipt.is_some() {
+            let mut shortened = object.clone();
+            shortened.status["outcomesOmitted"] = 7.into();
+            assert_eq!(again(&shortened)["outcomesOmitted"], 7);
+        }
+    }
+    let spec = objects[0].brief.as_ref();
+    for (spec, broken, why) in [
+        (None, json!({ "startedAt": "2026-11-21T12:00:00Z" }), "no spec"),
+        (spec, json!({ "startedAt": 1 }), "invalid type"),
+        (
+            spec,
+            json!({ "outcomes": [{ "address": "a", "step": "launch", "outcome": "x\u{1b}" }] }),
+            "x\\u{1b}",
+        ),
+        (Some(&json!({})), json!({}), "digest"),
+        (spec, Json::Null, "it has no status"),
+    ] {
+        let mut status = objects[0].status.clone();
+        match (&mut status, broken) {
+            (Json::Object(status), Json::Object(broken)) => status.extend(broken),
+            (status, broken) => *status = broken,
+        }
+        let error = told(spec, &status).expect_err(why);
+        assert!(error.contains(why), "{why}: {error}");
+    }
+}
+
+/// Returns what whoever only read what became of a plan writes of it.
+fn again(object: &Object) -> Json {
+    let past = told(object.brief.as_ref(), &object.status).expect("it is read").past;
+    let history = vec![Arc::new(past.expect("it was carried out"))];
+    let again = of(&Status { history, ..begun() }, ObjectKind::CapacityPlan);
+    again[0].status.clone()
 }
 
 #[test]

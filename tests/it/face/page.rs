@@ -77,6 +77,16 @@ fn what_may_be_asked_is_there_only_where_somebody_checks_who_asks() {
 }
 
 #[test]
+fn what_cannot_be_read_of_other_processes_is_said() {
+    let unread = Some(format!("list records failed: denied {HOSTILE}"));
+    for status in [Status { unread: unread.clone(), ..busy() }, Status { unread, ..begun() }] {
+        let html = shown(&status, LOOP);
+        assert!(html.contains("may be missing here: list records failed: denied"), "{html}");
+        assert!(!html.contains(HOSTILE));
+    }
+}
+
+#[test]
 fn a_cluster_without_anything_has_a_page_that_says_so() {
     let html = shown(&begun(), LOOP);
     assert!(html.contains("The world was not read yet.") && html.contains("No plan was made yet."));

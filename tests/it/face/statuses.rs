@@ -13,8 +13,8 @@ use fleetwright::ids::Address;
 use fleetwright::plan::Plan;
 use fleetwright::plan::wire::{Action, WaveStep};
 use fleetwright::reconcile::{
-    ApprovedBy, AwayPhase, Breaker, Deed, Failure, Going, Held, HeldBy, Mode, Past, PlanNow,
-    RepositoryNow, SourceState, Status, Suspension, Uncordoned, WorldNow,
+    ApprovedBy, AwayPhase, Breaker, Decided, Deed, Failure, Going, Held, HeldBy, Mode, Past,
+    PlanNow, RepositoryNow, SourceState, Status, Suspension, Uncordoned, WorldNow,
 };
 use fleetwright::units::MicroUsd;
 use jiff::{SignedDuration, Timestamp};
@@ -84,6 +84,7 @@ pub(crate) fn begun() -> Status {
         plan: None,
         applying: BTreeMap::new(),
         history: Vec::new(),
+        unread: None,
         uncordoned: Vec::new(),
         going: Vec::new(),
         sold_out: Vec::new(),
@@ -194,11 +195,12 @@ fn history(plan: &Plan) -> Vec<Arc<Past>> {
             },
             started_at: receipt.started_at,
             ended_at: receipt.finished_at,
-            outcomes: BTreeMap::from([(name.to_owned(), count)]),
+            outcomes: refused.is_none().then(|| (name.to_owned(), count)).into_iter().collect(),
             receipt: refused.is_none().then_some(receipt),
             refused,
             hourly_before: step(n + 1),
             hourly_after: step(n),
+            decided: Some(Decided { changes: 7, ..Decided::default() }),
         })
     };
     (1..=12).map(past).collect()

@@ -17,7 +17,7 @@ use super::kubelets::get;
 use super::moto::Moto;
 use super::proxy::Fault;
 use super::queued::Queue;
-use super::scene::{PATIENCE, Scene, account};
+use super::scene::{Loop, PATIENCE, Scene, account};
 use super::{measured, size};
 
 #[test]
@@ -46,6 +46,76 @@ fn a_commit_becomes_nodes_one_that_needs_none_has_them_go_and_no_repository_remo
         let lease = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/fleetwright-apply";
         let lease = get(&scene.client(), lease).await;
         assert_eq!(lease["spec"]["holderIdentity"], "");
+    });
+    scene.sandbox.end();
+}
+
+/// Returns where the page of a replica is.
+async fn page_of(replica: &Loop) -> String {
+    replica.says("The page is at http://").await;
+    let said = replica.said();
+    let page = said.split("http://").nth(1).and_then(|rest| rest.split('/').next());
+    page.expect("an address").to_owned()
+}
+
+/// Waits until the page of a replica has all of that.
+async fn shows(replica: &Loop, parts: &[&str]) {
+    let (page, begun) = (page_of(replica).await, Instant::now());
+    loop {
+        let (_, html) = super::journey::asks_page(&page, "/").await;
+        if parts.iter().all(|part| html.contains(part)) {
+            return;
+        }
+        assert!(begun.elapsed() < PATIENCE, "{parts:?}\n{html}\n{}", replica.said());
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+}
+
+#[test]
+fn what_was_carried_out_is_told_by_the_replica_beside_and_by_the_next_life() {
+    const PLANS: &str = "/apis/fleetwright.dev/v1alpha1/capacityplans";
+    let scene = Scene::set("controller", None);
+    runtime().block_on(async {
+        let client = scene.client();
+        let carried = async || {
+            let plans = get(&client, PLANS).await;
+            let items = plans["items"].as_array().expect("a list").clone();
+            let done = items.into_iter().filter(|plan| plan["status"]["finishedAt"].is_string());
+            let names =
+                done.map(|plan| plan["metadata"]["name"].as_str().expect("a name").to_owned());
+            names.collect::<BTreeSet<String>>()
+        };
+        let until_carried = async |count: usize, replica: &Loop| {
+            let begun = Instant::now();
+            loop {
+                let carried = carried().await;
+                if carried.len() >= count {
+                    return carried;
+                }
+                assert!(begun.elapsed() < PATIENCE, "{carried:?}\n{}", replica.said());
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        };
+        let first = scene.start("a");
+        scene.commit(2);
+        scene.until(2, &first).await;
+        let before = until_carried(1, &first).await;
+        // The second follows, and shows what the first did.
+        let second = scene.start("b");
+        let parts = ["id=\"history\"", "by its merge", "done</span>", "id=\"over-time\""];
+        shows(&second, &["follows run/"]).await;
+        shows(&second, &parts).await;
+        second.end();
+        first.end();
+        // A life that knows nothing of it has done nothing, and shows it; what it does comes to it.
+        let third = scene.start("c");
+        shows(&third, &["<span class=\"badge\">leads</span>"]).await;
+        shows(&third, &parts).await;
+        scene.commit(0);
+        scene.until(0, &third).await;
+        let after = until_carried(before.len() + 1, &third).await;
+        assert!(after.is_superset(&before), "{before:?} {after:?}");
+        third.end();
     });
     scene.sandbox.end();
 }

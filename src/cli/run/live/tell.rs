@@ -9,17 +9,21 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use tokio::sync::Notify;
+use tokio::time::Instant;
 
 use crate::face::object::plan_name;
 use crate::kube::{About, Kubernetes, Note};
 use crate::reconcile::{Effect, Past, Status, Suspension};
-use crate::register::{self, Written};
+use crate::register::{self, Earlier, Written};
 
 /// Between two rounds of writing: objects change in bursts.
 const WRITE_EVERY: Duration = Duration::from_secs(1);
 
 /// Most events that wait to be written; the oldest are passed over.
 const NOTES_MAX: usize = 200;
+
+/// Between two looks at what another replica, which leads, has told.
+const RECALL_EVERY: Duration = Duration::from_secs(30);
 
 /// Events that are still written when the loop ends, and how long that may take.
 const LAST_WITHIN: Duration = Duration::from_secs(5);
@@ -29,6 +33,9 @@ const LAST_WITHIN: Duration = Duration::from_secs(5);
 pub(super) struct Record {
     status: RefCell<Option<Status>>,
     written: RefCell<Written>,
+    /// What other processes carried out, and when that was last looked at while another led.
+    earlier: RefCell<Earlier>,
+    recalled: Cell<Option<Instant>>,
     notes: RefCell<VecDeque<Note>>,
     /// How many plans were told to have ended.
     ended: Cell<u64>,
@@ -71,6 +78,11 @@ impl Record {
         self.note_ended(status);
         self.status.replace(Some(status.clone()));
         self.news.notify_one();
+    }
+
+    /// Adds what other processes carried out.
+    pub(super) fn complete(&self, status: &mut Status) {
+        self.earlier.borrow().complete(status);
     }
 
     /// Notes that somebody broke the glass, with the plan that was current then, and that it is whole again.
@@ -160,13 +172,19 @@ impl Record {
         }
         let Some(status) = self.status.take() else { return Ok(()) };
         let mut written = self.written.take();
-        let end = register::keep(kubernetes, &status, &mut written).await;
+        let mut end = register::keep(kubernetes, &status, &mut written).await.map(|_| ());
+        let due = self.recalled.get().is_none_or(|at| at.elapsed() >= RECALL_EVERY);
+        if !status.leader && due {
+            end = end.and(register::recall(kubernetes, &mut written.earlier).await);
+            self.recalled.set(Some(Instant::now()));
+        }
+        self.earlier.replace(written.earlier.clone());
         self.written.replace(written);
         let mut latest = self.status.borrow_mut();
         if end.is_err() && latest.is_none() {
             *latest = Some(status);
         }
-        end.map(|_| ())
+        end
     }
 }
 
