@@ -28,6 +28,7 @@ mod quota;
 mod reserved;
 mod sweep;
 mod template;
+mod trial;
 
 pub use boot::{Boot, Endpoint};
 pub use client::{Aws, AwsError};

@@ -151,7 +151,7 @@ impl Aws {
                 DefaultTargetCapacityType::OnDemand
             })
             .build();
-        let tags = tags_of(class, request, &self.cluster);
+        let tags = tags_of(class, &self.cluster, (&request.image, &request.tags));
         let specifications = [ResourceType::Instance, ResourceType::Volume, ResourceType::Fleet];
         let specifications = specifications.map(|kind| {
             TagSpecification::builder().resource_type(kind).set_tags(Some(tags.clone())).build()
@@ -326,14 +326,18 @@ fn outcome(answer: CreateFleetOutput) -> Result<LaunchOutcome, AwsError> {
     Err(PortError { verb, reason, fate }.into())
 }
 
-/// Returns the tags of a launch: those of the node class first, so that ours count.
-fn tags_of(class: &NodeClass, request: &LaunchRequest, cluster: &str) -> Vec<Tag> {
+/// Returns the tags of a launch from an image: those of the node class first, so that ours count.
+pub(super) fn tags_of(
+    class: &NodeClass,
+    cluster: &str,
+    (image, ours): (&str, &BTreeMap<String, String>),
+) -> Vec<Tag> {
     let mut tags: BTreeMap<&str, &str> =
         class.tags.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
     let owned = format!("kubernetes.io/cluster/{cluster}");
     tags.insert(&owned, "owned");
     tags.insert("eks:eks-cluster-name", cluster);
-    tags.insert(IMAGE_TAG, &request.image);
-    tags.extend(request.tags.iter().map(|(key, value)| (key.as_str(), value.as_str())));
+    tags.insert(IMAGE_TAG, image);
+    tags.extend(ours.iter().map(|(key, value)| (key.as_str(), value.as_str())));
     tags.into_iter().map(|(key, value)| Tag::builder().key(key).value(value).build()).collect()
 }

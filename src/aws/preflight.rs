@@ -5,8 +5,7 @@ use std::collections::BTreeMap;
 
 use aws_sdk_ec2::error::ProvideErrorMetadata as _;
 use aws_sdk_ec2::types::{
-    Filter, IamInstanceProfileSpecification, InstanceType, RequestLaunchTemplateData, ResourceType,
-    Tag, TagSpecification,
+    Filter, InstanceType, RequestLaunchTemplateData, ResourceType, Tag, TagSpecification,
 };
 
 use super::client::{Aws, AwsError};
@@ -16,9 +15,10 @@ use super::joining::Joining;
 use super::limiter::Api;
 use super::machine::Machines;
 use super::network::Subnets;
+use super::trial::Trial;
 use crate::catalog::{CapacityType, Quota, QuotaClass, Quotas};
 use crate::fleet::{Instance, tag};
-use crate::ids::InstanceId;
+use crate::ids::{InstanceId, PoolName};
 use crate::manifest::{Desired, Generation, NodeClass};
 use crate::port::{PortError, Requirement, RequirementState};
 
@@ -99,8 +99,7 @@ impl Aws {
         found.add("EKS cluster", version, "check spec.cluster.name and spec.cluster.region");
         self.look_at_quotas(&mut found).await;
         let used = |class: &&NodeClass| {
-            class.generation != Generation::Eksctl
-                && desired.pools.values().any(|pool| pool.node_class.as_ref() == Some(&class.name))
+            class.generation != Generation::Eksctl && pool_of(class, desired).is_some()
         };
         for class in desired.node_classes.values().filter(used) {
             self.look_at_class((class, desired), joining.as_ref().ok(), &mut found).await;
@@ -183,8 +182,10 @@ impl Aws {
         self.limiter.take(Api::Terminate).await;
         let call = self.ec2.terminate_instances().instance_ids(id.as_str()).dry_run(true);
         match call.send().await {
-            Err(error) if error.code() == Some(WOULD_SUCCEED) => Ok(format!("dry run of {id}")),
-            Err(error) => Err(port_error("terminate instance (dry run)", &error).into()),
+            Err(error) => would_succeed(error.code(), || {
+                port_error("terminate instance (dry run)", &error).into()
+            })
+            .map(|dry_run| format!("{dry_run} of {id}")),
             Ok(_) => Err(AwsError::Missing("EC2 passed over that it was a dry run".to_owned())),
         }
     }
@@ -200,8 +201,9 @@ impl Aws {
             .tag_specifications(self.tagged(ResourceType::LaunchTemplate))
             .dry_run(true);
         match call.send().await {
-            Err(error) if error.code() == Some(WOULD_SUCCEED) => Ok("dry run".to_owned()),
-            Err(error) => Err(port_error("make launch template (dry run)", &error).into()),
+            Err(error) => would_succeed(error.code(), || {
+                port_error("make launch template (dry run)", &error).into()
+            }),
             Ok(_) => Err(AwsError::Missing("EC2 passed over that it was a dry run".to_owned())),
         }
     }
@@ -250,7 +252,7 @@ impl Aws {
         if let Some(profile) = &found.profile {
             self.look_at_role(&named("role of its nodes"), profile, into).await;
         }
-        self.look_at_launch(&named("launch"), &found, into).await;
+        self.look_at_launch(&named("launch"), (class, desired), &found, into).await;
     }
 
     /// Returns an image that the class selects, and the hardware that it is for.
@@ -307,41 +309,46 @@ impl Aws {
     }
 
     /// Asks for a machine of the class, as a dry run.
-    async fn look_at_launch(&self, what: &str, found: &Found, into: &mut Preflight) {
+    async fn look_at_launch(
+        &self,
+        what: &str,
+        (class, desired): (&NodeClass, &Desired),
+        found: &Found,
+        into: &mut Preflight,
+    ) {
         let Found { image, subnets, groups, profile } = found;
         let subnet = subnets.as_ref().and_then(|all| all.values().flatten().next());
-        let (Some((hardware, image)), Some(subnet), Some(groups)) = (image, subnet, groups) else {
+        let pool = pool_of(class, desired);
+        let (Some(pool), Some((hardware, image)), Some(subnet), Some(groups)) =
+            (pool, image, subnet, groups)
+        else {
             into.skip(what, "what it needs is missing");
             return;
         };
-        let kind = match hardware.arch {
-            Arch::Amd64 => InstanceType::M5Large,
-            Arch::Arm64 => InstanceType::M6gLarge,
+        let trial = Trial {
+            class,
+            pool,
+            image: (*hardware, image),
+            subnet: &subnet.id,
+            groups,
+            profile: profile.as_deref(),
         };
-        let profile = profile
-            .as_ref()
-            .map(|name| IamInstanceProfileSpecification::builder().name(name).build());
-        let tags = [ResourceType::Instance, ResourceType::Volume].map(|kind| self.tagged(kind));
-        self.limiter.take(Api::Launch).await;
-        let call = self
-            .ec2
-            .run_instances()
-            .image_id(image)
-            .instance_type(kind)
-            .subnet_id(&subnet.id)
-            .set_security_group_ids(Some(groups.clone()))
-            .set_iam_instance_profile(profile)
-            .set_tag_specifications(Some(tags.into()))
-            .min_count(1)
-            .max_count(1)
-            .dry_run(true);
-        let answer = match call.send().await {
-            Err(error) if error.code() == Some(WOULD_SUCCEED) => Ok("dry run".to_owned()),
-            Err(error) => Err(port_error("launch instance (dry run)", &error).to_string()),
-            Ok(_) => Err("EC2 passed over that it was a dry run".to_owned()),
-        };
-        into.add(what, answer, POLICY);
+        into.add(what, self.try_launch(&trial).await, POLICY);
     }
+}
+
+/// Returns the first pool of a node class.
+fn pool_of<'a>(class: &NodeClass, desired: &'a Desired) -> Option<&'a PoolName> {
+    let mut pools = desired.pools.iter();
+    pools.find(|(_, pool)| pool.node_class.as_ref() == Some(&class.name)).map(|(name, _)| name)
+}
+
+/// Returns that a dry run would have succeeded, where that is what EC2 says by the code of its error.
+pub(super) fn would_succeed(
+    code: Option<&str>,
+    otherwise: impl FnOnce() -> AwsError,
+) -> Result<String, AwsError> {
+    if code == Some(WOULD_SUCCEED) { Ok("dry run".to_owned()) } else { Err(otherwise()) }
 }
 
 impl Preflight {

@@ -79,7 +79,7 @@ impl Content<'_> {
             .image_id(&self.image)
             .user_data(&self.user_data)
             .set_iam_instance_profile(profile)
-            .set_block_device_mappings(Some(devices(self.class)))
+            .set_block_device_mappings(Some(volumes(self.class).iter().map(mapping).collect()))
             .metadata_options(metadata)
             .monitoring(monitoring.enabled(machine.detailed_monitoring).build())
             .set_capacity_reservation_specification(self.reservation.as_deref().map(reserved));
@@ -109,7 +109,7 @@ fn reserved(id: &str) -> LaunchTemplateCapacityReservationSpecificationRequest {
 }
 
 /// Returns the volumes of a class: its own, or those that its family has.
-fn devices(class: &NodeClass) -> Vec<LaunchTemplateBlockDeviceMappingRequest> {
+pub(super) fn volumes(class: &NodeClass) -> Vec<BlockDevice> {
     let device = |name: &str, gib: i32| BlockDevice {
         name: name.to_owned(),
         gib: Some(gib),
@@ -117,11 +117,11 @@ fn devices(class: &NodeClass) -> Vec<LaunchTemplateBlockDeviceMappingRequest> {
         encrypted: Some(true),
         ..BlockDevice::default()
     };
-    let defaults =
-        class.ami_family.devices().iter().map(|(name, gib)| device(name, *gib)).collect();
     let stated = &class.machine.devices;
-    let devices = if stated.is_empty() { &defaults } else { stated };
-    devices.iter().map(mapping).collect()
+    if stated.is_empty() {
+        return class.ami_family.devices().iter().map(|(name, gib)| device(name, *gib)).collect();
+    }
+    stated.clone()
 }
 
 fn mapping(device: &BlockDevice) -> LaunchTemplateBlockDeviceMappingRequest {

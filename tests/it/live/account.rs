@@ -1,17 +1,19 @@
 //! The port `Cloud` over moto.
 
+use std::collections::BTreeMap;
+
 use aws_sdk_ec2::Client;
 use aws_sdk_ec2::types::{Filter, LaunchTemplateHttpTokensState, Tag};
 use fleetwright::aws::{Aws, Endpoint, Machines, Swept};
 use fleetwright::catalog::CapacityType;
 use fleetwright::fleet::{InstanceState, tag};
 use fleetwright::manifest::{Desired, Fleet, Tree, TreeFile, read};
-use fleetwright::port::{Cloud, LaunchOutcome, LaunchRequest};
+use fleetwright::port::{Cloud, LaunchOutcome, LaunchRequest, RequirementState};
 use fleetwright::units::Resources;
 
 use super::cluster::runtime;
 use super::moto::Moto;
-use super::proxy::{Fault, refusal_body};
+use super::proxy::{Call, Fault, Proxy, refusal_body};
 use super::scene::account;
 
 const CLUSTER: &str = "prod";
@@ -209,7 +211,7 @@ async fn only_idle_templates_of_the_cluster_are_swept(
     let make = make.launch_template_data(data()).tag_specifications(of_cluster);
     let stays_id = make.send().await.expect("made").launch_template.expect("it");
     let stays_id = stays_id.launch_template_id.expect("an id");
-    let proxy = super::proxy::Proxy::start(config.endpoint_url().expect("moto's"));
+    let proxy = Proxy::start(config.endpoint_url().expect("moto's"));
     let id = stays_id.clone();
     proxy.judge(move |call| {
         let of_it = call.form.get("LaunchTemplateId") == Some(&id);
@@ -227,4 +229,96 @@ async fn only_idle_templates_of_the_cluster_are_swept(
     assert!(left.len() == 3 && left.contains(&like_ours.to_owned()), "{left:?}");
     let again = later.sweep_templates(now, &swept.left, none.iter()).await.expect("swept");
     assert_eq!((again.gone, again.left.len()), (0, 1), "{again:?}");
+}
+
+/// Returns whether `controller.json` lets a machine be made so.
+fn is_allowed(call: &Call) -> bool {
+    let has = |key: &str, value: &str| call.form.get(key).is_some_and(|found| found == value);
+    let tagged = tags(call, "instance").get(tag::CLUSTER).is_some_and(|name| name == CLUSTER)
+        && tags(call, "volume").get(tag::CLUSTER).is_some_and(|name| name == CLUSTER);
+    has("MetadataOptions.HttpTokens", "required")
+        && has("BlockDeviceMapping.1.Ebs.Encrypted", "true")
+        && tagged
+}
+
+/// Returns the tags that a call gives to what it makes of a kind.
+fn tags(call: &Call, kind: &str) -> BTreeMap<String, String> {
+    let of_kind = |(key, value): (&String, &String)| {
+        let of = key.strip_suffix(".ResourceType").filter(|_| value == kind)?;
+        Some(format!("{of}.Tag."))
+    };
+    let of = call.form.iter().find_map(of_kind).unwrap_or_default();
+    let keys = call.form.iter().filter(|(key, _)| key.starts_with(&of) && key.ends_with(".Key"));
+    let value = |key: &str| call.form[&key.replace(".Key", ".Value")].clone();
+    keys.map(|(key, name)| (name.clone(), value(key))).collect()
+}
+
+/// Returns what a machine is made with, apart from its type, place, tags and user data.
+fn made_with(call: &Call, prefix: &str) -> BTreeMap<String, String> {
+    const PARTS: [&str; 7] = [
+        "BlockDeviceMapping.",
+        "IamInstanceProfile.",
+        "ImageId",
+        "MetadataOptions.",
+        "Monitoring.",
+        "NetworkInterface.",
+        "SecurityGroupId.",
+    ];
+    let fields = call.form.iter().filter_map(|(key, value)| {
+        let key = key.strip_prefix(prefix)?;
+        let counts = PARTS.iter().any(|part| key.starts_with(part)) && !key.ends_with(".SubnetId");
+        counts.then(|| (key.to_owned(), value.clone()))
+    });
+    fields.collect()
+}
+
+#[test]
+fn a_dry_run_asks_as_the_launch_does_and_is_refused_where_that_is() {
+    let Some(moto) = Moto::start() else { return };
+    runtime().block_on(async {
+        let config = moto.account();
+        let image = prepare(&Client::new(&config), &["us-east-1b"]).await;
+        super::journey::make_cluster(&config, CLUSTER).await;
+        super::journey::make_role(&config).await;
+        let proxy = Proxy::start(moto.url());
+        proxy.judge(|call| match call.name().as_str() {
+            "RunInstances" if !is_allowed(call) => {
+                Fault::Answer(403, refusal_body("UnauthorizedOperation", "not so"))
+            }
+            _ => Fault::None,
+        });
+        let volume = "blockDeviceMappings: [{ deviceName: /dev/xvda, ebs: { volumeSize: 20Gi";
+        let all = [
+            (String::new(), true),
+            ("associatePublicIPAddress: false\n  detailedMonitoring: true".to_owned(), true),
+            (format!("{volume}, iops: 4000, encrypted: true }} }}]"), true),
+            (format!("{volume} }} }}]"), false),
+            ("metadataOptions: { httpTokens: optional }".to_owned(), false),
+        ];
+        for (n, (more, allowed)) in all.into_iter().enumerate() {
+            let desired = read_pools(&format!("id: {image}}}]\n  {more} #"));
+            let aws = Aws::with(&account(&proxy.url), CLUSTER);
+            let found = aws.preflight(&desired, None).await.requirements;
+            let launch = found.iter().find(|one| one.what == "node class web: launch");
+            let state = &launch.expect("it is asked for").state;
+            assert_eq!(matches!(state, RequirementState::Met { .. }), allowed, "{more}: {state:?}");
+            let aws = aws.launching(machines(&desired));
+            let request = LaunchRequest { token: format!("try-{n}"), ..request("us-east-1b") };
+            aws.launch(&request).await.expect("launched");
+            let calls: Vec<Call> = proxy.ledger().into_iter().map(|row| row.call).collect();
+            let last = |name: &str| calls.iter().rfind(|call| call.name() == name).expect("it");
+            let (tried, template) = (last("RunInstances"), last("CreateLaunchTemplate"));
+            assert_eq!(made_with(tried, ""), made_with(template, "LaunchTemplateData."), "{more}");
+            assert!(made_with(tried, "").len() > 8, "{tried:?}");
+            for kind in ["instance", "volume"] {
+                let mut launched = tags(last("CreateFleet"), kind);
+                let mut tried = tags(tried, kind);
+                // Each machine has one of its own, and an image by the name that the class has for it.
+                launched.retain(|key, _| key != tag::KEY && !key.ends_with("/image"));
+                tried.retain(|key, _| !key.ends_with("/image"));
+                assert!(tried.contains_key("team"), "{tried:?}");
+                assert_eq!(tried, launched, "{kind}");
+            }
+        }
+    });
 }

@@ -293,7 +293,7 @@ async fn make_group(config: &aws_config::SdkConfig, ec2: &aws_sdk_ec2::Client, i
 }
 
 /// Makes the role of nodes, and the instance profile that holds it.
-async fn make_role(config: &aws_config::SdkConfig) {
+pub(super) async fn make_role(config: &aws_config::SdkConfig) {
     let iam = aws_sdk_iam::Client::new(config);
     let role = iam.create_role().role_name("node").assume_role_policy_document("{}");
     role.send().await.expect("a role");
