@@ -10,7 +10,7 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 use tokio::sync::{Mutex, mpsc, oneshot};
 
-use crate::ids::{Address, Digest};
+use crate::ids::{Digest, InstanceId};
 use crate::port::Gate;
 use crate::reconcile::Request;
 use crate::reconcile::allow::{GLASS_MAX, MASS_REMOVAL};
@@ -32,10 +32,10 @@ pub enum Wanted {
         /// The digest.
         digest: Digest,
     },
-    /// A row that asks for it may go.
+    /// A machine of a pool that asks for it may go.
     Confirm {
-        /// The row.
-        address: Address,
+        /// The machine.
+        instance: InstanceId,
     },
     /// Nothing new is begun for a while.
     Suspend {
@@ -67,7 +67,8 @@ impl Wanted {
     #[must_use]
     pub fn verb(&self) -> &'static str {
         match self {
-            Self::Approve { .. } | Self::Confirm { .. } => "approve",
+            Self::Approve { .. } => "approve",
+            Self::Confirm { .. } => "confirm",
             Self::Suspend { .. } | Self::Resume => "suspend",
             // Whoever may approve need not be who may do without approval.
             Self::BreakGlass { .. } | Self::MendGlass => "break-glass",
@@ -81,7 +82,7 @@ impl Wanted {
         let by = who;
         match self {
             Self::Approve { digest } => Request::Approve { digest, by },
-            Self::Confirm { address } => Request::Confirm { address, by },
+            Self::Confirm { instance } => Request::Confirm { instance, by },
             Self::Suspend { reason, lasts } => {
                 let until = now.checked_add(lasts.min(SUSPENSION_MAX)).unwrap_or(Timestamp::MAX);
                 Request::Suspend { reason, until: Some(until), by }
@@ -257,6 +258,7 @@ mod tests {
                 ("broken", approve()),
                 ("bob", approve()),
                 ("alice", Wanted::Resume),
+                ("alice", Wanted::Confirm { instance: "i-1".into() }),
                 ("alice", Wanted::Reset { breaker: "b".to_owned() }),
                 ("bob", Wanted::Reset { breaker: MASS_REMOVAL.to_owned() }),
                 // Who may approve may not do without approval.

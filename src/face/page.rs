@@ -6,6 +6,7 @@
 //! no other page can send it. Invariants: every text from outside is escaped; the policy lets nothing
 //! run or load but the style and the scripts that stand in the page.
 
+mod ask;
 mod history;
 mod now;
 
@@ -84,13 +85,15 @@ fn live(page: &Page<'_>) -> String {
     html.push_str(&now::alerts(status, page.kind));
     html.push_str(&now::tiles(status));
     html.push_str(&now::going(status));
+    let asks = match page.kind {
+        PageKind::Loop { takes_requests: true } => ask::requests(status),
+        PageKind::Loop { takes_requests: false } | PageKind::Preview => String::new(),
+    };
     if let Some(current) = &status.plan {
         let sections = sections(&current.plan);
         html.push_str(&sections.unschedulable);
         html.push_str(&now::held(status, current));
-        if let PageKind::Loop { takes_requests: true } = page.kind {
-            html.push_str(&now::requests(status));
-        }
+        html.push_str(&asks);
         html.push_str(&sections.changes);
         html.push_str(&sections.checks);
         html.push_str(match sections.nodes.as_str() {
@@ -105,6 +108,7 @@ fn live(page: &Page<'_>) -> String {
             html.push_str(section);
         }
     } else {
+        html.push_str(&asks);
         html.push_str("<h2 id=\"nodes\">Nodes</h2>\n<p>No plan was made yet.</p>\n");
         html.push_str(&history::history(status));
     }

@@ -64,7 +64,7 @@ fn wanted(fields: &BTreeMap<String, String>) -> Result<Wanted, String> {
     let reason = || Ok::<_, String>(field("reason")?.chars().take(REASON_MAX).collect());
     match field("request")? {
         "approve" => Ok(Wanted::Approve { digest: field("digest")?.into() }),
-        "confirm" => Ok(Wanted::Confirm { address: field("address")?.into() }),
+        "confirm" => Ok(Wanted::Confirm { instance: field("instance")?.into() }),
         "suspend" => Ok(Wanted::Suspend { lasts: minutes(field("minutes")?)?, reason: reason()? }),
         "resume" => Ok(Wanted::Resume),
         "break-glass" => {

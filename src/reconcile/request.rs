@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::ids::{Address, Digest};
+use crate::ids::{Digest, InstanceId};
 
 /// Something that somebody asks of the loop. Whoever passes it on has checked that they may.
 ///
@@ -18,10 +18,10 @@ pub enum Request {
         /// Who approves.
         by: String,
     },
-    /// A row of a pool that asks for it (`terminate: confirm`) may go.
+    /// A machine of a pool that asks for it (`spec.controller.confirm`) may go, where the plan has it.
     Confirm {
-        /// The row.
-        address: Address,
+        /// The machine: an address is another one's, once its machine is gone.
+        instance: InstanceId,
         /// Who confirms.
         by: String,
     },
@@ -155,6 +155,20 @@ mod tests {
         kept.break_glass.as_mut().expect("it is broken").until = None;
         kept.forget(at(12));
         assert_eq!(kept.break_glass, None);
+    }
+
+    #[test]
+    fn a_machine_that_the_plan_knows_is_confirmed_and_no_other() {
+        let mut story = waits_for_approval();
+        planned(&mut story, 10);
+        let plan = &story.state().current.as_ref().expect("a plan").plan;
+        let mut known = plan.resource_changes.iter().filter_map(|row| row.change.before.as_ref());
+        let known = known.find_map(|before| before.instance_id.clone()).expect("a machine");
+        for instance in [InstanceId::from("i-0fffffffffffffff0"), known.clone()] {
+            ask(&mut story, 20, Request::Confirm { instance, by: "carol".into() });
+        }
+        let kept = story.state().kept.as_ref().expect("it is kept");
+        assert_eq!(kept.confirmed, [known].into());
     }
 
     #[test]

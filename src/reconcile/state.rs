@@ -535,13 +535,13 @@ impl State {
 
     fn asked(&mut self, request: Request) {
         let now = self.now;
-        let instance = |state: &Self, address: &Address| {
-            let plan = &state.current.as_ref()?.plan;
-            let row = plan.resource_changes.iter().find(|row| row.address == *address)?;
-            row.change.before.as_ref()?.instance_id.clone()
+        let is_planned = |instance: &InstanceId| {
+            let rows = self.current.iter().flat_map(|current| &current.plan.resource_changes);
+            let mut before = rows.filter_map(|row| row.change.before.as_ref());
+            before.any(|before| before.instance_id.as_ref() == Some(instance))
         };
         let confirmed = match &request {
-            Request::Confirm { address, .. } => instance(self, address),
+            Request::Confirm { instance, .. } => Some(instance.clone()).filter(is_planned),
             Request::Approve { .. }
             | Request::Suspend { .. }
             | Request::Resume { .. }

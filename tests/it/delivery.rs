@@ -152,7 +152,7 @@ fn the_controller_may_do_what_its_roles_say_and_nothing_else() {
 fn people_may_ask_for_all_that_the_door_knows_and_those_who_approve_not_do_without() {
     let wanted = [
         Wanted::Approve { digest: "d".into() },
-        Wanted::Confirm { address: "a".into() },
+        Wanted::Confirm { instance: "i-1".into() },
         Wanted::Suspend { reason: String::new(), lasts: SignedDuration::ZERO },
         Wanted::Resume,
         Wanted::Reset { breaker: String::new() },

@@ -4,7 +4,8 @@
   const root = document.getElementById("live");
   // What somebody opened, or is typing, stays as it is.
   const keys = () => [...root.querySelectorAll("details")].map((d, i) => [d, i + d.firstElementChild.textContent]);
-  const isFilled = (f) => f.matches("input:not([type=hidden])") && f.value !== f.defaultValue;
+  const isFilled = (f) => f.matches("input:not([type=hidden])") && f.value !== f.defaultValue
+    || f.matches("select") && f.selectedIndex > 0;
   const isTyping = () => root.contains(document.activeElement) && document.activeElement.matches("input,select,button")
     || [...root.querySelectorAll("form")].some((form) => [...form.elements].some(isFilled));
   const load = async () => {

@@ -8,7 +8,8 @@ use std::time::Duration;
 use fleetwright::door::{Answered, Asked, Wanted};
 use fleetwright::face::page::{Page, PageKind, page};
 use fleetwright::listen::{Listening, Serves, Site, listen};
-use fleetwright::reconcile::{Board, Status};
+use fleetwright::plan::wire::Action;
+use fleetwright::reconcile::{Board, Breaker, Held, HeldBy, Status};
 
 use crate::browser::{Look, open};
 
@@ -74,6 +75,56 @@ fn what_may_be_asked_is_there_only_where_somebody_checks_who_asks() {
     let html = shown(&failing(), LOOP);
     assert!(html.contains("value=\"resume\"") && !html.contains("value=\"suspend\""));
     assert!(html.contains("value=\"mend-glass\"") && !html.contains("value=\"break-glass\""));
+}
+
+/// Returns a cluster in which eight removals wait to be confirmed, and two breakers have latched.
+fn waits_for_people() -> Status {
+    let mut status = busy();
+    let since = status.now;
+    for held in status.plan.as_mut().expect("a plan").held.values_mut() {
+        let says = "pool general asks for a confirmation of each removal".to_owned();
+        *held = HeldBy { why: Held::NotConfirmed { pool: "general".into() }, says };
+    }
+    let breaker = |name: &str, removes| {
+        let why = format!("8 of 12 machines {HOSTILE}");
+        Breaker { name: name.to_owned(), since, why, removes }
+    };
+    let breakers = vec![breaker("mass-removal", Some(8)), breaker("launches-not-ready", None)];
+    Status { breakers, ..status }
+}
+
+/// Returns the machines among which the page has somebody choose.
+fn machines(html: &str) -> Vec<String> {
+    let options = html.split("<option value=\"i-").skip(1);
+    options.map(|rest| format!("i-{}", rest.split('"').next().expect("a value"))).collect()
+}
+
+#[test]
+fn what_waits_for_a_person_has_a_form_for_it() {
+    let html = shown(&waits_for_people(), LOOP);
+    assert_eq!(html.matches("<form").count(), 6);
+    for name in ["mass-removal", "launches-not-ready"] {
+        assert!(html.contains(&format!("name=\"breaker\" readonly value=\"{name}\"")), "{html}");
+    }
+    assert_eq!(html.matches("removes no more than 8 machines").count(), 1);
+    assert!(!html.contains(HOSTILE));
+    let status = waits_for_people();
+    let plan = &status.plan.as_ref().expect("a plan").plan;
+    let waits = machines(&html);
+    assert_eq!(waits.len(), 8);
+    for machine in waits {
+        let mut rows = plan.resource_changes.iter();
+        let of = |row: &&fleetwright::plan::wire::ResourceChange| {
+            let before = row.change.before.as_ref().and_then(|before| before.instance_id.as_ref());
+            before.is_some_and(|id| id.as_str() == machine)
+        };
+        assert_eq!(rows.find(of).expect("a row").change.actions, [Action::Delete]);
+    }
+    // Where nothing is planned there is nothing to approve; the loop can be suspended all the same.
+    let html = shown(&Status { breakers: waits_for_people().breakers, ..begun() }, LOOP);
+    let forms = ["suspend", "break-glass", "reset\">", "reset\">"];
+    assert_eq!(html.matches("<form").count(), forms.len());
+    assert!(forms.iter().all(|form| html.contains(&format!("value=\"{form}"))), "{html}");
 }
 
 #[test]
@@ -209,6 +260,9 @@ fn what_is_asked_goes_to_the_door_with_the_token_of_whoever_asks() {
         ("request=break-glass&reason=r&minutes=240", "", 401, "token"),
         ("request=break-glass&reason=r&minutes=240&token=t", "", 503, "no answer"),
         ("request=mend-glass&token=t", "", 503, "no answer"),
+        ("request=confirm&instance=i-1&token=t", "", 503, "no answer"),
+        ("request=confirm&token=t", "", 400, "instance"),
+        ("request=reset&token=t", "", 400, "breaker"),
     ] {
         let answer = post(body, more);
         assert!(answer.starts_with(&format!("HTTP/1.1 {code}")), "{body}: {answer}");
@@ -224,7 +278,8 @@ fn what_is_asked_goes_to_the_door_with_the_token_of_whoever_asks() {
     let lasts = jiff::SignedDuration::from_mins(240);
     assert_eq!(wanted[4], Wanted::BreakGlass { reason: "r".to_owned(), lasts });
     assert_eq!(wanted[5], Wanted::MendGlass);
-    assert_eq!(wanted.len(), 6, "what cannot be meant never gets there");
+    assert_eq!(wanted[6], Wanted::Confirm { instance: "i-1".into() });
+    assert_eq!(wanted.len(), 7, "what cannot be meant never gets there");
 }
 
 #[test]
@@ -336,6 +391,48 @@ fn somebody_breaks_the_glass_by_the_page_and_nothing_takes_what_they_type_from_t
     let wanted = Wanted::BreakGlass { reason: "incident 4711".to_owned(), lasts };
     assert_eq!(desk.join().expect("it was asked"), (wanted, false), "once");
     assert!(shown.complaints().is_empty(), "{:#?}", shown.complaints());
+    Ok(())
+}
+
+#[test]
+fn somebody_lets_a_machine_go_and_resets_a_breaker_by_the_page() -> anyhow::Result<()> {
+    let second = machines(&shown(&waits_for_people(), LOOP)).swap_remove(1);
+    for (request, wanted) in [
+        ("confirm", Wanted::Confirm { instance: second.as_str().into() }),
+        ("reset", Wanted::Reset { breaker: "mass-removal".to_owned() }),
+    ] {
+        let (questions, mut asked) = tokio::sync::mpsc::channel(1);
+        let (board, reader) = Board::new(waits_for_people());
+        let site = Site::of(reader, Serves::Loop(Some(questions)));
+        let listening = listen(SocketAddr::from(([127, 0, 0, 1], 0)), site)?;
+        let url = format!("http://{}/", listening.address());
+        let Some(shown) = open(&url, Look::DESK) else { return Ok(()) };
+        let form = format!("document.querySelector('[name=request][value={request}]').form");
+        if request == "confirm" {
+            // What somebody chose stays chosen, whatever comes.
+            shown.ask(&format!("{form}.instance.selectedIndex = 1"))?;
+            let mut later = waits_for_people();
+            later.identity = "fleetwright-another".to_owned();
+            board.publish(later);
+            std::thread::sleep(Duration::from_millis(1_500));
+            assert_eq!(shown.ask(&format!("{form}.instance.value"))?, second);
+        }
+        shown.ask(&format!("{form}.token.focus()"))?;
+        shown.write("t")?;
+        if let Some(folder) = std::env::var_os("FLEETWRIGHT_PICTURES").map(PathBuf::from) {
+            shown.ask("document.getElementById('requests').scrollIntoView()")?;
+            shown.picture(&folder.join(format!("ask-{request}.png")))?;
+        }
+        let desk = std::thread::spawn(move || {
+            let Asked { wanted, answer, .. } = asked.blocking_recv().expect("somebody asks");
+            answer.send(Answered::Passed { who: "carol".to_owned() }).expect("somebody waits");
+            (wanted, asked.try_recv().is_ok())
+        });
+        shown.ask(&format!("{form}.querySelector('button').click()"))?;
+        shown.wait_for("passed on to the loop, as carol")?;
+        assert_eq!(desk.join().expect("it was asked"), (wanted, false), "once");
+        assert!(shown.complaints().is_empty(), "{:#?}", shown.complaints());
+    }
     Ok(())
 }
 

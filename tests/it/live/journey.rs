@@ -537,7 +537,7 @@ async fn is_told_and_asked(client: &Client, page: &str) {
     let pools = get(client, "/apis/fleetwright.dev/v1alpha1/capacitypools").await;
     assert!(pools.to_string().contains("general"), "{pools}");
     let accounts = "/api/v1/namespaces/default/serviceaccounts";
-    let (people, few) = (&["approve", "suspend", "reset"][..], &["break-glass"][..]);
+    let (people, few) = (&["approve", "confirm", "suspend", "reset"][..], &["break-glass"][..]);
     for (name, verbs) in [("stranger", &[][..]), ("approver", people), ("breaker", few)] {
         post(client, accounts, &json!({ "metadata": { "name": name } })).await;
         if !verbs.is_empty() {
@@ -565,6 +565,8 @@ async fn is_told_and_asked(client: &Client, page: &str) {
         for (verb, body) in [
             ("suspend", "request=suspend&minutes=1&reason=a+test"),
             ("suspend", "request=resume"),
+            ("confirm", "request=confirm&instance=i-0fffffffffffffff0"),
+            ("reset", "request=reset&breaker=none"),
             ("break-glass", "request=break-glass&minutes=1&reason=another+test"),
             ("break-glass", "request=mend-glass"),
         ] {
