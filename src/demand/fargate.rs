@@ -8,7 +8,7 @@
 //!
 //! Invariant: the planned pods of a workload are those of its group and those named here.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::live::LivePods;
 use super::{Counts, Decider, Demand, PodGroup, PodShape};
@@ -73,7 +73,8 @@ pub(super) fn take(demand: &mut Demand, desired: &Desired, observed: &Observed, 
     let mut profiles: BTreeMap<&str, &Profile> =
         observed.fargate_profiles.values().map(|p| (p.name.as_str(), p)).collect();
     profiles.extend(desired.fargate_profiles.values().map(|p| (p.name.as_str(), p)));
-    let sorting = Sorting { desired, observed, live, profiles };
+    let nodes = observed.nodes.values().filter(|node| node.is_fargate()).map(|node| &node.name);
+    let sorting = Sorting { desired, observed, live, profiles, nodes: nodes.collect() };
     let groups = std::mem::take(&mut demand.groups);
     for mut group in groups {
         demand.problems.extend(sorting.warnings(&group));
@@ -95,6 +96,8 @@ struct Sorting<'a> {
     live: &'a LivePods<'a>,
     /// Profiles by name; where both know one, the repository's.
     profiles: BTreeMap<&'a str, &'a Profile>,
+    /// Nodes of Fargate: few, where there are any, while each pod's node is asked about.
+    nodes: BTreeSet<&'a NodeName>,
 }
 
 /// How many of a workload's pods are where.
@@ -145,8 +148,8 @@ impl Sorting<'_> {
     }
 
     fn is_fargate(&self, node: &NodeName) -> bool {
-        let known = self.observed.nodes.get(node);
-        known.map_or_else(|| is_fargate_name(node), crate::fleet::Node::is_fargate)
+        let gone = || is_fargate_name(node) && !self.observed.nodes.contains_key(node);
+        self.nodes.contains(node) || gone()
     }
 
     fn whereabouts(&self, workload: &WorkloadId) -> Whereabouts {

@@ -48,13 +48,22 @@ pub struct Start {
     pub once: bool,
 }
 
+/// Which of the plans over one world it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Pass {
+    /// One that only adds, made before that of everything because pods have come that wait.
+    Ahead,
+    /// That of everything, from which what is held back was left out so many times.
+    Round(u32),
+}
+
 /// A plan that is being made.
 #[derive(Debug, Clone)]
 pub(super) struct Planning {
     pub(super) ticket: Ticket,
     pub(super) world: Arc<Observed>,
     pub(super) limits: Limits,
-    pub(super) round: u32,
+    pub(super) pass: Pass,
     pub(super) going: BTreeSet<InstanceId>,
     /// Which of all states of the machines that go this was, and how many had been told to end.
     pub(super) going_no: u64,

@@ -126,3 +126,12 @@ pub(super) fn movable<'o>(observed: &'o Observed, node: &NodeName) -> Vec<&'o Po
 pub(super) fn is_waiting(pod: &Pod) -> bool {
     pod.is_active() && pod.node.is_none()
 }
+
+/// Returns whether a pod waits for a node that did not before.
+pub(super) fn has_new_waiting(before: &Observed, now: &Observed) -> bool {
+    let waiting = |observed: &'_ Observed| {
+        let pods = observed.pods.iter().filter(|pod| is_waiting(pod));
+        pods.map(|pod| pod.uid.clone()).collect::<BTreeSet<_>>()
+    };
+    !waiting(now).is_subset(&waiting(before))
+}

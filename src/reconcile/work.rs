@@ -11,7 +11,7 @@ use super::away::Turn;
 use super::event::{Effect, Limits, Ticket};
 use super::kept::{Wanted, later};
 use super::looks::is_same;
-use super::state::{BUSY_REFRESH, Current, Lane, Planning, Retry, State};
+use super::state::{BUSY_REFRESH, Current, Lane, Pass, Planning, Retry, State};
 use super::status::{Deed, Held, KeptNow, Past};
 use super::view;
 use crate::fleet::{Node, Observed};
@@ -148,20 +148,38 @@ impl State {
             kept.exclusions_before(turning, self.now)
         });
         let world = view::planned_over(&seen, &self.unseen, &going, sold_out.unwrap_or_default());
+        let pass = if self.is_pressed_anew(&seen) { Pass::Ahead } else { Pass::Round(0) };
         // While a plan removes, what it is about is left to it; what is needed beside it is launched.
-        let only = (!self.lanes.is_empty()).then(BTreeSet::new);
+        let only = (!self.lanes.is_empty() || pass == Pass::Ahead).then(BTreeSet::new);
         let limits = Limits { only, exclude: Vec::new() };
         self.planned = Some((seen, head.commit.clone()));
         self.replan_at = later(self.now, REPLAN);
         (self.settled, self.covered) = (None, None);
-        self.begin_plan((world, going), limits, 0, effects);
+        self.begin_plan((world, going), limits, pass, effects);
+    }
+
+    /// Returns whether what only adds is to be planned first: pods wait that did not when it was planned last, and a plan of
+    /// everything takes several times as long. What goes is left to the plan after it, and so is everything where a plan
+    /// of everything may spare a launch, or where nobody has seen one yet.
+    fn is_pressed_anew(&self, seen: &Observed) -> bool {
+        let (Some(head), Some((planned, commit))) = (&self.head, &self.planned) else {
+            return false;
+        };
+        let cordoned = |node: &Node| node.cordoned_for().is_some();
+        *commit == head.commit
+            && !self.start.once
+            && self.may_act()
+            && self.lanes.is_empty()
+            && self.current.is_some()
+            && !seen.nodes.values().any(cordoned)
+            && view::has_new_waiting(planned, seen)
     }
 
     fn begin_plan(
         &mut self,
         (world, going): (Arc<Observed>, BTreeSet<InstanceId>),
         limits: Limits,
-        round: u32,
+        pass: Pass,
         effects: &mut Vec<Effect>,
     ) {
         let Some(head) = &self.head else { return };
@@ -172,7 +190,7 @@ impl State {
             ticket,
             world: Arc::clone(&world),
             limits: limits.clone(),
-            round,
+            pass,
             going,
             going_no: self.going_no,
             ended_no: self.unseen.all_ended(),
@@ -210,6 +228,17 @@ impl State {
                 Verdict::Hold(held) => Some((address.clone(), held.clone())),
             })
             .collect();
+        let round = match planning.pass {
+            Pass::Round(round) => round,
+            Pass::Ahead if !verdicts.is_empty() && held.is_empty() => {
+                return self.begin_apply(plan, planning.going);
+            }
+            // There is nothing to launch, or not all of it may be: that is for the plan of everything.
+            Pass::Ahead => {
+                let over = (planning.world, planning.going);
+                return self.begin_plan(over, Limits::default(), Pass::Round(0), effects);
+            }
+        };
         self.look_again_at(&held);
         if self.uncordon_stale(&planning, &plan, effects) {
             return;
@@ -226,9 +255,9 @@ impl State {
         let waits = planning.world.pods.iter().any(|pod| view::is_waiting(pod));
         let some_go = held.len() < verdicts.len();
         match tightened(&plan, &planning.limits, &held) {
-            Some(limits) if planning.round < ROUNDS && (some_go || waits) && self.may_act() => {
+            Some(limits) if round < ROUNDS && (some_go || waits) && self.may_act() => {
                 let over = (planning.world, planning.going);
-                self.begin_plan(over, limits, planning.round + 1, effects);
+                self.begin_plan(over, limits, Pass::Round(round + 1), effects);
             }
             Some(_) | None => {
                 self.count("reconciles.held", 1);
@@ -607,3 +636,6 @@ pub(super) fn kind_of(because: &RetireReason) -> &'static str {
         RetireReason::Requested => "requested",
     }
 }
+
+#[cfg(test)]
+mod tests;

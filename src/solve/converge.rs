@@ -257,10 +257,18 @@ impl Passes<'_> {
         let stage = Stage::new(ground, demand, self.offers, &self.input.desired.namespaces);
         let Settings { steer, workers, .. } = self.input.settings;
         let stage = stage.steered(steer).eventful(self.eventful);
-        let is_there = |name: &NodeName| standing.iter().any(|node| node.name == *name);
-        let gone = self.standing.iter().map(|node| &node.name).filter(|name| !is_there(name));
         let stage = stage.for_purpose(self.input.purpose, workers);
-        stage.at_pace(self.pace.without(gone)).limited(self.shares)
+        stage.at_pace(self.pace_of(standing)).limited(self.shares)
+    }
+
+    /// Returns the pace that is left with those of the nodes gone that are not `standing`.
+    fn pace_of(&self, standing: &[Standing]) -> Pace {
+        if self.pace.is_unbounded() {
+            return self.pace.clone();
+        }
+        let there: BTreeSet<&NodeName> = standing.iter().map(|node| &node.name).collect();
+        let names = self.standing.iter().map(|node| &node.name);
+        self.pace.without(names.filter(|name| !there.contains(name)))
     }
 
     /// Returns what the fleet lacks for every order to pass if no nomination is honoured.

@@ -130,16 +130,17 @@ pub(super) struct Moved {
 }
 
 /// Returns what moved on a node that was launched as its pool declares: a taint that is missing or
-/// that nobody declares, a tag with another value than the class gives it. Such a node stays.
+/// that nobody declares, a tag with another value than the class gives it. Such a node stays. `spec` is the digest of
+/// pool and class.
 #[must_use]
 pub(super) fn moved(
     node: &Node,
     instance: &Instance,
-    pool: &Pool,
-    class: &NodeClass,
+    (pool, class): (&Pool, &NodeClass),
+    spec: &str,
 ) -> Option<Moved> {
     // Of one that was launched otherwise, a commit may explain it.
-    if *instance.tags.get(tag::SPEC)? != spec_digest(pool, class) {
+    if instance.tags.get(tag::SPEC)? != spec {
         return None;
     }
     let found = |field: String, is: &str, declared: &str| Moved {
@@ -232,8 +233,9 @@ mod tests {
             let (mut node, mut instance) = (node.clone(), instance.clone());
             let (mut pool, mut class) = (pool(), node_class());
             change(&mut node, &mut instance, &mut pool, &mut class);
-            instance.tags.insert(tag::SPEC.to_owned(), spec_digest(&pool, &class));
-            moved(&node, &instance, &pool, &class).map(|m| (m.field, m.is, m.declared))
+            let spec = spec_digest(&pool, &class);
+            instance.tags.insert(tag::SPEC.to_owned(), spec.clone());
+            moved(&node, &instance, (&pool, &class), &spec).map(|m| (m.field, m.is, m.declared))
         };
         let said = |field: &str, is: &str, declared: &str| {
             Some((field.to_owned(), is.to_owned(), declared.to_owned()))

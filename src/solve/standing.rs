@@ -151,6 +151,7 @@ pub(super) fn standing_nodes(
         pinned_daemons: pinned_daemons(observed, circumstances.at),
         pinned_pods: pinned_pods(observed, circumstances.at),
         groups: Groups::of(circumstances.desired, observed),
+        specs: specs(circumstances.desired),
     };
     let by_instance: BTreeMap<_, _> =
         observed.nodes.values().filter_map(|n| Some((n.instance.as_ref()?, n))).collect();
@@ -185,6 +186,17 @@ pub(super) struct Survey<'a> {
     /// Nodes, and workloads of which a pod there asks not to be moved now.
     pinned_pods: BTreeSet<(&'a NodeName, &'a WorkloadId)>,
     groups: Groups<'a>,
+    /// With what machines of each pool are launched now, as one digest: there are many nodes, and few pools.
+    specs: BTreeMap<PoolName, String>,
+}
+
+/// Returns the digest of each pool with its node class.
+fn specs(desired: &Desired) -> BTreeMap<PoolName, String> {
+    let spec = |pool: &Pool| {
+        let class = desired.node_classes.get(pool.node_class.as_ref()?)?;
+        Some((pool.name.clone(), drift::spec_digest(pool, class)))
+    };
+    desired.pools.values().filter_map(spec).collect()
 }
 
 impl Survey<'_> {
@@ -252,7 +264,9 @@ impl Survey<'_> {
         let class = pool.node_class.as_ref();
         let class = class.and_then(|name| self.circumstances.desired.node_classes.get(name));
         reason.or_else(|| {
-            let Moved { field, is, declared } = drift::moved(node, ours, pool, class?)?;
+            let spec = self.specs.get(&pool.name)?;
+            let moved = drift::moved(node, ours, (pool, class?), spec)?;
+            let Moved { field, is, declared } = moved;
             Some(RetireReason::Drifted { field, is, declared })
         })
     }
@@ -413,7 +427,11 @@ impl Survey<'_> {
                 declared: declared.unwrap_or_default(),
             });
         }
-        let field = drift::changed(launched?, pool, class?)?;
+        let launched = launched?;
+        if self.specs.get(&pool.name) == Some(launched) {
+            return None;
+        }
+        let field = drift::changed(launched, pool, class?)?;
         Some(RetireReason::Drifted {
             field,
             is: "as launched".to_owned(),

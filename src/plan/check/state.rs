@@ -166,8 +166,12 @@ fn fixed(case: &Case<'_>, sites: &[Site<'_>], daemons: &[Crowd]) -> Vec<Crowd> {
         daemons.iter().map(|crowd| (crowd.name.as_str(), crowd)).collect();
     let mut fixed: BTreeMap<(&Namespace, &str), Crowd> = BTreeMap::new();
     for pod in observed.pods.iter().filter(|pod| pod.is_active()) {
-        let Some(at) = pod.node.as_ref().and_then(|name| names.get(name)) else { continue };
         let set = pod.owner.as_ref().filter(|owner| owner.kind == WorkloadKind::DaemonSet);
+        // Most pods are neither, and need not be looked for among the nodes.
+        if !pod.mirror && set.is_none() {
+            continue;
+        }
+        let Some(at) = pod.node.as_ref().and_then(|name| names.get(name)) else { continue };
         let set = set.map(workload_key);
         let expected =
             |key: &String| daemons.get(key.as_str()).is_some_and(|c| c.on.contains_key(at));
