@@ -125,27 +125,22 @@ fn a_machine_that_is_taken_back_is_replaced_first_and_its_message_taken_off_the_
     let Some(moto) = Moto::start() else { return };
     let scene = Scene::set("controller", Some(moto));
     runtime().block_on(async {
-        let url = scene.moto.as_ref().expect("it runs").url().to_owned();
-        let sqs = aws_sdk_sqs::Client::new(&account(&url));
-        let queue = sqs.create_queue().queue_name("prod").send().await.expect("a queue");
+        let moto = scene.moto.as_ref().expect("it runs");
+        moto.deploy(include_str!("../../../deploy/aws/queue.yaml"), "prod");
+        let sqs = aws_sdk_sqs::Client::new(&account(moto.url()));
+        let queue = sqs.get_queue_url().queue_name("prod").send().await.expect("a queue");
         let queue = queue.queue_url.expect("a URL");
         let replica = scene.start("a");
         scene.commit(2);
         let before = scene.until(2, &replica).await;
         let done = scene.effects().len();
         let instance = scene.instances().await.into_values().flatten().next().expect("one");
-        let now = jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
-        let warning = json!({
-            "version": "0", "source": "aws.ec2", "time": now,
-            "detail-type": "EC2 Spot Instance Interruption Warning",
-            "detail": { "instance-id": instance, "instance-action": "terminate" }
-        });
-        let stranger = r#"{"detail-type":"EC2 Instance State-change Notification","source":"aws.ec2",
-            "detail":{"instance-id":"i-0123456789abcdef0","state":"terminated"}}"#;
-        for body in [warning.to_string().as_str(), "no event at all", stranger] {
-            let send = sqs.send_message().queue_url(&queue).message_body(body);
-            send.send().await.expect("sent");
-        }
+        let send = sqs.send_message().queue_url(&queue).message_body("no event at all");
+        send.send().await.expect("sent");
+        let ended = json!({ "instance-id": "i-0123456789abcdef0", "state": "terminated" });
+        moto.happens("EC2 Instance State-change Notification", &ended);
+        let warned = json!({ "instance-id": instance, "instance-action": "terminate" });
+        moto.happens("EC2 Spot Instance Interruption Warning", &warned);
         replica.says(&format!("{instance} goes (spot-interruption)")).await;
         let begun = Instant::now();
         loop {

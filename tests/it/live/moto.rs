@@ -6,6 +6,7 @@ use std::process::{Child, Command, Stdio};
 
 use aws_config::{BehaviorVersion, Region, SdkConfig};
 use aws_sdk_ec2::config::{Credentials, SharedCredentialsProvider};
+use serde_json::{Value as Json, json};
 
 /// The release that the gaps of `tests/it/live` are written for.
 const VERSION: &str = "5.2.5";
@@ -51,6 +52,33 @@ impl Moto {
         &self.url
     }
 
+    /// Makes of a template what it asks for, as `aws cloudformation deploy` does.
+    pub(super) fn deploy(&self, template: &str, name: &str) {
+        let form = [
+            ("Action", "CreateStack"),
+            ("Version", "2010-05-15"),
+            ("StackName", name),
+            ("TemplateBody", template),
+            ("Parameters.member.1.ParameterKey", "Name"),
+            ("Parameters.member.1.ParameterValue", name),
+        ];
+        let call = ureq::post(&self.url).header("authorization", authorized("cloudformation"));
+        call.send_form(form).expect("it is deployed");
+    }
+
+    /// Tells EventBridge what EC2 does: of which kind, and the particulars.
+    pub(super) fn happens(&self, kind: &str, detail: &Json) {
+        let entry =
+            json!({ "Source": "aws.ec2", "DetailType": kind, "Detail": detail.to_string() });
+        let call = ureq::post(&self.url)
+            .header("authorization", authorized("events"))
+            .header("x-amz-target", "AWSEvents.PutEvents")
+            .header("content-type", "application/x-amz-json-1.1");
+        let sent = call.send(json!({ "Entries": [entry] }).to_string()).expect("it is taken");
+        let answer = sent.into_body().read_to_string().expect("text");
+        assert!(answer.contains(r#""FailedEntryCount": 0"#), "{answer}");
+    }
+
     /// Returns the configuration of an account of its own: tests do not see each other's instances.
     pub(super) fn account(&self) -> SdkConfig {
         let credentials = Credentials::new("test", "test", None, None, "test");
@@ -69,6 +97,14 @@ impl Drop for Moto {
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
+}
+
+/// Returns what moto knows by which service a call is for; it looks at no signature.
+fn authorized(service: &str) -> String {
+    format!(
+        "AWS4-HMAC-SHA256 Credential=test/20260101/us-east-1/{service}/aws4_request, \
+         SignedHeaders=host, Signature=none"
+    )
 }
 
 /// Returns the program, which is installed once for each version.
