@@ -232,7 +232,6 @@ pub(crate) fn pool() -> Pool {
         consolidate_after: Some(jiff::SignedDuration::ZERO),
         budgets: Vec::new(),
         expire_after: Expiry::Never,
-        termination_grace: None,
         unreadable: None,
     }
 }

@@ -63,8 +63,6 @@ pub struct Pool {
     pub budgets: Vec<Budget>,
     /// How old a node may become.
     pub expire_after: Expiry,
-    /// Longest time a drain may take.
-    pub termination_grace: Option<SignedDuration>,
     /// The first field found wrong (empty for the object itself). A pool that was not read whole
     /// makes no nodes: a requirement or a taint that is missing would let it make others than its
     /// author meant. Karpenter does not admit such an object, or holds it not Ready.

@@ -191,7 +191,6 @@ fn desired() -> Desired {
         consolidate_after: None,
         budgets: Vec::new(),
         expire_after: Expiry::Never,
-        termination_grace: None,
         unreadable: None,
     };
     let class = NodeClass {

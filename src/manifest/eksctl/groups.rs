@@ -425,7 +425,6 @@ fn pool(
         consolidate_after: Some(SignedDuration::ZERO),
         budgets: Vec::new(),
         expire_after: Expiry::Never,
-        termination_grace: None,
         unreadable: field.scope.first_failed(),
     }
 }

@@ -110,7 +110,9 @@ fn template_of(field: &Field<'_>, generation: Generation, meta: &Meta) -> Option
     let kubelet = if beta { spec.get("kubelet").map(|f| kubelet(&f)) } else { None };
     let expire_after =
         if beta { None } else { spec.get("expireAfter").and_then(|f| f.duration_or_never()) };
-    let grace = spec.get("terminationGracePeriod").and_then(|field| field.duration());
+    if let Some(grace) = spec.get("terminationGracePeriod") {
+        bounds_no_drain(&grace);
+    }
     if beta {
         spec.ignore(&["resources"]);
     }
@@ -133,7 +135,6 @@ fn template_of(field: &Field<'_>, generation: Generation, meta: &Meta) -> Option
         consolidate_after: None,
         budgets: Vec::new(),
         expire_after: expire_after.unwrap_or(Expiry::After(EXPIRE_AFTER)),
-        termination_grace: grace,
         unreadable: None,
     })
 }
@@ -204,6 +205,16 @@ fn policy(field: &Field<'_>, generation: Generation) -> Option<Consolidation> {
         field.warn("is the name of another version of the API", format!("write {name}"));
     }
     Some(policy)
+}
+
+/// Tells that no machine is ended over pods that do not leave, whatever time its pool gives them.
+fn bounds_no_drain(grace: &Field<'_>) {
+    if grace.duration().is_some() {
+        grace.warn(
+            "ends no drain by force: one that pods hold up is given up, and its node takes pods again",
+            "let budgets and `karpenter.sh/do-not-disrupt` yield before what keeps a node may go".to_owned(),
+        );
+    }
 }
 
 fn budget(map: &Map<'_>) -> Option<Budget> {

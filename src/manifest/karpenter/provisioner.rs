@@ -49,7 +49,6 @@ pub(in super::super) fn provisioner(meta: Meta, root: &Map<'_>, into: &mut Colle
         consolidate_after,
         budgets: Vec::new(),
         expire_after: expire_after.map_or(Expiry::Never, Expiry::After),
-        termination_grace: None,
         unreadable: None,
     };
     spec.finish(Severity::Warning);

@@ -73,7 +73,6 @@ fn a_v1_pool_takes_the_defaults_of_its_generation() {
 fn every_setting_of_a_v1_pool_is_read() {
     let pool = pool(&v1(
         "      expireAfter: Never
-      terminationGracePeriod: 1h30m
       taints: [{key: a, value: b, effect: NoSchedule}]
       startupTaints: [{key: c, effect: NoExecute}]
       requirements:
@@ -91,7 +90,6 @@ fn every_setting_of_a_v1_pool_is_read() {
 ",
     ));
     assert_eq!(pool.expire_after, Expiry::Never);
-    assert_eq!(pool.termination_grace, Some(SignedDuration::from_mins(90)));
     assert_eq!((pool.taints[0].effect, pool.startup_taints[0].effect), {
         (TaintEffect::NoSchedule, TaintEffect::NoExecute)
     });
@@ -210,6 +208,11 @@ fn what_karpenter_refuses_is_an_error_with_its_line() {
             "limits resources of a pool with `replicas`",
         ),
         (v1("      expireAfter: 30d\n", ""), "is `30d`, not a duration; write it as 30s"),
+        (
+            v1("      terminationGracePeriod: 48h\n", ""),
+            "warning a.yaml:8: NodePool web: `spec.template.spec.terminationGracePeriod` ends no drain by force",
+        ),
+        (v1("      terminationGracePeriod: soon\n", ""), "is `soon`, not a duration"),
         (
             v1(
                 "      taints: [{key: a, effect: NoSchedule}]\n      startupTaints: [{key: a, effect: NoSchedule}]\n",

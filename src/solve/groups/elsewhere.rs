@@ -175,7 +175,6 @@ impl<'a> Witness<'a> {
             consolidate_after: Some(SignedDuration::ZERO),
             budgets: Vec::new(),
             expire_after: Expiry::Never,
-            termination_grace: None,
             unreadable: None,
         }
     }
