@@ -209,11 +209,6 @@ fn what_karpenter_refuses_is_an_error_with_its_line() {
         ),
         (v1("      expireAfter: 30d\n", ""), "is `30d`, not a duration; write it as 30s"),
         (
-            v1("      terminationGracePeriod: 48h\n", ""),
-            "warning a.yaml:8: NodePool web: `spec.template.spec.terminationGracePeriod` ends no drain by force",
-        ),
-        (v1("      terminationGracePeriod: soon\n", ""), "is `soon`, not a duration"),
-        (
             v1(
                 "      taints: [{key: a, effect: NoSchedule}]\n      startupTaints: [{key: a, effect: NoSchedule}]\n",
                 "",
@@ -251,6 +246,15 @@ fn what_karpenter_refuses_is_an_error_with_its_line() {
         let found = problem(&text);
         assert!(found.contains(expected), "{text}\n{found}");
     }
+}
+
+#[test]
+fn a_time_after_which_drains_would_be_forced_is_warned_of() {
+    let found = |grace: &str| problem(&v1(&format!("      terminationGracePeriod: {grace}\n"), ""));
+    let said =
+        "warning a.yaml:8: NodePool web: `spec.template.spec.terminationGracePeriod` ends no drain";
+    assert!(found("48h").starts_with(said), "{}", found("48h"));
+    assert!(found("soon").contains("is `soon`, not a duration"), "{}", found("soon"));
 }
 
 #[test]

@@ -66,7 +66,7 @@ impl Moto {
         call.send_form(form).expect("it is deployed");
     }
 
-    /// Tells EventBridge what EC2 does: of which kind, and the particulars.
+    /// Tells `EventBridge` what EC2 does: of which kind, and the particulars.
     pub(super) fn happens(&self, kind: &str, detail: &Json) {
         let entry =
             json!({ "Source": "aws.ec2", "DetailType": kind, "Detail": detail.to_string() });
