@@ -9,12 +9,12 @@ mod outlook;
 mod told;
 
 pub(super) use course::Away;
+pub(super) use outlook::Outlook;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use course::{Came, Moment, Scene, TRY_AGAIN};
+use course::{Awaits, Came, Moment, Scene, TRY_AGAIN};
 use jiff::SignedDuration;
-use outlook::Outlook;
 
 use super::event::{Effect, Ending, Event, Signal};
 use super::kept::{GOING_MAX, Kept, Leaving, later};
@@ -92,6 +92,7 @@ impl State {
             phase: AwayPhase::Noted,
             tries: 0,
             again,
+            awaits: Awaits::Plan,
             draining: None,
             emptied: None,
             ended: None,
@@ -189,12 +190,12 @@ impl State {
         match turn {
             Turn::All if self.away.is_empty() => {}
             Turn::All => {
-                let outlook = Outlook::of(self.current.as_ref(), self.is_replaced(&world));
+                let is_replaced = self.is_replaced(&world);
                 let sight = Sight::of(&world);
                 for id in self.going() {
                     let pods = |node: &NodeName| sight.pods.get(node).cloned().unwrap_or_default();
                     let node = sight.nodes.get(&id).copied();
-                    self.advance_one((&id, Some(&outlook)), &world, (node, pods), effects);
+                    self.advance_one((&id, Some(is_replaced)), &world, (node, pods), effects);
                 }
             }
             Turn::Of(ids) => {
@@ -211,7 +212,7 @@ impl State {
 
     fn advance_one<'w>(
         &mut self,
-        (id, outlook): (&InstanceId, Option<&Outlook>),
+        (id, is_replaced): (&InstanceId, Option<bool>),
         world: &'w Observed,
         (node, pods): (Option<&'w Node>, impl Fn(&NodeName) -> Vec<&'w Pod>),
         effects: &mut Vec<Effect>,
@@ -241,12 +242,12 @@ impl State {
         let fresh = self.world_no >= away.known;
         let pods = || node.map(|node| pods(&node.name)).unwrap_or_default();
         let mut scene = Scene { node, ..Scene::default() };
-        let (mut replaced, mut held) = (false, true);
-        match (away.phase, outlook) {
-            (AwayPhase::Replacing, Some(outlook)) if !member => {
+        let (now, mut replaced) = (self.now, false);
+        match (away.phase, is_replaced) {
+            (AwayPhase::Replacing, Some(is_replaced)) if !member => {
                 let pods = pods();
-                replaced = outlook.is_replaced(&pods);
-                held = outlook.is_unknown || outlook.holds(&pods).is_some();
+                replaced = is_replaced && self.outlook.places(id, &pods);
+                away.now_awaits(self.outlook.awaits(id, &pods, now));
             }
             (AwayPhase::Draining, _) => {
                 scene.left = pods();
@@ -256,8 +257,7 @@ impl State {
             }
             (AwayPhase::Noted | AwayPhase::Replacing | AwayPhase::Ending, _) => {}
         }
-        let now = self.now;
-        let moment = Moment { now, replaced, held, looked, joined, drained, fresh, next_look };
+        let moment = Moment { now, replaced, looked, joined, drained, fresh, next_look };
         let came = away.act(&scene, moment, effects);
         if away.from == next_look {
             self.world_due = self.world_due.min(later(self.looked_at, BUSY_REFRESH).max(self.now));
@@ -408,13 +408,12 @@ impl State {
         let Some(world) = self.world.as_ref().filter(|_| !self.away.is_empty()) else {
             return self.away.values().map(|away| away.told(None, None)).collect();
         };
-        let outlook = Outlook::of(self.current.as_ref(), false);
-        let sight = (!outlook.is_open()).then(|| Sight::of(world));
+        let sight = (!self.outlook.is_open()).then(|| Sight::of(world));
         let one = |away: &Away| {
             let node = world.node_of(&away.leaving.instance).map(|node| &node.name);
             let waits = away.phase <= AwayPhase::Replacing;
             let pods = sight.as_ref().filter(|_| waits).and_then(|sight| sight.pods.get(node?));
-            away.told(node, pods.and_then(|pods| outlook.holds(pods)))
+            away.told(node, pods.and_then(|pods| self.outlook.holds(pods)))
         };
         self.away.values().map(one).collect()
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use jiff::{SignedDuration, Timestamp};
 
 use super::asked;
-use super::away::{Away, Turn};
+use super::away::{Away, Outlook, Turn};
 use super::event::{Effect, Event, Head, Limits, Signal, Ticket};
 use super::face;
 use super::failing::Failing;
@@ -161,6 +161,8 @@ pub struct State {
 
     pub(super) planning: Option<Planning>,
     pub(super) current: Option<Current>,
+    /// What the last plan has for pods of machines that go.
+    pub(super) outlook: Outlook,
     /// The world and the commit that were last planned over.
     pub(super) planned: Option<(Arc<Observed>, String)>,
     pub(super) replan_at: Timestamp,
@@ -303,6 +305,7 @@ impl State {
             reaction: None,
             planning: None,
             current: None,
+            outlook: Outlook::default(),
             planned: None,
             replan_at: now,
             planned_since: BTreeMap::new(),

@@ -7,12 +7,12 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::allow::{self, Circumstances, Verdict, allowed};
 use super::asked;
-use super::away::Turn;
+use super::away::{Outlook, Turn};
 use super::event::{Effect, Limits, Ticket};
 use super::kept::{Wanted, later};
 use super::looks::is_same;
 use super::state::{BUSY_REFRESH, Current, Lane, Pass, Planning, Retry, State};
-use super::status::{Deed, Held, KeptNow, Past};
+use super::status::{Deed, Held, HeldBy, KeptNow, Past};
 use super::view;
 use crate::fleet::{Node, Observed};
 use crate::ids::{Address, InstanceId, NodeName, PoolName};
@@ -221,6 +221,10 @@ impl State {
             self.becomes_current(&plan);
         }
         let verdicts = self.judge(&plan, whole);
+        // A later round leaves out what is held back.
+        if !matches!(planning.pass, Pass::Round(1..)) {
+            self.outlook = Outlook::of(&plan, &held_by(&verdicts), planning.going.clone());
+        }
         let held: Vec<(Address, Held)> = verdicts
             .iter()
             .filter_map(|(address, verdict)| match verdict {
@@ -317,11 +321,7 @@ impl State {
         let Some(with) = self.circumstances() else { return Vec::new() };
         let verdicts = allowed(plan, &with.borrow(), now);
         if let Some(current) = self.current.as_mut().filter(|_| whole) {
-            let held = verdicts.iter().filter_map(|(address, verdict)| match verdict {
-                Verdict::Go => None,
-                Verdict::Hold(held) => Some((address.clone(), allow::says(held.clone()))),
-            });
-            current.held = held.collect();
+            current.held = held_by(&verdicts);
         }
         verdicts
     }
@@ -531,6 +531,15 @@ impl State {
         // A moment that has passed and led to nothing leads to nothing again at once.
         if next <= self.now { later(self.now, SignedDuration::from_secs(1)) } else { next }
     }
+}
+
+/// Returns what holds back each change that is.
+fn held_by(verdicts: &[(Address, Verdict)]) -> BTreeMap<Address, HeldBy> {
+    let held = verdicts.iter().filter_map(|(address, verdict)| match verdict {
+        Verdict::Go => None,
+        Verdict::Hold(held) => Some((address.clone(), allow::says(held.clone()))),
+    });
+    held.collect()
 }
 
 /// What [`Circumstances`] borrow from.

@@ -18,6 +18,9 @@ use crate::reconcile::status::{AwayPhase, Going, HeldBy};
 const DRAIN_LEAD: SignedDuration = SignedDuration::from_secs(60);
 /// The longest that pods of a machine without a deadline stay for the sake of a new place that nothing holds back.
 const REPLACE_WITHIN: SignedDuration = SignedDuration::from_mins(10);
+/// The longest that they stay because no plan was made since the machine was known to go, so that nobody knows whether
+/// their new place is held back: longer than a drain beside which nothing else is planned takes.
+const PLANNED_WITHIN: SignedDuration = SignedDuration::from_mins(30);
 /// How long a machine whose kubelet is gone is drained: nobody there stops its pods.
 const BROKEN_DRAIN: SignedDuration = SignedDuration::from_mins(10);
 /// How long a machine without a deadline is drained, as an apply drains one; then it is left as it was.
@@ -44,6 +47,8 @@ pub(in crate::reconcile) struct Away {
     /// How often it was tried in vain to get it into its next phase, and when it is tried again.
     pub(super) tries: u32,
     pub(super) again: Timestamp,
+    /// What its pods wait for, as far as the last look at all machines told.
+    pub(super) awaits: Awaits,
     /// Since when its pods are asked to leave.
     pub(super) draining: Option<Timestamp>,
     /// Since when looks show no pod on it that has to leave.
@@ -62,6 +67,17 @@ pub(in crate::reconcile) struct Away {
     pub(super) known: u64,
 }
 
+/// What pods of a machine wait for before they are asked to leave.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::reconcile) enum Awaits {
+    /// A plan that is made as if the machine were gone: nobody knows whether their new place is held back.
+    Plan,
+    /// Somebody's word, or a safeguard, that holds back what is to be launched in its place.
+    Word,
+    /// What is launched in its place, which nothing has held back since.
+    Launches { since: Timestamp },
+}
+
 /// The moment, and what of it matters to a machine that goes.
 #[derive(Clone, Copy)]
 #[expect(clippy::struct_excessive_bools, reason = "each is about one thing of its own")]
@@ -69,8 +85,6 @@ pub(super) struct Moment {
     pub(super) now: Timestamp,
     /// Whether all that was launched in its place is there.
     pub(super) replaced: bool,
-    /// Whether something that does not pass by itself holds back what is to be launched in its place.
-    pub(super) held: bool,
     /// Whether the last look was whole, and begun after the last write about it.
     pub(super) looked: bool,
     /// Whether it had a node once, which no look may make undone at once.
@@ -150,6 +164,17 @@ impl Away {
     /// Has it tried at once what was to be tried later: the clock was set back.
     pub(in crate::reconcile) fn hurry(&mut self, now: Timestamp) {
         self.again = self.again.min(now);
+        if let Awaits::Launches { since } = &mut self.awaits {
+            *since = now.min(*since);
+        }
+    }
+
+    /// Notes what its pods wait for; of launches since when they may come.
+    pub(super) fn now_awaits(&mut self, awaits: Awaits) {
+        let as_before = |awaits: Awaits| matches!(awaits, Awaits::Launches { .. });
+        if !(as_before(awaits) && as_before(self.awaits)) {
+            self.awaits = awaits;
+        }
     }
 
     fn is_broken(&self) -> bool {
@@ -165,23 +190,28 @@ impl Away {
     }
 
     /// Returns the latest moment at which its pods are asked to leave, whether or not their new place is there; nothing
-    /// while it is held back and nobody has said when the machine is gone.
+    /// where nobody has said when the machine is gone, while that place is held back, or nobody knows which pods are on it.
     ///
     /// With a deadline they have as long to leave as an apply gives them, and at most half of the time that is left.
-    fn latest(&self, held: bool) -> Option<Timestamp> {
+    fn latest(&self, looked: bool) -> Option<Timestamp> {
         let Leaving { since, deadline, .. } = &self.leaving;
         // One that has just passed by this clock may lie ahead by that of EC2.
         if let Some(at) = deadline.filter(|at| later(*at, CLOCK_OFF) > *since) {
             let half = at.duration_since(*since) / 2;
             return Some(earlier(at, half.clamp(DRAIN_LEAD, DRAIN_WITHIN)));
         }
-        (!held).then(|| later(*since, REPLACE_WITHIN))
+        match self.awaits {
+            Awaits::Plan => Some(later(*since, PLANNED_WITHIN)),
+            Awaits::Word => None,
+            Awaits::Launches { since } => Some(later(since, REPLACE_WITHIN)),
+        }
+        .filter(|_| looked)
     }
 
     /// Returns when it is believed that a node which had joined is shown no more.
     fn believed_at(&self) -> Timestamp {
         let most = later(self.leaving.since, REPLACE_WITHIN);
-        self.latest(false).map_or(most, |latest| latest.min(most))
+        self.latest(true).map_or(most, |latest| latest.min(most))
     }
 
     fn cordon(&mut self, node: &Node, mark: Option<CordonedFor>, effects: &mut Vec<Effect>) {
@@ -197,7 +227,7 @@ impl Away {
         effects: &mut Vec<Effect>,
     ) -> Came {
         let node = scene.node;
-        let Moment { now, replaced, held, looked, joined, drained, fresh, next_look } = moment;
+        let Moment { now, replaced, looked, joined, drained, fresh, next_look } = moment;
         if self.gives_up {
             // Whoever drains it ends that, and takes the cordon back.
             if drained {
@@ -237,7 +267,7 @@ impl Away {
             AwayPhase::Noted => self.next(AwayPhase::Replacing, now),
             AwayPhase::Replacing => {
                 // Of a look that was not whole nobody knows which pods are on it, nor what they are to come to.
-                let latest = self.latest(held || !looked);
+                let latest = self.latest(looked);
                 if (replaced && looked) || latest.is_some_and(|latest| now >= latest) {
                     self.next(AwayPhase::Draining, now);
                     self.draining = Some(now);

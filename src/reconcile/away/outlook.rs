@@ -1,23 +1,25 @@
-//! What the plan of everything has for pods of machines that go.
+//! What the last plan has for pods of machines that go.
 //!
 //! It is made as if those machines were gone. A launch of it that somebody's word or a safeguard holds back may come at
-//! any time, or never; so nobody makes pods leave for it. What passes by itself is no such reason.
+//! any time, or never; so nobody makes pods leave for it. What passes by itself is no such reason. Of a machine that the
+//! plan counts with, since it was made before that was known to go, it tells nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use jiff::Timestamp;
+
+use super::course::Awaits;
 use crate::fleet::Pod;
-use crate::ids::WorkloadId;
+use crate::ids::{Address, InstanceId, WorkloadId};
+use crate::plan::Plan;
 use crate::plan::wire::Action;
-use crate::reconcile::state::Current;
 use crate::reconcile::status::{Held, HeldBy};
 
 /// What becomes of pods that look for another place.
-#[derive(Debug, Default)]
-pub(super) struct Outlook {
-    /// Whether there is no plan yet: nobody knows what is held back.
-    pub(super) is_unknown: bool,
-    /// Whether the plan needs nothing more, and all that was launched is there.
-    pub(super) replaced: bool,
+#[derive(Debug, Clone, Default)]
+pub(in crate::reconcile) struct Outlook {
+    /// Machines without which the plan was made.
+    without: BTreeSet<InstanceId>,
     /// What holds the machines back that pods of a workload are to come to.
     held: BTreeMap<WorkloadId, HeldBy>,
     /// Workloads of which pods have no place at all.
@@ -25,10 +27,12 @@ pub(super) struct Outlook {
 }
 
 impl Outlook {
-    pub(super) fn of(current: Option<&Current>, replaced: bool) -> Self {
-        let Some(Current { plan, held, .. }) = current else {
-            return Self { is_unknown: true, ..Self::default() };
-        };
+    /// Returns what `plan` has for them, of which so much is held back, made as if those machines were gone.
+    pub(in crate::reconcile) fn of(
+        plan: &Plan,
+        held: &BTreeMap<Address, HeldBy>,
+        without: BTreeSet<InstanceId>,
+    ) -> Self {
         let comes = plan.resource_changes.iter().filter_map(|row| {
             let why = held.get(&row.address).filter(|held| stays(&held.why))?;
             row.change.actions.contains(&Action::Create).then_some((&row.address, why))
@@ -39,7 +43,21 @@ impl Outlook {
         });
         let held = if comes.is_empty() { BTreeMap::new() } else { placed.collect() };
         let unplaced = plan.capacity.unschedulable.iter().map(|row| row.workload.clone()).collect();
-        Self { is_unknown: false, replaced, held, unplaced }
+        Self { without, held, unplaced }
+    }
+
+    /// Returns what a machine with `pods` on it waits for; nothing that it knows of, since `now`.
+    pub(super) fn awaits(&self, machine: &InstanceId, pods: &[&Pod], now: Timestamp) -> Awaits {
+        match self.knows(machine) {
+            false => Awaits::Plan,
+            true if self.holds(pods).is_some() => Awaits::Word,
+            true => Awaits::Launches { since: now },
+        }
+    }
+
+    /// Returns whether the plan was made as if a machine were gone.
+    fn knows(&self, machine: &InstanceId) -> bool {
+        self.without.contains(machine)
     }
 
     /// Returns what holds back what `pods` are to come to, where something does.
@@ -47,11 +65,11 @@ impl Outlook {
         pods.iter().find_map(|pod| self.held.get(pod.owner.as_ref()?))
     }
 
-    /// Returns whether all of `pods` have another place.
-    pub(super) fn is_replaced(&self, pods: &[&Pod]) -> bool {
+    /// Returns whether the plan has another place for all of `pods` of a machine.
+    pub(super) fn places(&self, machine: &InstanceId, pods: &[&Pod]) -> bool {
         let unplaced =
             |pod: &&Pod| pod.owner.as_ref().is_some_and(|owner| self.unplaced.contains(owner));
-        self.replaced && !pods.iter().any(unplaced)
+        self.knows(machine) && !pods.iter().any(unplaced)
     }
 
     /// Returns whether nothing is held back.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
-use super::course::{Came, Moment, Scene};
+use super::course::{Awaits, Came, Moment, Scene};
 use super::*;
 use crate::fleet::{
     CORDONED_ANNOTATION, Completeness, LiveWorkload, Membership, PodPhase, fixture,

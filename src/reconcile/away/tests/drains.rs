@@ -10,6 +10,7 @@ fn drains(deadline: Option<Timestamp>) -> Away {
         phase: AwayPhase::Draining,
         tries: 0,
         again: at(0),
+        awaits: Awaits::Launches { since: at(0) },
         draining: Some(at(0)),
         emptied: None,
         ended: None,
@@ -27,7 +28,6 @@ fn acts(away: &mut Away, minutes: i64, node: &Node, drained: bool) -> (Came, Vec
     let moment = Moment {
         now: at(60 * minutes),
         replaced: true,
-        held: false,
         looked: true,
         joined: true,
         drained,
@@ -51,12 +51,14 @@ fn drains_at(minutes: i64, deadline: Option<i64>, held: bool) -> bool {
 fn drains_by(minutes: i64, deadline: Option<i64>, (held, looked): (bool, bool)) -> bool {
     let deadline = deadline.map(|minutes| at(60 * minutes));
     let mut away = Away { phase: AwayPhase::Replacing, draining: None, ..drains(deadline) };
+    if held {
+        away.now_awaits(Awaits::Word);
+    }
     let node = with_a_drain(0).nodes.remove(&NodeName::from("node-of-i-1")).expect("it");
     let node = Node { annotations: BTreeMap::new(), ..node };
     let moment = Moment {
         now: at(60 * minutes),
         replaced: false,
-        held,
         looked,
         joined: true,
         drained: false,
@@ -106,10 +108,14 @@ fn what_holds_a_machine_back_concerns_the_pods_that_the_plan_has_come_to_it() {
     let suspended = Held::Suspended { reason: "a freeze".to_owned(), until: None };
     for (why, stays) in [(suspended, true), (Held::UnderWay, false)] {
         let held = [(address.clone(), crate::reconcile::allow::says(why))].into();
-        let current = Current { plan: Arc::new(plan.clone()), since: at(0), held };
-        let outlook = Outlook::of(Some(&current), true);
+        let (id, unknown) = (InstanceId::from("i-1"), InstanceId::from("i-2"));
+        let outlook = Outlook::of(&plan, &held, [id.clone()].into());
         assert_eq!(outlook.holds(&[&other, &mine]).is_some(), stays);
-        assert!(outlook.holds(&[&other]).is_none() && outlook.is_replaced(&[&mine]));
+        assert!(outlook.holds(&[&other]).is_none() && outlook.places(&id, &[&mine]));
+        // Of one that the plan counts with it says nothing.
+        assert!(!outlook.places(&unknown, &[&mine]));
+        assert_eq!(outlook.awaits(&unknown, &[&other], at(5)), Awaits::Plan);
+        assert_eq!(outlook.awaits(&id, &[&other], at(5)), Awaits::Launches { since: at(5) });
     }
 }
 
@@ -184,7 +190,6 @@ fn a_machine_that_goes_ends_once_its_volumes_are_detached_or_their_bound_is_reac
         let moment = Moment {
             now: at(60 * minutes),
             replaced: true,
-            held: false,
             looked: true,
             joined: false,
             drained: false,
@@ -290,4 +295,76 @@ fn a_deadline_that_had_passed_when_it_was_told_has_no_machine_end_with_pods_on_i
         assert!(!ends, "{minutes}: {effects:?}");
     }
     assert!(matches!(acts(&mut away, 16, &node, false).0, Came::GaveUp));
+}
+
+/// Returns when pods leave `i-1`, in seconds after it was told that it goes sooner or later, and a plan without it is
+/// made at `planned`, if any, that has no place for them.
+fn leaves_at(planned: Option<i64>) -> Option<i64> {
+    let mut story = leads();
+    let seen = |seconds: i64| {
+        let mut world = with_pods(seconds, &[]);
+        let phase = PodPhase::Running;
+        let (owner, node) = (Some(workload_id()), Some("node-of-i-1".into()));
+        world.pods.push(Arc::new(Pod { owner, node, phase, ..fixture::pod("api") }));
+        Event::World(Arc::new(world))
+    };
+    story.next(2, seen(2));
+    let plan = || {
+        let mut plan = crate::render::fixture::plan();
+        plan.capacity.waves.clear();
+        plan.capacity.unschedulable.iter_mut().for_each(|row| row.workload = workload_id());
+        assert!(!plan.capacity.unschedulable.is_empty());
+        plan
+    };
+    // A plan of before, which counts with it, and has nothing to wait for.
+    let mut before = plan();
+    before.capacity.unschedulable.clear();
+    story.planned(2, before);
+    story.told(3, Kind::Health, &["i-1"], None);
+    for seconds in (5..3_600).step_by(5) {
+        story.saves(seconds);
+        let done = story.next(seconds, seen(seconds));
+        if done.contains(&"drains i-1".to_owned()) {
+            return Some(seconds - 3);
+        }
+        if planned.is_some_and(|at| seconds >= at) && story.state().planning.is_some() {
+            story.planned(seconds, plan());
+        }
+    }
+    None
+}
+
+#[test]
+fn pods_of_a_machine_that_goes_stay_until_a_plan_knows_that_it_goes_and_not_for_ever() {
+    let near = |at: Option<i64>, minutes: i64| {
+        at.is_some_and(|at| (60 * minutes..60 * minutes + 15).contains(&at))
+    };
+    let never = leaves_at(None);
+    assert!(near(never, 30), "no plan is made: {never:?}");
+    // What the plan launches has as long as if it had been made at once.
+    let late = leaves_at(Some(20 * 60));
+    assert!(near(late, 30), "one is made after 20 minutes: {late:?}");
+    let early = leaves_at(Some(5 * 60));
+    assert!(near(early, 15), "one is made after 5 minutes: {early:?}");
+}
+
+#[test]
+fn what_was_held_back_has_its_time_from_when_it_no_longer_is() {
+    let mut away = Away { phase: AwayPhase::Replacing, draining: None, ..drains(None) };
+    let now = |minutes: i64| at(60 * minutes);
+    let begins = |away: &Away| match away.awaits {
+        Awaits::Launches { since } => Some(since),
+        Awaits::Plan | Awaits::Word => None,
+    };
+    away.now_awaits(Awaits::Word);
+    assert_eq!(begins(&away), None);
+    for minutes in [30, 35] {
+        away.now_awaits(Awaits::Launches { since: now(minutes) });
+        assert_eq!(begins(&away), Some(now(30)), "nothing holds it back since");
+    }
+    away.now_awaits(Awaits::Word);
+    away.now_awaits(Awaits::Launches { since: now(50) });
+    assert_eq!(begins(&away), Some(now(50)));
+    away.hurry(now(40));
+    assert_eq!(begins(&away), Some(now(40)), "a clock that is set back makes nobody wait longer");
 }
