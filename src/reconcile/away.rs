@@ -13,7 +13,7 @@ pub(super) use outlook::Outlook;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use course::{Awaits, Came, Moment, Scene, TRY_AGAIN};
+use course::{Awaits, Came, Moment, Scene, Seen, TRY_AGAIN};
 use jiff::SignedDuration;
 
 use super::event::{Effect, Ending, Event, Signal};
@@ -92,7 +92,7 @@ impl State {
             phase: AwayPhase::Noted,
             tries: 0,
             again,
-            awaits: Awaits::Plan,
+            awaits: Awaits::Plan { since: self.now },
             draining: None,
             emptied: None,
             ended: None,
@@ -207,6 +207,10 @@ impl State {
                 }
             }
         }
+        if self.looks_on() {
+            // What was received and is not taken off yet is for whoever may do something about it.
+            self.mail.clear();
+        }
         self.mail.acknowledge(effects);
     }
 
@@ -220,6 +224,7 @@ impl State {
         // A look that shows no node at all shows nothing of any.
         let joined = node.is_none() && (world.nodes.is_empty() || self.had_joined(id));
         let drained = self.is_drained(id);
+        let looks_on = self.looks_on();
         let Some(away) = self.away.get_mut(id) else { return };
         // Only a whole look may say that there is no such machine, or that it is not ours.
         let instance = world.instances.get(id);
@@ -238,11 +243,19 @@ impl State {
         if !(ours && runs) {
             return;
         }
+        let now = self.now;
+        if looks_on && !away.gives_up {
+            let seen = Seen { node, looked, drained };
+            if let Came::GaveUp = away.stands_down(seen, now, effects) {
+                self.count("drains.given_up", 1);
+            }
+            return;
+        }
         let next_look = self.looks + 1;
         let fresh = self.world_no >= away.known;
         let pods = || node.map(|node| pods(&node.name)).unwrap_or_default();
         let mut scene = Scene { node, ..Scene::default() };
-        let (now, mut replaced) = (self.now, false);
+        let mut replaced = false;
         match (away.phase, is_replaced) {
             (AwayPhase::Replacing, Some(is_replaced)) if !member => {
                 let pods = pods();
@@ -278,7 +291,7 @@ impl State {
         ours: bool,
         effects: &mut Vec<Effect>,
     ) {
-        let now = self.now;
+        let (now, looks_on) = (self.now, self.looks_on());
         let Some(away) = self.away.get_mut(id) else { return };
         let first = away.ended.is_none();
         let since = *away.ended.get_or_insert(now);
@@ -287,7 +300,8 @@ impl State {
         // What EC2 does not list may run all the same, as somebody else's by now.
         let state = instance.filter(|_| ours).map(|instance| instance.state);
         let ends = matches!(state, Some(InstanceState::ShuttingDown | InstanceState::Terminated));
-        let left = node.filter(|_| ends);
+        // Who only looks on removes nothing.
+        let left = node.filter(|_| ends && !looks_on);
         let gone = state == Some(InstanceState::Terminated);
         match left.filter(|_| now < later(since, GONE_WITHIN)) {
             Some(node) => {

@@ -366,6 +366,13 @@ impl State {
         self.start.mode.or_else(of_head).unwrap_or_default()
     }
 
+    /// Returns whether somebody has said that it is only to plan. What an earlier one has begun goes on while nobody
+    /// knows what is said, and beside another autoscaler: that one has no part in it.
+    pub(super) fn looks_on(&self) -> bool {
+        let of_head = || self.head.as_ref().map(|head| head.controller.mode);
+        self.start.mode.or_else(of_head) == Some(Mode::Observe)
+    }
+
     /// Returns whether it may have machines of ours go that EC2 takes back.
     pub(super) fn heeds_interruptions(&self) -> bool {
         self.mode() != Mode::Observe

@@ -52,6 +52,7 @@ pub(crate) const ALL: &[(&str, Story)] = &[
     ("approval: what was approved goes, and what is held back stays", approved_in_part),
     ("expiry: machines that are too old are replaced first, one after the other", expiry),
     ("maintenance: a machine that is to be retired is replaced before its time", maintenance),
+    ("maintenance: whoever is told to look on only takes back what was begun", looks_on),
     ("maintenance: pods stay while what is to replace their machine is held back", frozen),
     ("maintenance: a drain that never yields is given up, and its node serves again", gives_up),
     ("maintenance: at its deadline a machine goes with what is left on it", forced),
@@ -391,6 +392,37 @@ fn health(run: &mut Run, id: &InstanceId, start: Option<SignedDuration>) {
         r#"{{"service":"EC2","eventTypeCategory":"scheduledChange"{start},"affectedEntities":[{{"entityValue":"{id}"}}]}}"#
     );
     run.message("AWS Health Event", "aws.health", &detail);
+}
+
+fn looks_on(catalog: &Rc<Catalog>) -> End {
+    // Nothing that is to leave may.
+    let commit = Commit { budget: Some("100%".to_owned()), ..Commit::default().with("api", 8) };
+    let mut run = settled(catalog, 64, commit)?;
+    let retired = first(&run)?;
+    let stands = |run: &Run, cordoned: bool| {
+        run.observed().node_of(&retired).is_some_and(|node| node.unschedulable == cordoned)
+    };
+    health(&mut run, &retired, Some(SignedDuration::from_hours(6)));
+    let cordoned = run.until(minutes(1), |run| stands(run, true));
+    is(cordoned, || "it is not cordoned".to_owned())?;
+    run.commit(|commit| Commit { mode: "observe", ..commit });
+    let freed = run.until(minutes(10), |run| stands(run, false));
+    is(freed, || "it takes no pods, and nothing is done about that".to_owned())?;
+    // What an apply had begun ends by then.
+    run.pass(minutes(40));
+    run.well()?;
+    run.commit(|commit| Commit { budget: None, ..commit });
+    let before = run.shared.asked.borrow().len();
+    run.pass(minutes(40));
+    run.well()?;
+    let calls = run.shared.asked.borrow().len() - before;
+    is(calls == 0, || format!("{calls} writes of one that only looks on"))?;
+    run.commit(|commit| Commit { mode: "full", ..commit });
+    let gone =
+        run.until(minutes(30), |run| run.machines().iter().all(|machine| machine.id != retired));
+    run.well()?;
+    is(gone, || "what it knew to go is forgotten".to_owned())?;
+    run.comes_to_rest(minutes(20))
 }
 
 fn maintenance(catalog: &Rc<Catalog>) -> End {

@@ -70,8 +70,8 @@ pub(in crate::reconcile) struct Away {
 /// What pods of a machine wait for before they are asked to leave.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::reconcile) enum Awaits {
-    /// A plan that is made as if the machine were gone: nobody knows whether their new place is held back.
-    Plan,
+    /// A plan that is made as if the machine were gone, since then: nobody knows whether their new place is held back.
+    Plan { since: Timestamp },
     /// Somebody's word, or a safeguard, that holds back what is to be launched in its place.
     Word,
     /// What is launched in its place, which nothing has held back since.
@@ -106,6 +106,15 @@ pub(super) struct Scene<'w> {
     pub(super) first: Vec<&'w Pod>,
     /// A volume that is still attached, though no pod is left that has to leave.
     pub(super) attached: Option<&'w String>,
+}
+
+/// What the last look shows of the node of a machine.
+#[derive(Clone, Copy)]
+pub(super) struct Seen<'w> {
+    pub(super) node: Option<&'w Node>,
+    /// As in [`Moment`].
+    pub(super) looked: bool,
+    pub(super) drained: bool,
 }
 
 /// What came of a turn.
@@ -164,15 +173,14 @@ impl Away {
     /// Has it tried at once what was to be tried later: the clock was set back.
     pub(in crate::reconcile) fn hurry(&mut self, now: Timestamp) {
         self.again = self.again.min(now);
-        if let Awaits::Launches { since } = &mut self.awaits {
+        if let Awaits::Plan { since } | Awaits::Launches { since } = &mut self.awaits {
             *since = now.min(*since);
         }
     }
 
-    /// Notes what its pods wait for; of launches since when they may come.
+    /// Notes what its pods wait for; since when stands as long as that is the same.
     pub(super) fn now_awaits(&mut self, awaits: Awaits) {
-        let as_before = |awaits: Awaits| matches!(awaits, Awaits::Launches { .. });
-        if !(as_before(awaits) && as_before(self.awaits)) {
+        if std::mem::discriminant(&awaits) != std::mem::discriminant(&self.awaits) {
             self.awaits = awaits;
         }
     }
@@ -201,7 +209,7 @@ impl Away {
             return Some(earlier(at, half.clamp(DRAIN_LEAD, DRAIN_WITHIN)));
         }
         match self.awaits {
-            Awaits::Plan => Some(later(*since, PLANNED_WITHIN)),
+            Awaits::Plan { since } => Some(later(since, PLANNED_WITHIN)),
             Awaits::Word => None,
             Awaits::Launches { since } => Some(later(since, REPLACE_WITHIN)),
         }
@@ -280,6 +288,38 @@ impl Away {
             AwayPhase::Draining => return self.drain(scene, moment, effects),
             // Until it is seen to be gone it is told again.
             AwayPhase::Ending => self.end(None, now, effects),
+        }
+        Came::On
+    }
+
+    /// Leaves a machine as it was before it was known to go, since nothing may be done about that now: its node takes
+    /// pods again, unless EC2 is about to end it or was told to. It is known to go still.
+    pub(super) fn stands_down(
+        &mut self,
+        Seen { node, looked, drained }: Seen<'_>,
+        now: Timestamp,
+        effects: &mut Vec<Effect>,
+    ) -> Came {
+        if self.forced_at().is_some_and(|at| now >= later(at, TAKEN_WITHIN)) {
+            // It was not to end, or runs again.
+            return self.give_up(now);
+        }
+        let soon = self.forced_at().is_some_and(|at| now >= earlier(at, NEAR));
+        if soon || self.phase == AwayPhase::Ending {
+            return Came::On;
+        }
+        if self.phase != AwayPhase::Noted {
+            (self.tries, self.again) = (0, now);
+        }
+        (self.phase, self.draining, self.emptied) = (AwayPhase::Noted, None, None);
+        (self.awaits, self.unschedulable) = (Awaits::Plan { since: now }, false);
+        let ours = |node: &&Node| node.cordoned_for() == Some(CordonedFor::Leaving);
+        if let Some(node) = node.filter(|node| node.unschedulable).filter(ours)
+            && looked
+            && !drained
+            && self.tries(now, TRY_AGAIN)
+        {
+            self.cordon(node, None, effects);
         }
         Came::On
     }

@@ -46,10 +46,10 @@ impl Outlook {
         Self { without, held, unplaced }
     }
 
-    /// Returns what a machine with `pods` on it waits for; nothing that it knows of, since `now`.
+    /// Returns what a machine with `pods` on it waits for as of `now`.
     pub(super) fn awaits(&self, machine: &InstanceId, pods: &[&Pod], now: Timestamp) -> Awaits {
         match self.knows(machine) {
-            false => Awaits::Plan,
+            false => Awaits::Plan { since: now },
             true if self.holds(pods).is_some() => Awaits::Word,
             true => Awaits::Launches { since: now },
         }

@@ -2,6 +2,7 @@
 
 mod drains;
 mod members;
+mod observed;
 
 use std::sync::Arc;
 

@@ -114,7 +114,7 @@ fn what_holds_a_machine_back_concerns_the_pods_that_the_plan_has_come_to_it() {
         assert!(outlook.holds(&[&other]).is_none() && outlook.places(&id, &[&mine]));
         // Of one that the plan counts with it says nothing.
         assert!(!outlook.places(&unknown, &[&mine]));
-        assert_eq!(outlook.awaits(&unknown, &[&other], at(5)), Awaits::Plan);
+        assert_eq!(outlook.awaits(&unknown, &[&other], at(5)), Awaits::Plan { since: at(5) });
         assert_eq!(outlook.awaits(&id, &[&other], at(5)), Awaits::Launches { since: at(5) });
     }
 }
@@ -354,7 +354,7 @@ fn what_was_held_back_has_its_time_from_when_it_no_longer_is() {
     let now = |minutes: i64| at(60 * minutes);
     let begins = |away: &Away| match away.awaits {
         Awaits::Launches { since } => Some(since),
-        Awaits::Plan | Awaits::Word => None,
+        Awaits::Plan { .. } | Awaits::Word => None,
     };
     away.now_awaits(Awaits::Word);
     assert_eq!(begins(&away), None);
