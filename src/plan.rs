@@ -31,7 +31,7 @@ pub use approval::{Approval, ApprovalError, Approvals, approve, verify_approvals
 pub use breakdown::breakdown;
 pub use check::{Facts, Violation, check};
 pub use compare::{Difference, DifferenceRow, Side, compare, difference};
-pub use cordons::{StaleCordon, is_managed_member, stale_cordons};
+pub use cordons::{StaleCordon, is_managed_member, left_to_others, stale_cordons};
 pub use diff::{Parts, diff};
 pub use digest::{digest, is_whole};
 pub use drift::{BEHIND, drift, has_drift};

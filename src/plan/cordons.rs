@@ -59,13 +59,24 @@ pub fn is_managed_member(plan: &Plan, instance: &Instance) -> bool {
     instance.group.is_some() && managed(plan).contains(&instance.id)
 }
 
+/// Returns the machines that the plan leaves alone because of whose they are. Of one that it has no row of it tells
+/// nothing.
+#[must_use]
+pub fn left_to_others(plan: &Plan) -> BTreeSet<&InstanceId> {
+    machines(plan, is_of_others)
+}
+
 /// Returns the machines that the plan has rows of, and does not leave alone because whose they are.
 fn managed(plan: &Plan) -> BTreeSet<&InstanceId> {
+    machines(plan, |row| !is_of_others(row))
+}
+
+fn machines(plan: &Plan, which: impl Fn(&ExplainRow) -> bool) -> BTreeSet<&InstanceId> {
     let explain: BTreeMap<&Address, &ExplainRow> =
         plan.capacity.explain.iter().map(|row| (&row.address, row)).collect();
     let rows = plan.resource_changes.iter();
-    let ours = rows.filter(|row| explain.get(&row.address).is_some_and(|row| !is_of_others(row)));
-    ours.filter_map(|row| row.change.before.as_ref()?.instance_id.as_ref()).collect()
+    let found = rows.filter(|row| explain.get(&row.address).is_some_and(|row| which(row)));
+    found.filter_map(|row| row.change.before.as_ref()?.instance_id.as_ref()).collect()
 }
 
 fn is_of_others(row: &ExplainRow) -> bool {

@@ -225,6 +225,7 @@ impl State {
         let joined = node.is_none() && (world.nodes.is_empty() || self.had_joined(id));
         let drained = self.is_drained(id);
         let looks_on = self.looks_on();
+        let is_member = self.is_member(id);
         let Some(away) = self.away.get_mut(id) else { return };
         // Only a whole look may say that there is no such machine, or that it is not ours.
         let instance = world.instances.get(id);
@@ -233,6 +234,8 @@ impl State {
         let seen = self.world_no >= away.from && !away.cordoning;
         let looked = seen && !hidden && self.world_reads.failures == 0;
         let member = away.leaving.member;
+        // Whose group is no longer ours to manage is left as it is found, but for the cordon that is ours.
+        let let_go = member && !is_member && !away.gives_up;
         let ours =
             instance.is_some_and(|i| i.is_ours(&world.cluster.name) || member && i.group.is_some());
         let runs = instance.is_some_and(Instance::is_active);
@@ -244,10 +247,12 @@ impl State {
             return;
         }
         let now = self.now;
-        if looks_on && !away.gives_up {
+        if (looks_on || let_go) && !away.gives_up {
             let seen = Seen { node, looked, drained };
-            if let Came::GaveUp = away.stands_down(seen, now, effects) {
-                self.count("drains.given_up", 1);
+            match away.stands_down(seen, now, effects) {
+                Came::GaveUp => self.count("drains.given_up", 1),
+                Came::Over if let_go && looked => self.goes_no_more(id),
+                Came::On | Came::Over => {}
             }
             return;
         }

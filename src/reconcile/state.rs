@@ -22,7 +22,7 @@ use super::view::Unseen;
 use crate::fleet::{ClusterIdentity, Observed};
 use crate::ids::{Address, InstanceId, PoolName};
 use crate::manifest::Mode;
-use crate::plan::Plan;
+use crate::plan::{Plan, left_to_others};
 use crate::port::PortError;
 
 /// Between two looks at the world while something is under way.
@@ -105,6 +105,16 @@ pub(super) struct Current {
     pub(super) plan: Arc<Plan>,
     pub(super) since: Timestamp,
     pub(super) held: BTreeMap<Address, HeldBy>,
+    /// Machines that it leaves alone because of whose they are.
+    pub(super) of_others: BTreeSet<InstanceId>,
+}
+
+impl Current {
+    /// Returns it as of `since`, before anybody has judged what of it is held back.
+    pub(super) fn new(plan: Arc<Plan>, since: Timestamp) -> Self {
+        let of_others = left_to_others(&plan).into_iter().cloned().collect();
+        Self { plan, since, held: BTreeMap::new(), of_others }
+    }
 }
 
 /// What the loop knows.

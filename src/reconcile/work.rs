@@ -302,7 +302,7 @@ impl State {
         if let Some(kept) = &mut self.kept {
             kept.note_approved(plan);
         }
-        self.current = Some(Current { plan: Arc::clone(plan), since, held: BTreeMap::new() });
+        self.current = Some(Current::new(Arc::clone(plan), since));
     }
 
     /// Judges the changes of a plan, and latches what it has to.

@@ -293,7 +293,7 @@ impl Away {
     }
 
     /// Leaves a machine as it was before it was known to go, since nothing may be done about that now: its node takes
-    /// pods again, unless EC2 is about to end it or was told to. It is known to go still.
+    /// pods again, unless EC2 is about to end it or was told to. Once it is over nothing is left to be taken back.
     pub(super) fn stands_down(
         &mut self,
         Seen { node, looked, drained }: Seen<'_>,
@@ -304,9 +304,10 @@ impl Away {
             // It was not to end, or runs again.
             return self.give_up(now);
         }
-        let soon = self.forced_at().is_some_and(|at| now >= earlier(at, NEAR));
+        let ahead = self.leaving.deadline.filter(|_| self.leaving.is_ahead());
+        let soon = ahead.is_some_and(|at| now >= earlier(at, NEAR));
         if soon || self.phase == AwayPhase::Ending {
-            return Came::On;
+            return Came::Over;
         }
         if self.phase != AwayPhase::Noted {
             (self.tries, self.again) = (0, now);
@@ -314,11 +315,10 @@ impl Away {
         (self.phase, self.draining, self.emptied) = (AwayPhase::Noted, None, None);
         (self.awaits, self.unschedulable) = (Awaits::Plan { since: now }, false);
         let ours = |node: &&Node| node.cordoned_for() == Some(CordonedFor::Leaving);
-        if let Some(node) = node.filter(|node| node.unschedulable).filter(ours)
-            && looked
-            && !drained
-            && self.tries(now, TRY_AGAIN)
-        {
+        let Some(node) = node.filter(|node| node.unschedulable).filter(ours) else {
+            return Came::Over;
+        };
+        if looked && !drained && self.tries(now, TRY_AGAIN) {
             self.cordon(node, None, effects);
         }
         Came::On

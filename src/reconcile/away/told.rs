@@ -113,12 +113,20 @@ impl State {
     /// Returns whose a member of a group is: plans know which groups we manage.
     fn whose_member(&self, found: &Instance) -> Whose {
         let plan = self.current.as_ref().map(|current| &current.plan);
-        match (self.away.contains_key(&found.id), plan) {
-            (true, _) => Whose::Members,
-            (false, Some(plan)) if is_managed_member(plan, found) => Whose::Members,
-            (false, Some(_)) => Whose::Nobodys,
-            (false, None) => Whose::Unknown,
+        match plan {
+            Some(plan) if is_managed_member(plan, found) => Whose::Members,
+            _ if self.is_member(&found.id) => Whose::Members,
+            Some(_) => Whose::Nobodys,
+            None => Whose::Unknown,
         }
+    }
+
+    /// Returns whether a machine that goes is a member of a group that we manage: it was when it was told to go, and the
+    /// last plan of everything does not say that it is left to others by now.
+    pub(in crate::reconcile) fn is_member(&self, instance: &InstanceId) -> bool {
+        let member = self.away.get(instance).is_some_and(|away| away.leaving.member);
+        let of_others = self.current.as_ref().map(|current| &current.of_others);
+        member && !of_others.is_some_and(|of_others| of_others.contains(instance))
     }
 
     /// Has the next look tell whose a machine is. Many are told by one look.

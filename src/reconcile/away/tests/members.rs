@@ -34,8 +34,7 @@ fn manages(is_managed: bool) -> Story {
         let row = plan.capacity.explain.iter_mut().find(|row| row.address == address);
         row.expect("explained").reason = Reason::Keep { because: KeepReason::NotOurs };
     }
-    let held = BTreeMap::new();
-    let current = Current { plan: Arc::new(plan), since: at(0), held };
+    let current = Current::new(Arc::new(plan), at(0));
     story.change(|state| state.current = Some(current));
     story
 }
@@ -91,4 +90,46 @@ fn members_of_other_groups_and_those_of_which_nobody_says_when_they_go_are_left_
     assert_eq!(looks(&mut story, 20), [""; 0]);
     story.change(|state| state.current = plan.take());
     assert_eq!(looks(&mut story, 30), ["cordons node-of-i-9"]);
+}
+
+/// Has the last plan be one that manages the group no more.
+fn lets_go(story: &mut Story) {
+    let mut other = manages(false);
+    other.change(|other| {
+        let current = other.current.take();
+        story.change(|state| state.current = current);
+    });
+}
+
+#[test]
+fn a_member_whose_group_is_no_longer_ours_to_manage_is_left_alone_and_its_node_uncordoned() {
+    let two_weeks = 14 * 86_400;
+    for (what, within, expected) in [
+        ("it has two weeks", two_weeks, &["uncordons node-of-i-9"][..]),
+        // Whoever comes to it now would have to leave at once.
+        ("EC2 ends it in a moment", 120, &[]),
+    ] {
+        let mut story = manages(true);
+        story.told(3, Kind::SpotInterruption, &["i-9"], Some(within));
+        story.saves(3);
+        let (mark, end) = (Some(CordonedFor::Leaving), Ok(CordonOutcome::Written));
+        story.next(4, Event::Cordoned { instance: "i-9".into(), mark, end });
+        story.next(5, with_member(5, true));
+        lets_go(&mut story);
+        let mut all = Vec::new();
+        for n in (10..200).step_by(5) {
+            let stands = all.is_empty();
+            all.extend(story.next(n, Event::Timer));
+            all.extend(story.next(n, with_member(n, stands)));
+            if stands && !all.is_empty() {
+                let (instance, end) = ("i-9".into(), Ok(CordonOutcome::Written));
+                all.extend(story.next(n, Event::Cordoned { instance, mark: None, end }));
+            }
+        }
+        assert_eq!(all, expected, "{what}");
+        assert!(story.state().going().is_empty(), "{what}");
+        // A second message about it finds it so.
+        let done = story.told(300, Kind::SpotInterruption, &["i-9"], Some(120));
+        assert_eq!(done, ["takes off r"], "{what}");
+    }
 }

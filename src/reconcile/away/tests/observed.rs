@@ -78,8 +78,11 @@ fn whoever_looks_on_only_leaves_a_machine_that_ec2_is_about_to_end_cordoned_and_
     is_told(&mut story, Mode::Observe);
     let mut gone = with_a_drain(130);
     gone.instances.get_mut(&InstanceId::from("i-1")).expect("it").state = InstanceState::Terminated;
-    story.next(130, seen(130, true));
-    assert_eq!(story.next(140, Event::World(Arc::new(gone))), [""; 0]);
+    for seconds in (130..160).step_by(5) {
+        let gone = Event::World(Arc::new(Observed { taken_at: at(seconds), ..gone.clone() }));
+        assert_eq!(story.next(seconds, Event::Timer), [""; 0]);
+        assert_eq!(story.next(seconds, gone), [""; 0]);
+    }
     assert!(story.state().going().is_empty());
 }
 
