@@ -36,8 +36,9 @@ const WATCH_SECONDS: u32 = 50;
 const RETRY_FIRST: Duration = Duration::from_millis(250);
 const RETRY_MOST: Duration = Duration::from_secs(30);
 
-/// A watch that ended sooner without a word is not begun again at once: the first pause, and the longest. What
-/// lies further back than sorts may lag is not shown meanwhile.
+/// A watch that ended sooner without a word is not begun again at once: the first pause, and the longest. Once the
+/// pauses since the last word are longer together than sorts may lag, everything is listed anew before it is shown:
+/// that a watch has begun says nothing of whether it has told all that came since.
 const LASTED: Duration = Duration::from_secs(5);
 const PAUSE_FIRST: Duration = Duration::from_millis(100);
 const PAUSE_MOST: Duration = Duration::from_secs(10);
@@ -305,6 +306,8 @@ fn waits(pod: &Pod) -> bool {
 enum Ended {
     /// The version that it would go on from is too old.
     Expired,
+    /// It was begun again too often, without a word, for anybody to know what it has told.
+    Behind,
     /// The sort is not served.
     Absent,
 }
@@ -312,8 +315,10 @@ enum Ended {
 /// Watches a sort for as long as it is polled.
 async fn follow(kubernetes: Kubernetes, shown: Arc<Shown>, (n, sort): (usize, Sort)) {
     let mut wait = RETRY_FIRST;
+    let mut pause = PAUSE_FIRST;
     loop {
-        match once(&kubernetes, &shown, (n, sort), &mut wait).await {
+        match once(&kubernetes, &shown, (n, sort), (&mut wait, &mut pause)).await {
+            Ok(Ended::Behind) => {}
             // What is shown is old until the sort was listed anew.
             Ok(Ended::Expired) => {
                 shown.set_live(n, false);
@@ -345,7 +350,7 @@ async fn once(
     kubernetes: &Kubernetes,
     shown: &Shown,
     (n, sort): (usize, Sort),
-    wait: &mut Duration,
+    (wait, pause): (&mut Duration, &mut Duration),
 ) -> Result<Ended, Error> {
     let share = &mut |seen: &mut Seen| shown.lock().common.share(seen);
     let (shelf, version) = kubernetes.shelf(sort, share).await?;
@@ -359,7 +364,7 @@ async fn once(
     };
     let request = Request::new(sort.path);
     let params = WatchParams::default().timeout(WATCH_SECONDS);
-    let mut pause = PAUSE_FIRST;
+    let mut paused = Duration::ZERO;
     loop {
         let begun = Instant::now();
         let mut is_heard = false;
@@ -369,8 +374,6 @@ async fn once(
             Err(Error::Api(status)) if status.code == 410 => return Ok(Ended::Expired),
             Err(error) => return Err(error),
         };
-        // It goes on from where the last one ended, so that nothing was missed.
-        shown.set_live(n, true);
         while let Some(event) = events.try_next().await? {
             *wait = RETRY_FIRST;
             is_heard = true;
@@ -389,14 +392,20 @@ async fn once(
             shown.take((n, sort), object, goes);
         }
         if is_heard || begun.elapsed() >= LASTED {
-            pause = PAUSE_FIRST;
+            *pause = PAUSE_FIRST;
+            paused = Duration::ZERO;
             continue;
         }
-        if pause > LAG_MAX {
+        paused += *pause;
+        let is_behind = paused > LAG_MAX;
+        if is_behind {
             shown.set_live(n, false);
         }
-        tokio::time::sleep(pause).await;
-        pause = (pause * 2).min(PAUSE_MOST);
+        tokio::time::sleep(*pause).await;
+        *pause = (*pause * 2).min(PAUSE_MOST);
+        if is_behind {
+            return Ok(Ended::Behind);
+        }
     }
 }
 

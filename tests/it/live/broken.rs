@@ -188,8 +188,13 @@ async fn until(watched: &Watched, names: &[&str]) -> u32 {
 }
 
 fn watch(server: &Server) -> Watched {
+    watch_for(server, SILENCE)
+}
+
+/// Watches with a client that waits so long for a word.
+fn watch_for(server: &Server, silence: Duration) -> Watched {
     let config = Config::new(server.url.parse().expect("a URL"));
-    let kubernetes = Kubernetes::patient(config, SILENCE).expect("a client");
+    let kubernetes = Kubernetes::patient(config, silence).expect("a client");
     Watched::start(kubernetes, mpsc::channel(8).0)
 }
 
@@ -292,5 +297,25 @@ fn a_watch_that_ends_at_once_again_and_again_is_not_begun_as_fast_as_the_server_
         assert!((6..=12).contains(&begun), "{begun}");
         // What was told before such a watch is shown, or listed.
         until(&watched, &["a", "b"]).await;
+    });
+}
+
+#[test]
+fn what_watches_have_not_told_for_as_long_as_they_ended_at_once_is_listed_before_it_is_shown() {
+    // The last one lasts, and says nothing of what came while none of them told anything.
+    let at_once = || Act::Say(Vec::new());
+    let server = Server::start(
+        vec![Act::List(&["a"], 5), Act::List(&["a", "b"], 6)],
+        vec![at_once(), at_once(), at_once(), at_once(), Act::Hang(Vec::new())],
+    );
+    runtime().block_on(async {
+        let watched = watch_for(&server, PATIENCE);
+        // After 0.1, 0.3, 0.7 and 1.5 s. Nobody asks meanwhile, who would be answered from a list of their own.
+        tokio::time::sleep(Duration::from_secs(3)).await;
+        let shown = watched.objects().await.expect("it is shown");
+        let shown: Vec<&str> = shown.nodes.iter().map(|node| node.name.as_str()).collect();
+        assert_eq!(shown, ["a", "b"]);
+        let lists = server.asked().iter().filter(|path| !path.contains("watch=true")).count();
+        assert_eq!(lists, 2, "it is listed once, and shown from then on");
     });
 }
