@@ -43,7 +43,7 @@ pub struct Quarantine {
 #[derive(Debug, Default)]
 pub(in crate::reconcile) struct Wanted {
     /// Pools in which it launches, and since when the first of the pods waits that it launches for there.
-    pools: BTreeMap<PoolName, Option<Timestamp>>,
+    pub(super) pools: BTreeMap<PoolName, Option<Timestamp>>,
     /// Machines that are there, and have no pod in the plan but those of `DaemonSet`s.
     idle: BTreeSet<InstanceId>,
 }
@@ -58,11 +58,7 @@ impl Wanted {
 
     /// Returns what `plan` wants, made over `world`.
     pub(in crate::reconcile) fn of(plan: &Plan, world: &Observed) -> Self {
-        let mut waits: BTreeMap<WorkloadId, Timestamp> = BTreeMap::new();
-        for pod in world.pods.iter().filter(|pod| is_waiting(pod)) {
-            let first = waits.entry(pod.workload()).or_insert(pod.created_at);
-            *first = pod.created_at.min(*first);
-        }
+        let waits = placed_since(plan, world);
         let mut used: BTreeMap<&Address, Option<Timestamp>> = BTreeMap::new();
         for placed in plan.capacity.placements.iter().filter(|placed| placed.pods > 0) {
             let since = waits.get(&placed.workload).copied();
@@ -90,6 +86,36 @@ impl Wanted {
         let (Some(ready), Some(waits)) = (launch.ready_at, waits) else { return false };
         self.idle.contains(&launch.instance) && later(ready.max(waits), USED_WITHIN) <= now
     }
+}
+
+/// Returns since when the first pod of each workload waits that the plan has a place for: to pods that wait for something
+/// else (a gate, a volume, an offering that there is not) no launch is of use. Which of them these are the plan does not
+/// tell, so those count as such that have waited longest.
+fn placed_since(plan: &Plan, world: &Observed) -> BTreeMap<WorkloadId, Timestamp> {
+    let mut waits: BTreeMap<WorkloadId, Vec<Timestamp>> = BTreeMap::new();
+    for pod in world.pods.iter().filter(|pod| is_waiting(pod)) {
+        waits.entry(pod.workload()).or_default().push(pod.created_at);
+    }
+    let mut placed: BTreeMap<&WorkloadId, usize> = BTreeMap::new();
+    for row in &plan.capacity.placements {
+        let pods = usize::try_from(row.pods).unwrap_or(usize::MAX);
+        let all = placed.entry(&row.workload).or_default();
+        *all = all.saturating_add(pods);
+    }
+    let mut stuck: BTreeMap<&WorkloadId, usize> = BTreeMap::new();
+    for row in &plan.capacity.unschedulable {
+        let pods = usize::try_from(row.pods).unwrap_or(usize::MAX);
+        let all = stuck.entry(&row.workload).or_default();
+        *all = all.saturating_add(pods);
+    }
+    let first = |(workload, mut moments): (WorkloadId, Vec<Timestamp>)| {
+        moments.sort_unstable();
+        let placed = placed.get(&workload).copied().unwrap_or(0);
+        let without = stuck.get(&workload).copied().unwrap_or(0);
+        let skipped = moments.len().saturating_sub(placed).max(without);
+        moments.get(skipped).map(|since| (workload, *since))
+    };
+    waits.into_iter().filter_map(first).collect()
 }
 
 /// Returns the earlier of two moments, where there are any.

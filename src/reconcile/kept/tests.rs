@@ -3,6 +3,7 @@
 use super::super::asked::ROWS_MAX;
 use super::*;
 use crate::fleet::fixture;
+use crate::plan::wire::PlacementRow;
 
 fn at(seconds: i64) -> Timestamp {
     Timestamp::from_second(1_000_000 + seconds).expect("a time")
@@ -101,6 +102,37 @@ fn a_pool_whose_machines_are_of_no_use_launches_nothing_for_a_while() {
     assert!(kept.quarantined(&pool, at(450)).is_none(), "tried again");
     kept.judge_launches(&waited, at(490));
     assert!(kept.quarantined(&pool, at(1000)).is_some(), "for twice as long");
+}
+
+#[test]
+fn pods_that_wait_for_something_else_than_a_place_make_no_machine_useless() {
+    let mut plan = crate::render::fixture::plan();
+    let row = crate::reconcile::work::launched(&plan).next().expect("something is launched");
+    let (address, after) = (row.address.clone(), row.change.after.clone());
+    let pool = after.and_then(|after| after.pool).expect("of a pool");
+    let workload = crate::story::workload_id();
+    let mut world = crate::reconcile::fixture::world(0);
+    for seconds in [-9_000, -30, -20] {
+        let owner = Some(workload.clone());
+        let created_at = at(seconds);
+        let name = format!("api{seconds}");
+        let pod = crate::fleet::Pod { owner, created_at, ..crate::fleet::fixture::pod(&name) };
+        world.pods.push(std::sync::Arc::new(pod));
+    }
+    let mut since = |launches: u32, stuck: u32| {
+        let placed =
+            PlacementRow { workload: workload.clone(), address: address.clone(), pods: launches };
+        plan.capacity.placements = vec![placed];
+        let row = plan.capacity.unschedulable.first_mut().expect("one has no place");
+        (row.workload, row.pods) = (workload.clone(), stuck);
+        plan.capacity.unschedulable.truncate(1);
+        let since = Wanted::of(&plan, &world).pools.get(&pool).copied();
+        since.expect("it launches there")
+    };
+    assert_eq!(since(3, 0), Some(at(-9_000)), "all of them");
+    assert_eq!(since(2, 1), Some(at(-30)), "the first is stuck");
+    assert_eq!(since(1, 0), Some(at(-20)), "the plan knows of one");
+    assert_eq!(since(3, 3), None, "those that are not there yet");
 }
 
 #[test]
