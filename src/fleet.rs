@@ -7,6 +7,7 @@
 mod capacity;
 mod cordon;
 mod difference;
+mod fault;
 mod file;
 #[cfg(test)]
 pub(crate) mod fixture;
@@ -17,6 +18,7 @@ mod scaling;
 pub use capacity::{Exclusion, MatchCriteria, Reservation, ReservationKind, ReservationState};
 pub use cordon::{CORDONED_ANNOTATION, Cordon, CordonedFor};
 pub use difference::{Difference, Disagreement};
+pub use fault::Fault;
 pub use file::{WorldError, read_world, template_key, write_world};
 pub use group::{Group, Membership, ScheduledSize};
 pub use scaling::{
@@ -24,7 +26,7 @@ pub use scaling::{
 };
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use jiff::Timestamp;
@@ -259,6 +261,9 @@ pub struct Node {
     pub allocatable: Resources,
     /// Whether it is Ready.
     pub ready: bool,
+    /// What of it does not work, though it may be Ready.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub faults: BTreeSet<Fault>,
     /// Whether it is cordoned.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub unschedulable: bool,

@@ -162,6 +162,7 @@ impl Story {
             capacity: new.capacity.clone(),
             allocatable: new.allocatable.clone(),
             ready: true,
+            faults: [].into(),
             unschedulable: false,
             created_at: self.observed.taken_at,
         };

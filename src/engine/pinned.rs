@@ -379,6 +379,7 @@ fn add(world: &mut Observed, row: &ResourceChange, after: &NodeState, group: Opt
         capacity: (&after.capacity).into(),
         allocatable: (&after.allocatable).into(),
         ready: true,
+        faults: [].into(),
         unschedulable: false,
         created_at: world.taken_at,
     };

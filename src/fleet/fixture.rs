@@ -43,6 +43,7 @@ pub(crate) fn node(name: &str) -> Node {
         capacity: Resources::default(),
         allocatable: Resources::default(),
         ready: true,
+        faults: [].into(),
         unschedulable: false,
         created_at: Timestamp::UNIX_EPOCH,
     }

@@ -9,7 +9,7 @@ use serde::Deserialize;
 use serde_json::Value as Json;
 
 use crate::demand::to_resources;
-use crate::fleet::Node;
+use crate::fleet::{Fault, Node};
 use crate::ids::{InstanceId, NodeName};
 use crate::pod::{Amounts, Taint, TaintEffect};
 use crate::storage::AttachLimits;
@@ -58,6 +58,12 @@ pub(super) fn node(object: &Json) -> Result<Node, String> {
         capacity: read(status.capacity)?,
         allocatable: read(status.allocatable)?,
         ready: conditions.iter().any(|c| c.type_ == "Ready" && c.status == "True"),
+        faults: Fault::ALL
+            .into_iter()
+            .filter(|fault| {
+                conditions.iter().any(|c| c.type_ == fault.condition() && c.status == "False")
+            })
+            .collect(),
         unschedulable: spec.unschedulable.unwrap_or(false),
         created_at: meta.creation_timestamp.ok_or_else(|| wrong("no time of creation"))?.0,
         name: name.as_str().into(),
@@ -138,10 +144,14 @@ mod tests {
             "status": {
                 "capacity": { "cpu": "4", "memory": "16093300Ki", "pods": "58" },
                 "allocatable": { "cpu": "3920m", "memory": "15076468Ki", "pods": "58" },
-                "conditions": [{
-                    "type": "Ready", "status": "True",
-                    "lastHeartbeatTime": null, "lastTransitionTime": null
-                }]
+                "conditions": [
+                    { "type": "Ready", "status": "True",
+                      "lastHeartbeatTime": null, "lastTransitionTime": null },
+                    { "type": "KernelReady", "status": "False" },
+                    { "type": "StorageReady", "status": "True" },
+                    { "type": "NetworkingReady", "status": "Unknown" },
+                    { "type": "DiskPressure", "status": "False" }
+                ]
             }
         })
     }
@@ -151,6 +161,7 @@ mod tests {
         let node = node(&object()).expect("a node");
         assert_eq!(node.instance, Some("i-0123456789abcdef0".into()));
         assert!(node.ready && node.unschedulable);
+        assert_eq!(node.faults, [Fault::Kernel].into());
         assert_eq!(node.taints.len(), 1);
         assert_eq!(node.allocatable.cpu.0, 3920);
         assert_eq!(node.capacity.memory.0, 16_093_300 * 1024);

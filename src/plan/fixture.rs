@@ -333,6 +333,7 @@ fn live(key: &str, kind: &str) -> (Instance, Node) {
         capacity: allocation.capacity,
         allocatable: allocation.allocatable,
         ready: true,
+        faults: [].into(),
         unschedulable: false,
         created_at: at(-100),
     };

@@ -1,4 +1,4 @@
-//! Machines whose nodes are not Ready, or never joined.
+//! Machines whose nodes are not Ready, or never joined, or are Ready and say that something of them does not work.
 //!
 //! Invariant: a verdict needs looks that agree for as long as it takes, and no look counts in which
 //! Kubernetes shows no node of ours at all where some had joined.
@@ -9,7 +9,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::kept::{Leaving, READY_WITHIN, later};
 use super::state::State;
-use crate::fleet::{Instance, Node, Observed, tag};
+use crate::fleet::{Fault, Instance, Node, Observed, tag};
 use crate::ids::InstanceId;
 use crate::manifest::Mode;
 
@@ -23,7 +23,45 @@ pub(super) const NOT_READY: &str = "not-ready";
 /// Why a machine ends that no node ever ran on.
 pub(super) const NEVER_READY: &str = "never-ready";
 
-/// A machine whose node is not Ready, or has not joined.
+/// Returns whether a machine that goes for this reason is broken, so that what runs on it may never stop by itself.
+pub(super) fn is_broken(why: &str) -> bool {
+    why == NOT_READY || why == NEVER_READY || Fault::ALL.iter().any(|fault| why == fault.reason())
+}
+
+/// What is wrong with a machine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Ailment {
+    /// Its node is not Ready, or has not joined.
+    Unready,
+    /// Its node says that something of it does not work.
+    Fault(Fault),
+}
+
+impl Ailment {
+    /// Returns everything that is wrong with a machine whose node is that one.
+    fn all(node: Option<&Node>) -> impl Iterator<Item = Self> {
+        let ready = node.is_some_and(|node| node.ready);
+        let faults = node.into_iter().flat_map(|node| &node.faults);
+        (!ready).then_some(Self::Unready).into_iter().chain(faults.copied().map(Self::Fault))
+    }
+
+    /// Returns for how long a machine whose node had joined is left with it, where such nodes are replaced after so long.
+    fn tolerated(self, repair_after: SignedDuration) -> SignedDuration {
+        match self {
+            Self::Unready => repair_after,
+            Self::Fault(fault) => fault.tolerated().min(repair_after),
+        }
+    }
+
+    fn reason(self) -> &'static str {
+        match self {
+            Self::Unready => NOT_READY,
+            Self::Fault(fault) => fault.reason(),
+        }
+    }
+}
+
+/// A machine whose node is not well, or has not joined.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Unwell {
     since: Timestamp,
@@ -87,24 +125,30 @@ impl State {
         strangers: &BTreeSet<InstanceId>,
     ) -> Sizes {
         let now = self.now;
-        let mut unwell: BTreeMap<InstanceId, Unwell> = BTreeMap::new();
+        let mut unwell: BTreeMap<(InstanceId, Ailment), Unwell> = BTreeMap::new();
         let mut sizes = Sizes::new();
         let repair_after = self.head.as_ref().and_then(|head| head.controller.repair_after);
-        let counts_after = repair_after.map_or(READY_WITHIN, |after| after.min(READY_WITHIN));
+        let counts_after = |ailment: Ailment| {
+            repair_after.map_or(READY_WITHIN, |after| ailment.tolerated(after).min(READY_WITHIN))
+        };
+        // Where nobody repairs what had joined, a part that fails says nothing.
+        let counts = |ailment: &Ailment| repair_after.is_some() || *ailment == Ailment::Unready;
         for instance in world.instances.values().filter(|i| is_ours(i, world)) {
             let size = sizes.entry(pool_of(instance).to_owned()).or_default();
             size.0 += 1;
-            if nodes.get(&instance.id).is_some_and(|node| node.ready) {
-                continue;
-            }
             // One whose node was deleted is broken at most, like all that many things break at once.
             let joined = self.joined.contains(&instance.id) || strangers.contains(&instance.id);
-            let before = self.unwell.get(&instance.id).filter(|before| before.joined == joined);
-            let since = before.map_or(now, |before| before.since.min(now));
-            let looks = before.map_or(0, |before| before.looks).saturating_add(1);
-            let found = Unwell { since, looks, joined };
-            size.1 += usize::from(joined && found.is_old(counts_after, now));
-            unwell.insert(instance.id.clone(), found);
+            let mut broken = false;
+            for ailment in Ailment::all(nodes.get(&instance.id).copied()).filter(counts) {
+                let key = (instance.id.clone(), ailment);
+                let before = self.unwell.get(&key).filter(|before| before.joined == joined);
+                let since = before.map_or(now, |before| before.since.min(now));
+                let looks = before.map_or(0, |before| before.looks).saturating_add(1);
+                let found = Unwell { since, looks, joined };
+                broken |= joined && found.is_old(counts_after(ailment), now);
+                unwell.insert(key, found);
+            }
+            size.1 += usize::from(broken);
         }
         self.unwell = unwell;
         sizes
@@ -113,7 +157,7 @@ impl State {
     fn judge_unwell(&mut self, world: &Observed, sizes: &Sizes) {
         let now = self.now;
         let repair_after = self.head.as_ref().and_then(|head| head.controller.repair_after);
-        for (id, found) in self.unwell.clone() {
+        for ((id, ailment), found) in self.unwell.clone() {
             let pool = world.instances.get(&id).map(pool_of);
             let (all, bad) = pool.and_then(|pool| sizes.get(pool)).copied().unwrap_or((1, 1));
             // Many at once are broken by something that a new machine does not mend.
@@ -122,9 +166,9 @@ impl State {
                 self.has_to_go(id, NEVER_READY);
             } else if found.joined
                 && few
-                && repair_after.is_some_and(|after| found.is_old(after, now))
+                && repair_after.is_some_and(|after| found.is_old(ailment.tolerated(after), now))
             {
-                self.has_to_go(id, NOT_READY);
+                self.has_to_go(id, ailment.reason());
             }
         }
     }
@@ -170,3 +214,6 @@ fn is_blind(
     ours().any(|i| had_joined(&i.id))
         || (ours().next().is_some() && world.pods.iter().any(|pod| lost(pod)))
 }
+
+#[cfg(test)]
+mod tests;

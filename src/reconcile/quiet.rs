@@ -104,6 +104,7 @@ mod tests {
                 capacity: crate::units::Resources::default(),
                 allocatable: crate::units::Resources::default(),
                 ready: true,
+                faults: [].into(),
                 unschedulable: false,
                 created_at: at(0),
             };

@@ -10,7 +10,7 @@ use super::away::{Away, Outlook, Turn};
 use super::event::{Effect, Event, Head, Limits, Signal, Ticket};
 use super::face;
 use super::failing::Failing;
-use super::health::Unwell;
+use super::health::{Ailment, Unwell};
 use super::kept::{Approved, Kept, doubled, later};
 use super::mail::Mail;
 use super::quiet::Quiet;
@@ -179,8 +179,8 @@ pub struct State {
     pub(super) planned_since: BTreeMap<InstanceId, Timestamp>,
     /// Since when nodes keep the pods that they have.
     pub(super) quiet: Quiet,
-    /// Machines whose nodes are not Ready.
-    pub(super) unwell: BTreeMap<InstanceId, Unwell>,
+    /// Machines whose nodes are not well, by what is wrong.
+    pub(super) unwell: BTreeMap<(InstanceId, Ailment), Unwell>,
     /// Machines that a node was seen of.
     pub(super) joined: BTreeSet<InstanceId>,
     pub(super) lanes: BTreeMap<Ticket, Lane>,

@@ -66,6 +66,7 @@ pub(super) fn node(node: &Node, instance: Option<&Instance>) -> Json {
         capacity,
         allocatable,
         ready,
+        faults,
         unschedulable,
         created_at,
     } = node;
@@ -74,6 +75,15 @@ pub(super) fn node(node: &Node, instance: Option<&Instance>) -> Json {
     taints.extend(mirrors.into_iter().filter(|(is, _)| *is).map(
         |(_, name)| json!({ "key": format!("node.kubernetes.io/{name}"), "effect": "NoSchedule" }),
     ));
+    let condition = |kind: &str, is: bool, reason: &str| {
+        json!({
+            "type": kind, "status": if is { "True" } else { "False" }, "reason": reason, "message": "",
+            "lastHeartbeatTime": time(*created_at), "lastTransitionTime": time(*created_at)
+        })
+    };
+    let says = if *ready { "KubeletReady" } else { "KubeletNotReady" };
+    let mut conditions = vec![condition("Ready", *ready, says)];
+    conditions.extend(faults.iter().map(|fault| condition(fault.condition(), false, "Fault")));
     let zone = instance.map_or("", |instance| instance.zone.as_str());
     let provider = id.as_ref().map(|id| format!("aws:///{zone}/{id}"));
     let mut spec = json!({});
@@ -96,12 +106,7 @@ pub(super) fn node(node: &Node, instance: Option<&Instance>) -> Json {
         "status": {
             "capacity": template::quantities(&to_amounts(capacity)),
             "allocatable": template::quantities(&to_amounts(allocatable)),
-            "conditions": [{
-                "type": "Ready", "status": if *ready { "True" } else { "False" },
-                "reason": if *ready { "KubeletReady" } else { "KubeletNotReady" },
-                "message": "", "lastHeartbeatTime": time(*created_at),
-                "lastTransitionTime": time(*created_at)
-            }],
+            "conditions": conditions,
             "addresses": [{ "type": "Hostname", "address": name }],
             "nodeInfo": {
                 "kubeletVersion": KUBELET, "kubeProxyVersion": "", "operatingSystem": "linux",

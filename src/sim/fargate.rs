@@ -79,6 +79,7 @@ impl State {
             allocatable: capacity.clone(),
             capacity,
             ready: true,
+            faults: [].into(),
             unschedulable: false,
             created_at: self.now,
         };

@@ -191,6 +191,7 @@ impl State {
             capacity,
             allocatable,
             ready: false,
+            faults: [].into(),
             unschedulable: false,
             created_at: self.now,
         };

@@ -171,6 +171,7 @@ impl World {
             node.annotations.clone_from(&changed.annotations);
             node.taints.clone_from(&changed.taints);
             node.unschedulable = changed.unschedulable;
+            node.faults.clone_from(&changed.faults);
             state.wake_scheduler();
         }
     }

@@ -70,6 +70,7 @@ pub(crate) fn add_node(
         capacity: amounts.capacity,
         allocatable: amounts.allocatable,
         ready: true,
+        faults: [].into(),
         unschedulable: false,
         created_at: born,
     };
@@ -178,6 +179,7 @@ fn launch(world: &mut Observed, state: &NodeState, index: Option<&str>) -> NodeN
         capacity: resources(&state.capacity),
         allocatable: resources(&state.allocatable),
         ready: true,
+        faults: [].into(),
         unschedulable: false,
         created_at: world.taken_at,
     };

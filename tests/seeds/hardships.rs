@@ -4,7 +4,7 @@
 use std::rc::Rc;
 
 use fleetwright::catalog::Catalog;
-use fleetwright::fleet::Node;
+use fleetwright::fleet::{Fault, Node};
 use fleetwright::ids::InstanceId;
 use fleetwright::pod::{Taint, TaintEffect};
 use fleetwright::reconcile::{Held, Request};
@@ -52,6 +52,7 @@ pub(crate) const ALL: &[(&str, Story)] = &[
     ("approval: what was approved goes, and what is held back stays", approved_in_part),
     ("expiry: machines that are too old are replaced first, one after the other", expiry),
     ("maintenance: a machine that is to be retired is replaced before its time", maintenance),
+    ("node repair: a machine of which a part fails is replaced, and not where all do", parts_fail),
     ("maintenance: whoever is told to look on only takes back what was begun", looks_on),
     ("maintenance: pods stay while what is to replace their machine is held back", frozen),
     ("maintenance: a drain that never yields is given up, and its node serves again", gives_up),
@@ -128,6 +129,39 @@ fn bad_image(catalog: &Rc<Catalog>) -> End {
     // So many were of no use that somebody has to say that they may be tried again.
     run.ask(0, Request::Reset { breaker: "launches-do-not-help".to_owned(), by: "bob".to_owned() });
     run.comes_to_rest(minutes(120))
+}
+
+fn parts_fail(catalog: &Rc<Catalog>) -> End {
+    let mut run = settled(catalog, 65, Commit::default().with("api", 8))?;
+    let broken = first(&run)?;
+    let fails = |run: &Run, id: &InstanceId, faults: &[Fault]| {
+        let node = run.observed().node_of(id).cloned();
+        if let Some(mut node) = node {
+            node.faults = faults.iter().copied().collect();
+            run.shared.world.change_node(&node);
+        }
+    };
+    let runs = |run: &Run, id: &InstanceId| run.machines().iter().any(|machine| machine.id == *id);
+    fails(&run, &broken, &[Fault::AcceleratedHardware]);
+    run.pass(minutes(9));
+    is(runs(&run, &broken), || "it went before it could mend itself".to_owned())?;
+    let gone = run.until(minutes(15), |run| !runs(run, &broken));
+    run.well()?;
+    is(gone, || "it still runs".to_owned())?;
+    run.comes_to_rest(minutes(20))?;
+    // What fails everywhere is mended by no new machine.
+    let all: Vec<InstanceId> = run.machines().iter().map(|machine| machine.id.clone()).collect();
+    is(all.len() > 1, || "one machine is no pool".to_owned())?;
+    for id in &all {
+        fails(&run, id, &[Fault::Networking]);
+    }
+    run.pass(minutes(50));
+    run.well()?;
+    is(all.iter().all(|id| runs(&run, id)), || "machines went for what all have".to_owned())?;
+    for id in &all {
+        fails(&run, id, &[]);
+    }
+    run.comes_to_rest(minutes(20))
 }
 
 fn never_joins_restarts(catalog: &Rc<Catalog>) -> End {

@@ -123,7 +123,8 @@ pub struct ControllerSettings {
     pub removals: Rate,
     /// The most of the fleet that one plan may remove without replacing it; more latches a breaker.
     pub mass_removal: Most,
-    /// How long a node may be not Ready before its machine is replaced; `None`: never.
+    /// How long a node may be not Ready, or say at most that something of it does not work
+    /// ([`crate::fleet::Fault`]), before its machine is replaced; `None`: never.
     pub repair_after: Option<SignedDuration>,
     /// Pools of which each removal asks for a confirmation.
     pub confirm: BTreeSet<PoolName>,

@@ -8,7 +8,7 @@ use jiff::{SignedDuration, Timestamp};
 use crate::fleet::{CordonedFor, Node, Pod};
 use crate::ids::NodeName;
 use crate::reconcile::event::Effect;
-use crate::reconcile::health::{NEVER_READY, NOT_READY};
+use crate::reconcile::health::is_broken;
 use crate::reconcile::kept::{CLOCK_OFF, Leaving, earlier, later};
 use crate::reconcile::state::{BUSY_REFRESH, backoff};
 use crate::reconcile::status::{AwayPhase, Going, HeldBy};
@@ -186,7 +186,7 @@ impl Away {
     }
 
     fn is_broken(&self) -> bool {
-        self.leaving.why == NOT_READY || self.leaving.why == NEVER_READY
+        is_broken(&self.leaving.why)
     }
 
     /// Returns when the machine is ended with whatever is on it: once a deadline that lay ahead when it was told has

@@ -90,6 +90,7 @@ pub(super) fn add(
         capacity: amounts.capacity,
         allocatable: amounts.allocatable,
         ready: !line.has("not-ready"),
+        faults: [].into(),
         unschedulable: line.has("cordoned"),
         created_at: born,
     };
@@ -438,6 +439,7 @@ fn launch(world: &mut Observed, state: &NodeState, index: Option<&str>) -> NodeN
         capacity: resources(&state.capacity),
         allocatable: resources(&state.allocatable),
         ready: true,
+        faults: [].into(),
         unschedulable: false,
         created_at: world.taken_at,
     };

@@ -133,6 +133,7 @@ fn world(nodes: usize, pods: usize) -> World {
             capacity: resources.clone(),
             allocatable: resources.clone(),
             ready: true,
+            faults: [].into(),
             unschedulable: false,
             created_at: Timestamp::UNIX_EPOCH,
         };

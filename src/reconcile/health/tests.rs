@@ -1,0 +1,88 @@
+//! When machines are replaced whose nodes say that something of them does not work.
+
+use std::sync::Arc;
+
+use super::*;
+use crate::manifest::ControllerSettings;
+use crate::reconcile::event::{Event, Signal};
+use crate::reconcile::fixture::{Story, world};
+
+/// Returns after how many minutes which machines go, and why, of which these say that something does not work, where
+/// nodes are replaced after so long.
+fn goes(
+    faults: &[(&str, Fault)],
+    repair_after: Option<SignedDuration>,
+) -> BTreeMap<String, (i64, String)> {
+    let mut story = Story::begin();
+    story.next(1, Event::Signal(Signal::Gained));
+    story.lives();
+    story.change(|state| {
+        let head = state.head.as_ref().expect("it was read");
+        let controller = ControllerSettings { repair_after, ..head.controller.clone() };
+        let head = crate::reconcile::Head { controller, ..crate::reconcile::Head::clone(head) };
+        state.head = Some(Arc::new(head));
+    });
+    let mut gone = BTreeMap::new();
+    for minutes in 0..60 {
+        let seconds = 2 + minutes * 60;
+        let mut seen = world(seconds);
+        for node in seen.nodes.values_mut() {
+            let of = |(id, _): &&(&str, Fault)| node.name.as_str() == format!("node-of-{id}");
+            node.faults = faults.iter().filter(of).map(|(_, fault)| *fault).collect();
+        }
+        story.next(seconds, Event::World(Arc::new(seen)));
+        for (id, away) in &story.state().away {
+            gone.entry(id.to_string()).or_insert((minutes, away.leaving.why.clone()));
+        }
+    }
+    gone
+}
+
+#[test]
+fn a_machine_is_replaced_whose_node_says_for_as_long_as_karpenter_tolerates_it_that_a_part_fails() {
+    let half_an_hour = Some(SignedDuration::from_mins(30));
+    for fault in Fault::ALL {
+        let minutes = fault.tolerated().as_mins();
+        let expected = ("i-1".to_owned(), (minutes, fault.reason().to_owned()));
+        assert_eq!(goes(&[("i-1", fault)], half_an_hour), [expected].into(), "{fault:?}");
+        assert!(is_broken(fault.reason()), "{fault:?}");
+    }
+    // What somebody says is not waited for for longer, and counts for all of them.
+    let soon = Some(SignedDuration::from_mins(20));
+    let at = |fault| goes(&[("i-1", fault)], soon).remove("i-1").map(|(minutes, _)| minutes);
+    assert_eq!(at(Fault::Storage), Some(20));
+    assert_eq!(at(Fault::AcceleratedHardware), Some(10));
+    assert_eq!(goes(&[("i-1", Fault::Kernel)], None), [].into(), "somebody repairs them");
+    assert!(is_broken(NOT_READY) && is_broken(NEVER_READY) && !is_broken("health"));
+}
+
+#[test]
+fn where_many_machines_fail_none_is_replaced_and_what_is_not_ours_never_is() {
+    let half_an_hour = Some(SignedDuration::from_mins(30));
+    let (one, other) = (("i-1", Fault::Networking), ("i-2", Fault::Storage));
+    assert_eq!(goes(&[one, other], half_an_hour), [].into(), "two of two");
+    // Two faults of one machine are one machine.
+    let two = [("i-1", Fault::Networking), ("i-1", Fault::AcceleratedHardware)];
+    let why = Fault::AcceleratedHardware.reason().to_owned();
+    assert_eq!(goes(&two, half_an_hour), [("i-1".to_owned(), (10, why))].into());
+    assert_eq!(goes(&[("i-9", Fault::Kernel)], half_an_hour), [].into(), "of others");
+}
+
+#[test]
+fn a_fault_that_passes_counts_anew() {
+    let mut story = Story::begin();
+    story.next(1, Event::Signal(Signal::Gained));
+    story.lives();
+    for minutes in 0..120 {
+        let mut seen = world(minutes * 60);
+        // Each time for 25 minutes.
+        if minutes % 30 < 25 {
+            for node in seen.nodes.values_mut().filter(|node| node.name.as_str() == "node-of-i-1") {
+                node.faults = [Fault::Storage].into();
+            }
+        }
+        story.next(2 + minutes * 60, Event::World(Arc::new(seen)));
+    }
+    assert!(story.state().going().is_empty());
+    assert!(story.state().unwell.is_empty(), "it is well by now");
+}
