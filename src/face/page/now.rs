@@ -48,7 +48,8 @@ fn limits(status: &Status) -> Vec<String> {
     let mut lines = Vec::new();
     if let Some(rival) = &status.rival {
         lines.push(format!(
-            "{}: it would fight for nodes, so that this loop only plans, and has pods leave what EC2 takes back",
+            "{}: it would fight for nodes, so that this loop only plans, and leaves to it what EC2 tells of \
+             machines that it takes back; what has begun goes on",
             text(rival, LINE)
         ));
     }
@@ -265,5 +266,20 @@ fn addresses(rows: &[Address]) -> String {
     match rows.len().saturating_sub(NAMED_MAX) {
         0 => shown,
         more => format!("{shown} and {more} more"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::face::fixture::begun;
+
+    #[test]
+    fn beside_another_autoscaler_nothing_is_promised_for_what_ec2_takes_back() {
+        let status = Status { rival: Some("karpenter runs as <b>".to_owned()), ..begun() };
+        let said = alerts(&status, PageKind::Preview);
+        assert!(said.contains("karpenter runs as &lt;b&gt;: it would fight for nodes"), "{said}");
+        assert!(said.contains("this loop only plans, and leaves to it what EC2 tells"), "{said}");
+        assert!(!said.contains("has pods leave"), "{said}");
     }
 }
