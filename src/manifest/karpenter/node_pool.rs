@@ -12,6 +12,7 @@ use super::super::meta::Meta;
 use super::super::model::Severity;
 use super::super::podspec::taints;
 use super::super::pool::{Budget, Consolidation, Expiry, Generation, Pool, PoolLimits};
+use super::super::yaml::Node;
 use super::kubelet::kubelet;
 use super::requirements::{pool_labels, pool_requirements};
 use super::{add_pool, check_taints, finish_root, weight};
@@ -23,6 +24,9 @@ const EXPIRE_AFTER: SignedDuration = SignedDuration::from_hours(720);
 
 /// Name of the limit that counts nodes.
 const NODES: &str = "nodes";
+
+/// Group of the node classes of EKS Auto Mode.
+const EKS: &str = "eks.amazonaws.com";
 
 const REASONS: [(&str, &str); 3] =
     [("Underutilized", "Underutilized"), ("Empty", "Empty"), ("Drifted", "Drifted")];
@@ -45,6 +49,12 @@ pub(in super::super) fn node_pool(
 ) {
     finish_root(root);
     let Some(spec) = root.need("spec") else { return };
+    if is_of_auto_mode(&spec) {
+        let why =
+            "is of EKS Auto Mode, which makes and removes the nodes of this pool: it is left alone";
+        spec.warn(why, None);
+        return;
+    }
     let Some(spec) = spec.map() else { return };
     let template = spec.need("template");
     let disruption = spec.get("disruption");
@@ -144,6 +154,19 @@ pub(super) fn texts(field: &Field<'_>) -> BTreeMap<String, String> {
     let Some(map) = field.map() else { return BTreeMap::new() };
     let text = |(key, value): (&str, Field<'_>)| Some((key.to_owned(), value.text()?.into_owned()));
     map.entries().filter_map(text).collect()
+}
+
+/// Returns whether the node class of a pool is one of EKS Auto Mode, which nobody else launches for.
+fn is_of_auto_mode(spec: &Field<'_>) -> bool {
+    let of = |node: &Node<'_>| {
+        let class = node.get("template")?.get("spec")?.get("nodeClassRef")?;
+        let text = |key| class.get(key).and_then(|value| value.text().map(ToOwned::to_owned));
+        let version = text("apiVersion");
+        let group = version.as_deref().and_then(|version| version.split_once('/'));
+        let group = text("group").or_else(|| Some(group?.0.to_owned()));
+        Some(group? == EKS && text("kind").is_none_or(|kind| kind == "NodeClass"))
+    };
+    of(spec.node).unwrap_or(false)
 }
 
 fn node_class_ref(field: &Field<'_>) -> Option<NodeClassName> {

@@ -258,6 +258,23 @@ fn a_time_after_which_drains_would_be_forced_is_warned_of() {
 }
 
 #[test]
+fn a_pool_of_auto_mode_is_left_alone_with_a_warning_whatever_it_says() {
+    let of_eks = "{group: eks.amazonaws.com, kind: NodeClass, name: default}";
+    let text =
+        v1("      requirements: [{key: eks.amazonaws.com/instance-cpu, operator: Near}]\n", "")
+            .replace("{group: karpenter.k8s.aws, kind: EC2NodeClass, name: default}", of_eks);
+    let read = read_text(&text);
+    assert!(read.pools.is_empty());
+    assert_eq!(
+        lines(&read),
+        [
+            "warning a.yaml:5: NodePool web: `spec` is of EKS Auto Mode, which makes and removes the nodes \
+             of this pool: it is left alone"
+        ]
+    );
+}
+
+#[test]
 fn values_that_no_node_has_spoil_a_pool_only_where_no_other_is_listed() {
     let requirement = |values: &str| {
         let text = format!(
