@@ -18,6 +18,10 @@ use super::{measured, size};
 /// Longest wait for a plan.
 const PATIENCE: Duration = Duration::from_mins(20);
 
+/// Most that either may hold, in MiB, whatever the build: what the readme quotes of a release build over 5,000 nodes, and
+/// as much again for one that is not optimized.
+const MEBIBYTES_MAX: u64 = 440;
+
 /// Clock ticks a second, as the kernel counts the time of a process.
 const TICKS: u64 = 100;
 
@@ -126,7 +130,7 @@ fn ticks(process: &Child) -> u64 {
 }
 
 #[test]
-fn a_plan_and_a_loop_over_a_large_cluster_cost_what_the_readme_says() {
+fn a_plan_and_a_loop_over_a_large_cluster_ask_little_and_hold_no_more_than_they_may() {
     let (nodes, pods) = (size("FLEETWRIGHT_NODES", 40), size("FLEETWRIGHT_PODS", 20));
     let scene = Scene::set(nodes, pods);
     let log = scene.tree.path().join("log");
@@ -153,6 +157,7 @@ fn a_plan_and_a_loop_over_a_large_cluster_cost_what_the_readme_says() {
         begun.elapsed(),
         calls.values().sum::<usize>()
     ));
+    assert!((1..=MEBIBYTES_MAX).contains(&most), "the plan held {most} MiB");
     let paged = ["GET /api/v1/nodes", "GET /api/v1/pods"];
     let again = calls.iter().filter(|(name, n)| !paged.contains(&name.as_str()) && **n > 4);
     assert_eq!(again.count(), 0, "{calls:?}");
@@ -178,6 +183,8 @@ fn a_plan_and_a_loop_over_a_large_cluster_cost_what_the_readme_says() {
         mebibytes(&replica, "VmRSS"),
         mebibytes(&replica, "VmHWM"),
     ));
+    let held = mebibytes(&replica, "VmHWM");
+    assert!((1..=MEBIBYTES_MAX).contains(&held), "the loop held {held} MiB");
     let id = replica.id().to_string();
     assert!(Command::new("kill").args(["-TERM", &id]).status().expect("kill").success());
     assert_eq!(replica.wait().expect("it ends").code(), Some(0), "{}", said());
