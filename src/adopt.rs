@@ -2,7 +2,8 @@
 //! in the way.
 //!
 //! This module knows what makes a node ours (three tags of its instance) and which controllers fight
-//! for nodes. It refuses to know how tags are written. Invariants: a node is taken over only into the
+//! for nodes. A name or a label anybody may give a Deployment of their own: one counts where only those live who
+//! keep the cluster, or beside nodes that Karpenter has, since no tenant makes nodes. It refuses to know how tags are written. Invariants: a node is taken over only into the
 //! pool that its own label names and that the repository declares; a machine that carries our tags
 //! already, or those of another cluster, is left alone; what is left says why; nothing but tags changes.
 
@@ -11,7 +12,7 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
-use crate::fleet::{Instance, InstanceState, LiveWorkload, Node, Observed, Pod, tag};
+use crate::fleet::{Instance, InstanceState, KEY_LABEL, LiveWorkload, Node, Observed, Pod, tag};
 use crate::ids::{
     Address, InstanceId, LabelValue, NodeName, PoolName, Uid, WorkloadId, WorkloadKind,
 };
@@ -125,15 +126,15 @@ fn candidate(desired: &Desired, observed: &Observed, node: &Node) -> Candidate {
     if instance.is_some_and(|instance| instance.is_ours(cluster) || instance.group.is_some()) {
         return Candidate::Ours;
     }
+    if node.is_of_auto_mode() {
+        return left("EKS Auto Mode keeps it, which no scaling to nothing stops");
+    }
     let label = node.labels.get(key::NODEPOOL).or_else(|| node.labels.get(key::PROVISIONER));
     let Some(pool) = label.map(|value| PoolName::from(value.as_str())) else {
         return left("it carries the label of no pool");
     };
     if !desired.pools.contains_key(&pool) {
         return Candidate::Left(format!("its pool `{pool}` is not declared in the repository"));
-    }
-    if node.is_of_auto_mode() {
-        return left("EKS Auto Mode keeps it, which no scaling to nothing stops");
     }
     let Some(id) = node.instance.clone() else { return left("it names no instance") };
     match instance.and_then(|instance| instance.tags.get(tag::CLUSTER)) {
@@ -214,13 +215,34 @@ fn of_node(node: &Node, id: &InstanceId) -> Option<Instance> {
     })
 }
 
-/// Returns the controllers in a cluster that make and remove nodes by themselves.
+/// Returns the controllers in a cluster that make and remove nodes by themselves: of those that are called so, the
+/// ones in a namespace of whoever keeps the cluster, and Karpenter wherever nodes are that it may have.
 #[must_use]
 pub fn rivals(observed: &Observed) -> Vec<Rival> {
-    rivals_among(&observed.workloads, &observed.pods, &observed.templates)
+    let mut found = rivals_among(&observed.workloads, &observed.pods, &observed.templates);
+    let has_nodes = observed.nodes.values().any(|node| may_be_of_karpenter(observed, node));
+    found.retain(|rival| rival.is_at_home() || (rival.kind == KARPENTER && has_nodes));
+    found
 }
 
-/// Returns those among workloads and their pods, by their names and the labels of their templates.
+/// Returns whether a node is of a pool, and neither ours nor EKS': who made it is no tenant.
+fn may_be_of_karpenter(observed: &Observed, node: &Node) -> bool {
+    let instance = node.instance.as_ref().and_then(|id| observed.instances.get(id));
+    let is_ours = instance.is_some_and(|instance| instance.is_ours(&observed.cluster.name))
+        || node.labels.contains_key(KEY_LABEL);
+    let has_pool = [key::NODEPOOL, key::PROVISIONER].iter().any(|k| node.labels.contains_key(*k));
+    has_pool && !is_ours && !node.is_of_auto_mode() && !node.is_fargate()
+}
+
+impl Rival {
+    /// Returns whether it lives where such controllers are installed, and no tenant makes anything.
+    fn is_at_home(&self) -> bool {
+        self.workload.split_once('/').is_some_and(|(namespace, _)| HOMES.contains(&namespace))
+    }
+}
+
+/// Returns the controllers that are called so, by the names of workloads and the labels of their templates, in
+/// whichever namespace. Whoever may make a Deployment may make one of these: enough to tell of, not to stop for.
 #[must_use]
 pub fn rivals_among(
     workloads: &[LiveWorkload],
@@ -254,17 +276,25 @@ pub fn rivals_among(
 /// The label by which charts say what a workload is, whatever it is called.
 const NAME_LABEL: &str = "app.kubernetes.io/name";
 
-/// Returns which controller a Deployment is, by its name or by its label.
+/// Namespaces that hold what keeps a cluster: Karpenter's guide takes the first, its older ones the second.
+const HOMES: [&str; 3] = ["kube-system", "karpenter", "cluster-autoscaler"];
+
+const KARPENTER: &str = "karpenter";
+/// What its Deployment was called before the chart was.
+const OLD_KARPENTER: &str = "karpenter-controller";
+const CLUSTER_AUTOSCALER: &str = "cluster-autoscaler";
+/// What its chart makes of the name of a release, or of a cloud.
+const OF_CHART: &str = "-cluster-autoscaler";
+
+/// Returns which controller a Deployment is, by its name or by its label, whole: what watches one (an exporter, a
+/// dashboard) is called after it.
 fn kind_of(name: &str, label: Option<&str>) -> Option<&'static str> {
-    let is_called = |name: &str| {
-        name == "karpenter" || name.starts_with("karpenter-") || name.ends_with("-karpenter")
-    };
-    let is_autoscaler = |name: &str| name.contains("cluster-autoscaler");
+    let is_autoscaler = |name: &str| name == CLUSTER_AUTOSCALER || name.ends_with(OF_CHART);
     let mut names = std::iter::once(name).chain(label);
     if names.clone().any(is_autoscaler) {
-        return Some("cluster-autoscaler");
+        return Some(CLUSTER_AUTOSCALER);
     }
-    names.any(is_called).then_some("karpenter")
+    names.any(|name| [KARPENTER, OLD_KARPENTER].contains(&name)).then_some(KARPENTER)
 }
 
 #[cfg(test)]
@@ -294,8 +324,11 @@ mod tests {
         for (name, label, expected) in [
             ("karpenter", None, karpenter),
             ("karpenter-controller", None, karpenter),
-            ("prod-karpenter", None, karpenter),
+            ("prod-karpenter", Some("karpenter"), karpenter),
             ("nodes", Some("karpenter"), karpenter),
+            ("karpenter-exporter", None, None),
+            ("karpenter-dashboard", Some("karpenter-dashboard"), None),
+            ("cluster-autoscaler-exporter", None, None),
             ("cluster-autoscaler", None, autoscaler),
             ("ca-aws-cluster-autoscaler", None, autoscaler),
             ("nodes", Some("aws-cluster-autoscaler"), autoscaler),
@@ -313,6 +346,39 @@ mod tests {
         }
         let agent = pod("karpenter", WorkloadKind::DaemonSet);
         assert_eq!(rivals_among(&[], &[agent], &BTreeMap::new()), []);
+    }
+
+    /// Returns a cluster with a Deployment `name` that runs in `namespace`, and its only node with `labels`.
+    fn with(namespace: &str, name: &str, labels: &[(&str, &str)]) -> Observed {
+        let mut observed = crate::story::Story::new(&["m5.large"], 100, 128).observed;
+        observed.nodes.clear();
+        let mut made = Pod::clone(&pod(name, WorkloadKind::Deployment));
+        made.owner.as_mut().expect("an owner").namespace = namespace.into();
+        observed.pods.push(Arc::new(made));
+        let labels = labels.iter().map(|(key, value)| ((*key).into(), (*value).into())).collect();
+        let node = Node { labels, ..crate::fleet::fixture::node("n") };
+        observed.nodes.insert("n".into(), node);
+        observed
+    }
+
+    #[test]
+    fn a_deployment_of_a_tenant_is_no_autoscaler_by_its_name() {
+        let (pool, ours) = (("karpenter.sh/nodepool", "web"), ("fleetwright.dev/key", "0"));
+        let auto = ("eks.amazonaws.com/compute-type", "auto");
+        for (namespace, name, labels, expected) in [
+            ("kube-system", "karpenter", &[][..], true),
+            ("karpenter", "karpenter", &[], true),
+            ("kube-system", "cluster-autoscaler", &[], true),
+            ("shop", "karpenter", &[], false),
+            ("shop", "karpenter", &[pool, ours], false),
+            ("shop", "karpenter", &[pool, auto], false),
+            // A tenant makes no nodes: whoever did runs somewhere.
+            ("platform", "karpenter", &[pool], true),
+            ("platform", "cluster-autoscaler", &[pool], false),
+        ] {
+            let found = rivals(&with(namespace, name, labels));
+            assert_eq!(found.len(), usize::from(expected), "{namespace}/{name} {labels:?}");
+        }
     }
 
     #[test]

@@ -204,7 +204,10 @@ async fn alone(kubernetes: &Kubernetes) -> Requirement {
                 some => {
                     let names: Vec<String> =
                         some.iter().map(|r| format!("{} ({})", r.kind, r.workload)).collect();
-                    Err(format!("{} would fight for nodes of the same pools", names.join(", ")))
+                    Err(format!(
+                        "{} would fight for nodes, if that is what it is",
+                        names.join(", ")
+                    ))
                 }
             }
         }

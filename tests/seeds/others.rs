@@ -238,7 +238,7 @@ fn crash_loop(catalog: &Rc<Catalog>) -> End {
 }
 
 fn rival(catalog: &Rc<Catalog>) -> End {
-    let objects = "---\napiVersion: apps/v1\nkind: Deployment\nmetadata: { name: karpenter, namespace: web }\n\
+    let objects = "---\napiVersion: apps/v1\nkind: Deployment\nmetadata: { name: karpenter, namespace: kube-system }\n\
                    spec:\n  replicas: 1\n  selector: { matchLabels: { app: k } }\n  template:\n    metadata: \
                    { labels: { app: k } }\n    spec:\n      containers:\n      - { name: main, image: x, \
                    resources: { requests: { cpu: 100m, memory: 128Mi } } }\n";
