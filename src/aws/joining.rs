@@ -2,6 +2,8 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use aws_sdk_eks::types::ComputeConfigResponse;
+
 use super::boot::Endpoint;
 use super::client::{Aws, AwsError};
 use super::fault::port_error;
@@ -14,6 +16,16 @@ pub struct Joining {
     pub endpoint: Endpoint,
     /// Version of Kubernetes, such as `1.33`.
     pub kubernetes: String,
+    /// Names of the node pools that EKS Auto Mode has of its own; `None` where it is off.
+    pub auto_mode: Option<Vec<String>>,
+}
+
+impl Joining {
+    /// Returns whether EKS Auto Mode launches for whatever pods wait.
+    #[must_use]
+    pub fn has_auto_mode(&self) -> bool {
+        self.auto_mode.as_ref().is_some_and(|pools| !pools.is_empty())
+    }
 }
 
 /// The address of the cluster's DNS among those of services. Source: EKS best practices, DNS.
@@ -46,8 +58,17 @@ impl Aws {
             dns: dns.to_string(),
             service_cidr,
         };
-        Ok(Joining { endpoint, kubernetes: cluster.version.ok_or_else(|| without("version"))? })
+        Ok(Joining {
+            endpoint,
+            kubernetes: cluster.version.ok_or_else(|| without("version"))?,
+            auto_mode: cluster.compute_config.and_then(auto_mode),
+        })
     }
+}
+
+/// Returns the node pools that EKS Auto Mode has of its own; `None` where it is off.
+fn auto_mode(config: ComputeConfigResponse) -> Option<Vec<String>> {
+    config.enabled.unwrap_or(false).then(|| config.node_pools.unwrap_or_default())
 }
 
 /// Returns the address of the cluster's DNS in a range such as `10.100.0.0/16`.
@@ -69,6 +90,30 @@ fn dns_of(cidr: &str) -> Option<IpAddr> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn auto_mode_launches_where_it_is_on_and_has_a_pool_of_its_own() {
+        let endpoint = Endpoint {
+            cluster: "c".to_owned(),
+            url: "u".to_owned(),
+            authority: "a".to_owned(),
+            dns: "d".to_owned(),
+            service_cidr: "s".to_owned(),
+        };
+        for (enabled, pools, on, launches) in [
+            (None, &[][..], false, false),
+            (Some(false), &["system"], false, false),
+            (Some(true), &[], true, false),
+            (Some(true), &["general-purpose", "system"], true, true),
+        ] {
+            let pools = pools.iter().map(|pool| (*pool).to_owned()).collect();
+            let config = ComputeConfigResponse::builder().set_enabled(enabled);
+            let auto_mode = auto_mode(config.set_node_pools(Some(pools)).build());
+            let (endpoint, kubernetes) = (endpoint.clone(), "1.33".to_owned());
+            let joining = Joining { endpoint, kubernetes, auto_mode };
+            assert_eq!((joining.auto_mode.is_some(), joining.has_auto_mode()), (on, launches));
+        }
+    }
 
     #[test]
     fn the_dns_of_a_cluster_is_the_tenth_address_of_its_services() {

@@ -32,6 +32,7 @@ const IDENTITY: &str = "set credentials and region as the AWS command line takes
                         `aws sts get-caller-identity` tries them";
 const QUEUE: &str =
     "check spec.controller.queue, and attach deploy/aws/controller.json to whoever runs the loop";
+const AUTO_MODE: &str = "switch its own node pools off (computeConfig.nodePools: []), or all of it: the loop only plans until then";
 const POLICY: &str = "attach deploy/aws/apply.json to whoever applies";
 
 /// What was found about an account.
@@ -43,6 +44,17 @@ pub struct Preflight {
     pub node_roles: Vec<NodeRole>,
     /// Where EKS has the API server; `None` where it does not say.
     pub endpoint: Option<String>,
+}
+
+/// Returns how EKS Auto Mode stands, or what it would launch for.
+fn without_auto_mode(joining: &Joining) -> Result<String, String> {
+    match &joining.auto_mode {
+        None => Ok("it is off".to_owned()),
+        Some(pools) if pools.is_empty() => Ok("it is on, without node pools of its own".to_owned()),
+        Some(pools) => {
+            Err(format!("it has the node pools {}, and would fight for nodes", pools.join(", ")))
+        }
+    }
 }
 
 /// A role that nodes have.
@@ -97,6 +109,9 @@ impl Aws {
         let version = joining.as_ref().map(|joining| format!("version {}", joining.kubernetes));
         let version = version.map_err(ToString::to_string);
         found.add("EKS cluster", version, "check spec.cluster.name and spec.cluster.region");
+        if let Ok(joining) = &joining {
+            found.add("no EKS Auto Mode", without_auto_mode(joining), AUTO_MODE);
+        }
         self.look_at_quotas(&mut found).await;
         let used = |class: &&NodeClass| {
             class.generation != Generation::Eksctl && pool_of(class, desired).is_some()

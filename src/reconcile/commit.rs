@@ -70,6 +70,11 @@ impl State {
             kept.served = Some(head.commit.clone());
             kept.waits_until = None;
         }
+        // As with any other autoscaler: what is not taken off yet is for others to see, and plans are made anew.
+        if head.auto_mode != self.head.as_ref().is_some_and(|served| served.auto_mode) {
+            self.mail.clear();
+            self.replan_at = self.now;
+        }
         self.head = Some(head);
     }
 

@@ -31,6 +31,8 @@ pub struct Head {
     pub problems: u32,
     /// Whether it declares neither a workload nor a pool: rather a render that failed than a wish.
     pub is_empty: bool,
+    /// Whether EKS Auto Mode launches for whatever pods wait, as EKS says.
+    pub auto_mode: bool,
 }
 
 /// What a plan is limited to.

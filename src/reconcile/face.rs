@@ -3,6 +3,7 @@
 use jiff::{SignedDuration, Timestamp};
 
 use super::away::Away;
+use super::rival::AUTO_MODE;
 use super::state::State;
 use super::status::{AwayPhase, PlanNow, RepositoryNow, SourceState, Status, WorldNow};
 use super::view::is_waiting;
@@ -24,7 +25,8 @@ impl State {
     /// Returns who else makes and removes nodes, in words: while they do the loop only plans.
     #[must_use]
     pub fn rival(&self) -> Option<&str> {
-        self.rival.as_deref()
+        let of_eks = self.head.as_ref().filter(|head| head.auto_mode).map(|_| AUTO_MODE);
+        of_eks.or(self.rival.as_deref())
     }
 
     /// Returns whether something is under way that whoever takes over would have to finish: a plan that is
@@ -91,7 +93,7 @@ impl State {
                 .collect(),
             failing: self.failing.shown(self.now),
             kept: self.kept_now,
-            rival: self.rival.clone(),
+            rival: self.rival().map(str::to_owned),
             counters: self.counters.clone(),
             wakes_at: self.wakes_at,
         }

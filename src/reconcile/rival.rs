@@ -1,7 +1,8 @@
 //! Others who make and remove nodes: while one of them runs the loop only plans, since they would fight.
 //!
-//! One counts that has a pod which runs: a name alone fights for nothing, and whoever may make a Deployment
-//! could stop the loop by it.
+//! A controller counts that has a pod which runs, where no tenant could have made it ([`rivals`]): a name alone
+//! fights for nothing, and whoever may make a Deployment could stop the loop by it. EKS Auto Mode has no pods: it
+//! counts by a node of its own that is Ready, and by what EKS says of its node pools.
 
 use jiff::SignedDuration;
 
@@ -10,6 +11,9 @@ use super::state::State;
 use crate::adopt::{Rival, rivals};
 use crate::fleet::{Observed, PodPhase};
 use crate::ids::WorkloadId;
+
+/// What is said where EKS says that Auto Mode launches for whatever pods wait.
+pub(super) const AUTO_MODE: &str = "EKS Auto Mode has node pools of its own";
 
 /// Between two looks for them: each goes through all pods.
 const LOOK_EVERY: SignedDuration = SignedDuration::from_mins(1);
@@ -23,6 +27,7 @@ impl State {
         self.rival_due = later(self.now, LOOK_EVERY);
         let rival = rivals(observed).into_iter().find(|rival| runs(observed, rival));
         let rival = rival.map(|rival| format!("{} runs as {}", rival.kind, rival.workload));
+        let rival = rival.or_else(|| of_auto_mode(observed));
         if rival != self.rival {
             // What was received and is not taken off yet is theirs to see. What goes already goes on.
             if rival.is_some() {
@@ -32,6 +37,12 @@ impl State {
             self.replan_at = self.now;
         }
     }
+}
+
+/// Returns by which node it is seen that EKS Auto Mode makes and removes nodes.
+fn of_auto_mode(observed: &Observed) -> Option<String> {
+    let node = observed.nodes.values().find(|node| node.ready && node.is_of_auto_mode())?;
+    Some(format!("EKS Auto Mode keeps the node {}", node.name))
 }
 
 /// Returns whether a pod of a rival runs.
@@ -47,6 +58,7 @@ mod tests {
 
     use jiff::Timestamp;
 
+    use super::super::fixture::Story;
     use super::super::{Event, Mode, Start, step};
     use super::*;
     use crate::fleet::{ClusterIdentity, LiveWorkload, Pod};
@@ -88,6 +100,44 @@ mod tests {
             })
         }));
         Event::World(Arc::new(observed))
+    }
+
+    #[test]
+    fn what_a_tenant_calls_karpenter_stops_nothing() {
+        let Event::World(seen) = world(0, Some(PodPhase::Running)) else { return };
+        let mut seen = Observed::clone(&seen);
+        let owner = WorkloadId { namespace: "shop".into(), ..seen.workloads[0].id.clone() };
+        seen.workloads[0].id = owner.clone();
+        let pod = Pod { owner: Some(owner), namespace: "shop".into(), ..Pod::clone(&seen.pods[0]) };
+        seen.pods = vec![Arc::new(pod)];
+        let mut story = Story::of(Mode::Full);
+        story.next(100, Event::World(Arc::new(seen)));
+        assert_eq!((story.state().rival(), story.state().mode()), (None, Mode::Full));
+    }
+
+    #[test]
+    fn auto_mode_has_the_loop_only_plan_by_what_eks_says_or_by_a_node_of_its_own_that_is_ready() {
+        let mut story = Story::of(Mode::Full);
+        let says = |story: &mut Story, second: i64, auto_mode: bool| {
+            let head = story.state().head.clone().expect("it was read");
+            let head = super::super::Head { auto_mode, ..super::super::Head::clone(&head) };
+            story.next(second, Event::Head(Ok(Arc::new(head))));
+            story.state().mode()
+        };
+        assert_eq!(says(&mut story, 1, true), Mode::Observe);
+        assert_eq!(story.state().status().rival.as_deref(), Some(AUTO_MODE));
+        assert!(!story.state().takes_messages());
+        assert_eq!(says(&mut story, 2, false), Mode::Full);
+        for (second, ready, expected) in
+            [(100, false, Mode::Full), (200, true, Mode::Observe), (300, false, Mode::Full)]
+        {
+            let mut seen = super::super::fixture::world(second);
+            let node = seen.nodes.values_mut().next().expect("a node");
+            node.ready = ready;
+            node.labels.insert("eks.amazonaws.com/compute-type".into(), "auto".into());
+            story.next(second, Event::World(Arc::new(seen)));
+            assert_eq!(story.state().mode(), expected, "{:?}", story.state().rival());
+        }
     }
 
     #[test]

@@ -369,7 +369,7 @@ impl State {
     /// somebody else makes and removes nodes.
     #[must_use]
     pub fn mode(&self) -> Mode {
-        if self.rival.is_some() {
+        if self.rival().is_some() {
             return Mode::Observe;
         }
         let of_head = || self.head.as_ref().map(|head| head.controller.mode);

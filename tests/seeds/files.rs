@@ -212,6 +212,7 @@ impl Files {
             rests: rests.collect(),
             problems: u32::try_from(self.desired.problems.len()).unwrap_or(u32::MAX),
             is_empty: self.is_empty(),
+            auto_mode: false,
         }
     }
 

@@ -56,6 +56,7 @@ impl Given {
                 rests: BTreeMap::new(),
                 problems: 0,
                 is_empty: false,
+                auto_mode: false,
             },
             kept: Kept::default(),
             unready: 0,

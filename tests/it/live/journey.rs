@@ -330,6 +330,21 @@ fn preflight_says_what_is_missing_and_what_to_do_and_is_content_once_it_is_there
         let shown = world.expect(0, &["preflight"]).await;
         assert!(shown.contains("by the map aws-auth"), "{shown}");
         assert!(shown.contains("Everything is in place."), "{shown}");
+        world.aws.judge(|call| {
+            let cluster = json!({ "cluster": {
+                "name": "prod", "version": "1.33", "endpoint": "https://embedded.invalid",
+                "certificateAuthority": { "data": "ZW1iZWRkZWQ=" },
+                "kubernetesNetworkConfig": { "serviceIpv4Cidr": "10.100.0.0/16" },
+                "computeConfig": { "enabled": true, "nodePools": ["general-purpose"] }
+            } });
+            if call.path.ends_with("/clusters/prod") {
+                return Fault::Answer(200, cluster.to_string());
+            }
+            Fault::None
+        });
+        let shown = world.expect(5, &["preflight"]).await;
+        assert!(shown.contains("MISSING  no EKS Auto Mode"), "{shown}");
+        assert!(shown.contains("general-purpose"), "{shown}");
         // Nothing was launched by asking whether it may be.
         let launches = world.aws.ledger().iter().filter(|row| {
             row.call.is_effect() && row.call.form.get("DryRun").is_none_or(|dry| dry != "true")

@@ -122,6 +122,7 @@ impl Followed {
         let repository = plans.repository();
         self.same_cluster(repository)?;
         let joining = self.joining().await?;
+        let head = Head { auto_mode: joining.has_auto_mode(), ..plans.head() };
         let machines = Machines::of(&repository.desired, joining.endpoint, &joining.kubernetes);
         self.aws.reserve(reserves(repository));
         let problems = repository.desired.problems.iter();
@@ -134,7 +135,7 @@ impl Followed {
         let (ahead, of) = (Arc::clone(&aws), Arc::clone(&machines));
         tokio::spawn(async move { ahead.warm(&of).await });
         Ok((
-            plans.head(),
+            head,
             LivePlans {
                 plans: Arc::new(plans),
                 machines,
