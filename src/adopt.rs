@@ -220,16 +220,15 @@ fn of_node(node: &Node, id: &InstanceId) -> Option<Instance> {
 #[must_use]
 pub fn rivals(observed: &Observed) -> Vec<Rival> {
     let mut found = rivals_among(&observed.workloads, &observed.pods, &observed.templates);
-    let has_nodes = observed.nodes.values().any(|node| may_be_of_karpenter(observed, node));
+    let has_nodes = observed.nodes.values().any(may_be_of_karpenter);
     found.retain(|rival| rival.is_at_home() || (rival.kind == KARPENTER && has_nodes));
     found
 }
 
-/// Returns whether a node is of a pool, and neither ours nor EKS': who made it is no tenant.
-fn may_be_of_karpenter(observed: &Observed, node: &Node) -> bool {
-    let instance = node.instance.as_ref().and_then(|id| observed.instances.get(id));
-    let is_ours = instance.is_some_and(|instance| instance.is_ours(&observed.cluster.name))
-        || node.labels.contains_key(KEY_LABEL);
+/// Returns whether a node is of a pool, and was launched neither by us nor by EKS: who made it is no tenant.
+fn may_be_of_karpenter(node: &Node) -> bool {
+    // Not by the tags of its machine: one that was adopted carries ours, and Karpenter may come back for it.
+    let is_ours = node.labels.contains_key(KEY_LABEL);
     let has_pool = [key::NODEPOOL, key::PROVISIONER].iter().any(|k| node.labels.contains_key(*k));
     has_pool && !is_ours && !node.is_of_auto_mode() && !node.is_fargate()
 }

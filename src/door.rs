@@ -59,6 +59,8 @@ pub enum Wanted {
     Reset {
         /// Its name.
         breaker: String,
+        /// The plan that may be carried out then, where the breaker is that of mass removals.
+        digest: Option<Digest>,
     },
 }
 
@@ -73,7 +75,7 @@ impl Wanted {
             // Whoever may approve need not be who may do without approval.
             Self::BreakGlass { .. } | Self::MendGlass => "break-glass",
             // What is removed once this breaker is opened is what nobody approved before.
-            Self::Reset { breaker } if breaker == MASS_REMOVAL => "approve",
+            Self::Reset { breaker, .. } if breaker == MASS_REMOVAL => "approve",
             Self::Reset { .. } => "reset",
         }
     }
@@ -93,7 +95,7 @@ impl Wanted {
                 Request::BreakGlass { reason, until, by }
             }
             Self::MendGlass => Request::MendGlass { by },
-            Self::Reset { breaker } => Request::Reset { breaker, by },
+            Self::Reset { breaker, digest } => Request::Reset { breaker, digest, by },
         }
     }
 }
@@ -259,8 +261,8 @@ mod tests {
                 ("bob", approve()),
                 ("alice", Wanted::Resume),
                 ("alice", Wanted::Confirm { instance: "i-1".into() }),
-                ("alice", Wanted::Reset { breaker: "b".to_owned() }),
-                ("bob", Wanted::Reset { breaker: MASS_REMOVAL.to_owned() }),
+                ("alice", Wanted::Reset { breaker: "b".to_owned(), digest: None }),
+                ("bob", Wanted::Reset { breaker: MASS_REMOVAL.to_owned(), digest: None }),
                 // Who may approve may not do without approval.
                 ("alice", broken(SignedDuration::from_mins(5))),
                 ("alice", Wanted::MendGlass),
@@ -297,7 +299,8 @@ mod tests {
 
     #[test]
     fn to_open_the_breaker_of_mass_removals_is_to_approve_them() {
-        let reset = |breaker: &str| Wanted::Reset { breaker: breaker.to_owned() }.verb();
+        let reset =
+            |breaker: &str| Wanted::Reset { breaker: breaker.to_owned(), digest: None }.verb();
         assert_eq!((reset(MASS_REMOVAL), reset("launches-not-ready")), ("approve", "reset"));
     }
 

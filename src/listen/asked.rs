@@ -11,7 +11,7 @@ use jiff::{SignedDuration, Timestamp};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::door::{Answered, Asked, Wanted};
-use crate::reconcile::allow::GLASS_MAX;
+use crate::reconcile::allow::{GLASS_MAX, MASS_REMOVAL};
 use crate::web::{form, header};
 
 /// Largest form; a token is a few thousand bytes.
@@ -76,7 +76,13 @@ fn wanted(fields: &BTreeMap<String, String>) -> Result<Wanted, String> {
             Ok(Wanted::BreakGlass { lasts, reason: reason()? })
         }
         "mend-glass" => Ok(Wanted::MendGlass),
-        "reset" => Ok(Wanted::Reset { breaker: field("breaker")?.to_owned() }),
+        "reset" => {
+            let breaker = field("breaker")?.to_owned();
+            // Whoever opens this one approves a plan, and has to say which.
+            let approves = breaker == MASS_REMOVAL;
+            let digest = if approves { Some(field("digest")?.into()) } else { None };
+            Ok(Wanted::Reset { breaker, digest })
+        }
         other => {
             let other: String = other.chars().take(40).collect();
             Err(format!(

@@ -282,7 +282,11 @@ impl State {
         }
         match came {
             Came::On => self.settle(id),
-            Came::GaveUp => self.count("drains.given_up", 1),
+            Came::GaveUp => {
+                self.count("drains.given_up", 1);
+                // What is wrong with it is waited for anew.
+                self.health.unwell.retain(|(of, _), _| of != id);
+            }
             Came::Over => self.goes_no_more(id),
         }
     }

@@ -17,15 +17,19 @@ use crate::manifest::Mode;
 const BROKEN_PERCENT: usize = 20;
 /// Fewest looks at the world in which a machine is not well before it is taken for broken.
 const LOOKS_LEAST: u32 = 10;
+/// For how long a machine that was replaced because a part of it failed counts as broken still: where a new one fails as
+/// well, as with an agent that errs, its pool loses no more than that share within such a time.
+const REPLACED_COUNTS: SignedDuration = SignedDuration::from_hours(1);
 
 /// Why a machine is replaced whose node is not Ready.
 pub(super) const NOT_READY: &str = "not-ready";
 /// Why a machine ends that no node ever ran on.
 pub(super) const NEVER_READY: &str = "never-ready";
 
-/// Returns whether a machine that goes for this reason is broken, so that what runs on it may never stop by itself.
+/// Returns whether the kubelet of a machine that goes for this reason is gone, so that what runs there may never stop by
+/// itself. One of which a part fails is drained like any other.
 pub(super) fn is_broken(why: &str) -> bool {
-    why == NOT_READY || why == NEVER_READY || Fault::ALL.iter().any(|fault| why == fault.reason())
+    why == NOT_READY || why == NEVER_READY
 }
 
 /// What is wrong with a machine.
@@ -75,6 +79,15 @@ impl Unwell {
     }
 }
 
+/// Which machines are not well, or were not.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Health {
+    /// Machines whose nodes are not well, by what is wrong.
+    pub(super) unwell: BTreeMap<(InstanceId, Ailment), Unwell>,
+    /// Machines that are or were replaced because a part of them failed: of which pool, and since when.
+    repaired: BTreeMap<InstanceId, (String, Timestamp)>,
+}
+
 /// How many machines a pool has, and how many of them are broken.
 type Sizes = BTreeMap<String, (usize, usize)>;
 
@@ -93,11 +106,14 @@ impl State {
         if blind {
             // Whatever was seen before, ages begin anew.
             self.count("reads.world.blind", 1);
-            self.unwell.clear();
+            self.health.unwell.clear();
         }
         let sizes = self.note_unwell(world, &nodes, &strangers);
-        if !blind && self.acts_on_health() {
-            self.judge_unwell(world, &sizes);
+        if !blind {
+            self.spare_recovered(&nodes);
+            if self.acts_on_health() {
+                self.judge_unwell(world, &sizes);
+            }
         }
     }
 
@@ -141,7 +157,7 @@ impl State {
             let mut broken = false;
             for ailment in Ailment::all(nodes.get(&instance.id).copied()).filter(counts) {
                 let key = (instance.id.clone(), ailment);
-                let before = self.unwell.get(&key).filter(|before| before.joined == joined);
+                let before = self.health.unwell.get(&key).filter(|before| before.joined == joined);
                 let since = before.map_or(now, |before| before.since.min(now));
                 let looks = before.map_or(0, |before| before.looks).saturating_add(1);
                 let found = Unwell { since, looks, joined };
@@ -150,24 +166,51 @@ impl State {
             }
             size.1 += usize::from(broken);
         }
-        self.unwell = unwell;
+        self.health.unwell = unwell;
         sizes
+    }
+
+    /// Leaves machines as they are whose fault has passed before their pods were asked to leave.
+    fn spare_recovered(&mut self, nodes: &BTreeMap<&InstanceId, &Node>) {
+        let now = self.now;
+        for (id, away) in &mut self.away {
+            let fault = Fault::ALL.into_iter().find(|fault| away.leaving.why == fault.reason());
+            let node = nodes.get(id).filter(|node| node.ready);
+            if fault.zip(node).is_some_and(|(fault, node)| !node.faults.contains(&fault)) {
+                away.is_spared(now);
+            }
+        }
     }
 
     fn judge_unwell(&mut self, world: &Observed, sizes: &Sizes) {
         let now = self.now;
+        self.health.repaired.retain(|_, (_, at)| now < later(*at, REPLACED_COUNTS));
+        let gone = |id: &InstanceId| !world.instances.get(id).is_some_and(Instance::is_active);
+        let mut gone_of: BTreeMap<String, usize> = BTreeMap::new();
+        for (pool, _) in self.health.repaired.iter().filter(|(id, _)| gone(id)).map(|(_, of)| of) {
+            *gone_of.entry(pool.clone()).or_default() += 1;
+        }
         let repair_after = self.head.as_ref().and_then(|head| head.controller.repair_after);
-        for ((id, ailment), found) in self.unwell.clone() {
+        for ((id, ailment), found) in self.health.unwell.clone() {
             let pool = world.instances.get(&id).map(pool_of);
             let (all, bad) = pool.and_then(|pool| sizes.get(pool)).copied().unwrap_or((1, 1));
             // Many at once are broken by something that a new machine does not mend.
-            let few = bad <= (all * BROKEN_PERCENT).div_ceil(100);
+            let most = (all * BROKEN_PERCENT).div_ceil(100);
+            let replaced = pool.and_then(|pool| gone_of.get(pool)).copied().unwrap_or(0);
+            let few = match ailment {
+                Ailment::Unready => bad <= most,
+                // What works in part may go only where anything may.
+                Ailment::Fault(_) => bad + replaced <= most && self.mode() == Mode::Full,
+            };
             if !found.joined && found.is_old(READY_WITHIN, now) {
                 self.has_to_go(id, NEVER_READY);
             } else if found.joined
                 && few
                 && repair_after.is_some_and(|after| found.is_old(ailment.tolerated(after), now))
             {
+                if let (Ailment::Fault(_), Some(pool)) = (ailment, pool) {
+                    self.health.repaired.entry(id.clone()).or_insert((pool.to_owned(), now));
+                }
                 self.has_to_go(id, ailment.reason());
             }
         }

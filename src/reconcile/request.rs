@@ -57,6 +57,9 @@ pub enum Request {
     Reset {
         /// Its name.
         breaker: String,
+        /// The plan that may be carried out then, where the breaker is that of mass removals; without it the next plan
+        /// that removes as much latches again.
+        digest: Option<Digest>,
         /// Who asks.
         by: String,
     },
@@ -71,8 +74,10 @@ mod tests {
     use super::*;
     use crate::manifest::{ApprovalRule, MergedBy};
     use crate::plan::Plan;
-    use crate::reconcile::allow::GLASS_MAX;
+    use crate::reconcile::allow::{GLASS_MAX, LAUNCHES, MASS_REMOVAL, lost};
     use crate::reconcile::fixture::{Story, at, world};
+    use crate::reconcile::kept::Quarantine;
+    use crate::reconcile::work::{instance, retired};
     use crate::reconcile::{ApprovedBy, Event, Head, Kept, Signal};
     use crate::render::fixture as plans;
 
@@ -161,14 +166,69 @@ mod tests {
     fn a_machine_that_the_plan_knows_is_confirmed_and_no_other() {
         let mut story = waits_for_approval();
         planned(&mut story, 10);
-        let plan = &story.state().current.as_ref().expect("a plan").plan;
-        let mut known = plan.resource_changes.iter().filter_map(|row| row.change.before.as_ref());
-        let known = known.find_map(|before| before.instance_id.clone()).expect("a machine");
-        for instance in [InstanceId::from("i-0fffffffffffffff0"), known.clone()] {
+        let whole = Plan { applyable: true, ..plans::plan() };
+        let known = retired(&whole).find_map(instance).expect("a machine goes");
+        let kept = whole.resource_changes.iter().filter_map(instance);
+        let kept: Vec<InstanceId> = kept
+            .filter(|id| !retired(&whole).filter_map(instance).any(|goes| goes == *id))
+            .collect();
+        assert!(!kept.is_empty(), "one is kept");
+        story.change(|state| state.current.as_mut().expect("a plan").plan = Arc::new(whole));
+        let strange = [InstanceId::from("i-0fffffffffffffff0"), known.clone()];
+        for instance in strange.into_iter().chain(kept) {
             ask(&mut story, 20, Request::Confirm { instance, by: "carol".into() });
         }
         let kept = story.state().kept.as_ref().expect("it is kept");
         assert_eq!(kept.confirmed, [known].into());
+    }
+
+    #[test]
+    fn a_breaker_of_mass_removals_opens_for_the_plan_that_was_seen_and_once() {
+        let mut story = waits_for_approval();
+        planned(&mut story, 10);
+        let whole = Plan { applyable: true, ..plans::plan() };
+        let digest = whole.capacity.digest.clone();
+        assert!(lost(&whole) > 0, "it removes something");
+        story.change(|state| state.current.as_mut().expect("a plan").plan = Arc::new(whole));
+        let resets = |breaker: &str, digest: Option<Digest>| Request::Reset {
+            breaker: breaker.to_owned(),
+            digest,
+            by: "carol".to_owned(),
+        };
+        let another = Some(Digest::from("sha256:another"));
+        for (seen, most, approves) in [
+            (Some(digest.clone()), 100, 1),
+            (another, 100, 0),
+            (None, 100, 0),
+            // It has grown since.
+            (Some(digest.clone()), 0, 0),
+        ] {
+            story.change(|state| {
+                let kept = state.kept.as_mut().expect("it is kept");
+                kept.approved.clear();
+                kept.latch(MASS_REMOVAL, ("it removes much".to_owned(), Some(most)), at(19));
+                let quarantine =
+                    Quarantine { until: at(9_000), times: 1, why: "none helped".to_owned() };
+                kept.quarantine.insert("web".into(), quarantine);
+            });
+            ask(&mut story, 20, resets(MASS_REMOVAL, seen.clone()));
+            // Who clicks twice asks once.
+            ask(&mut story, 20, resets(MASS_REMOVAL, seen.clone()));
+            let kept = story.state().kept.as_ref().expect("it is kept");
+            assert_eq!((kept.approved.len(), kept.breakers.len()), (approves, 0), "{seen:?}");
+            assert!(!kept.quarantine.is_empty(), "that is another breaker");
+        }
+        for (latched, left) in [(false, 1), (true, 0)] {
+            story.change(|state| {
+                let kept = state.kept.as_mut().expect("it is kept");
+                if latched {
+                    kept.latch(LAUNCHES, ("none helped".to_owned(), None), at(19));
+                }
+            });
+            ask(&mut story, 20, resets(LAUNCHES, None));
+            let kept = story.state().kept.as_ref().expect("it is kept");
+            assert_eq!(kept.quarantine.len(), left);
+        }
     }
 
     #[test]

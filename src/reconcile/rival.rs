@@ -2,7 +2,7 @@
 //!
 //! A controller counts that has a pod which runs, where no tenant could have made it ([`rivals`]): a name alone
 //! fights for nothing, and whoever may make a Deployment could stop the loop by it. EKS Auto Mode has no pods: it
-//! counts by a node of its own that is Ready, and by what EKS says of its node pools.
+//! counts by a node of its own, and by what EKS says of its node pools.
 
 use jiff::SignedDuration;
 
@@ -17,6 +17,8 @@ pub(super) const AUTO_MODE: &str = "EKS Auto Mode has node pools of its own";
 
 /// Between two looks for them: each goes through all pods.
 const LOOK_EVERY: SignedDuration = SignedDuration::from_mins(1);
+/// How long the loop only plans at least once Auto Mode has had a node: where both took turns, both would launch.
+const AUTO_MODE_KEPT: SignedDuration = SignedDuration::from_mins(10);
 
 impl State {
     /// Notes who else makes and removes nodes; what was held back because of them is planned again.
@@ -27,7 +29,11 @@ impl State {
         self.rival_due = later(self.now, LOOK_EVERY);
         let rival = rivals(observed).into_iter().find(|rival| runs(observed, rival));
         let rival = rival.map(|rival| format!("{} runs as {}", rival.kind, rival.workload));
-        let rival = rival.or_else(|| of_auto_mode(observed));
+        let auto = of_auto_mode(observed);
+        if auto.is_some() {
+            self.rival_due = later(self.now, AUTO_MODE_KEPT);
+        }
+        let rival = rival.or(auto);
         if rival != self.rival {
             // What was received and is not taken off yet is theirs to see. What goes already goes on.
             if rival.is_some() {
@@ -41,7 +47,7 @@ impl State {
 
 /// Returns by which node it is seen that EKS Auto Mode makes and removes nodes.
 fn of_auto_mode(observed: &Observed) -> Option<String> {
-    let node = observed.nodes.values().find(|node| node.ready && node.is_of_auto_mode())?;
+    let node = observed.nodes.values().find(|node| node.is_of_auto_mode())?;
     Some(format!("EKS Auto Mode keeps the node {}", node.name))
 }
 
@@ -116,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn auto_mode_has_the_loop_only_plan_by_what_eks_says_or_by_a_node_of_its_own_that_is_ready() {
+    fn auto_mode_has_the_loop_only_plan_by_what_eks_says_or_by_a_node_of_its_own() {
         let mut story = Story::of(Mode::Full);
         let says = |story: &mut Story, second: i64, auto_mode: bool| {
             let head = story.state().head.clone().expect("it was read");
@@ -128,13 +134,19 @@ mod tests {
         assert_eq!(story.state().status().rival.as_deref(), Some(AUTO_MODE));
         assert!(!story.state().takes_messages());
         assert_eq!(says(&mut story, 2, false), Mode::Full);
-        for (second, ready, expected) in
-            [(100, false, Mode::Full), (200, true, Mode::Observe), (300, false, Mode::Full)]
-        {
+        // Its nodes come and go; the loop does not take turns with it.
+        for (second, is_there, expected) in [
+            (100, false, Mode::Full),
+            (200, true, Mode::Observe),
+            (300, false, Mode::Observe),
+            (799, false, Mode::Observe),
+            (800, false, Mode::Full),
+        ] {
             let mut seen = super::super::fixture::world(second);
             let node = seen.nodes.values_mut().next().expect("a node");
-            node.ready = ready;
-            node.labels.insert("eks.amazonaws.com/compute-type".into(), "auto".into());
+            if is_there {
+                node.labels.insert("eks.amazonaws.com/compute-type".into(), "auto".into());
+            }
             story.next(second, Event::World(Arc::new(seen)));
             assert_eq!(story.state().mode(), expected, "{:?}", story.state().rival());
         }

@@ -5,12 +5,13 @@ use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
 
+use super::allow::{LAUNCHES, lost};
 use super::asked;
 use super::away::{Away, Outlook, Turn};
 use super::event::{Effect, Event, Head, Limits, Signal, Ticket};
 use super::face;
 use super::failing::Failing;
-use super::health::{Ailment, Unwell};
+use super::health::Health;
 use super::kept::{Approved, Kept, doubled, later};
 use super::mail::Mail;
 use super::quiet::Quiet;
@@ -19,6 +20,7 @@ use super::status::{HeldBy, KeptNow, Past, SourceState, Suspension, WorldNow};
 use super::steer::Steering;
 use super::uncordon::Uncordons;
 use super::view::Unseen;
+use super::work::{instance, retired};
 use crate::fleet::{ClusterIdentity, Observed};
 use crate::ids::{Address, InstanceId, PoolName};
 use crate::manifest::Mode;
@@ -179,8 +181,9 @@ pub struct State {
     pub(super) planned_since: BTreeMap<InstanceId, Timestamp>,
     /// Since when nodes keep the pods that they have.
     pub(super) quiet: Quiet,
-    /// Machines whose nodes are not well, by what is wrong.
-    pub(super) unwell: BTreeMap<(InstanceId, Ailment), Unwell>,
+    pub(super) health: Health,
+    /// Since when only what adds was planned, where that was planned last.
+    pub(super) ahead_since: Option<Timestamp>,
     /// Machines that a node was seen of.
     pub(super) joined: BTreeSet<InstanceId>,
     pub(super) lanes: BTreeMap<Ticket, Lane>,
@@ -320,7 +323,8 @@ impl State {
             replan_at: now,
             planned_since: BTreeMap::new(),
             quiet: Quiet::default(),
-            unwell: BTreeMap::new(),
+            health: Health::default(),
+            ahead_since: None,
             joined: BTreeSet::new(),
             lanes: BTreeMap::new(),
             removes: BTreeMap::new(),
@@ -564,10 +568,9 @@ impl State {
 
     fn asked(&mut self, request: Request) {
         let now = self.now;
-        let is_planned = |instance: &InstanceId| {
-            let rows = self.current.iter().flat_map(|current| &current.plan.resource_changes);
-            let mut before = rows.filter_map(|row| row.change.before.as_ref());
-            before.any(|before| before.instance_id.as_ref() == Some(instance))
+        let is_planned = |wanted: &InstanceId| {
+            let rows = self.current.iter().flat_map(|current| retired(&current.plan));
+            rows.filter_map(instance).any(|goes| goes == *wanted)
         };
         let confirmed = match &request {
             Request::Confirm { instance, .. } => Some(instance.clone()).filter(is_planned),
@@ -597,20 +600,24 @@ impl State {
                 kept.break_glass = Some(Suspension { reason, until, since, by });
             }
             Request::MendGlass { .. } => kept.break_glass = None,
-            Request::Reset { breaker, by } => {
-                let latched = kept.breakers.iter().find(|latched| latched.name == breaker).cloned();
-                kept.breakers.retain(|latched| latched.name != breaker);
-                // Whoever resets it has seen what it latched for, and nothing that came since.
-                if let Some(seen) = latched.and_then(|latched| latched.removes) {
-                    let plan = self.current.as_ref().map(|current| &current.plan);
-                    if let Some(plan) = plan.filter(|plan| super::allow::lost(plan) <= seen) {
-                        let digest = plan.capacity.digest.clone();
-                        kept.approved.push(Approved { digest, by, at: now, rows: BTreeSet::new() });
-                        kept.note_approved(plan);
-                    }
-                } else {
+            Request::Reset { breaker, digest, by } => {
+                let latched = kept.breakers.iter().position(|latched| latched.name == breaker);
+                // Who asks twice, or for what is not there, changes nothing.
+                let Some(latched) = latched.map(|at| kept.breakers.remove(at)) else { return };
+                if breaker == LAUNCHES {
                     kept.forgiven = Some(now);
                     kept.quarantine.clear();
+                }
+                // Whoever resets it has seen what it latched for and the plan they name, and nothing that came since.
+                let plan = self.current.as_ref().map(|current| &current.plan);
+                let seen = |plan: &&Arc<Plan>| {
+                    let few = latched.removes.is_some_and(|most| lost(plan) <= most);
+                    few && digest.as_ref() == Some(&plan.capacity.digest)
+                };
+                if let Some(plan) = plan.filter(seen) {
+                    let digest = plan.capacity.digest.clone();
+                    kept.approved.push(Approved { digest, by, at: now, rows: BTreeSet::new() });
+                    kept.note_approved(plan);
                 }
             }
         }

@@ -8,7 +8,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::kept::{CLOCK_OFF, later};
 use crate::fleet::{Exclusion, Instance, InstanceState, Observed, Pod};
-use crate::ids::{InstanceId, NodeName};
+use crate::ids::{InstanceId, NodeName, WorkloadKind};
 
 /// How long EC2 may take to show what it was told. Describe calls lag by seconds, and by up to minutes where EC2 is
 /// not well; what is not shown by then is taken for gone.
@@ -127,10 +127,13 @@ pub(super) fn is_waiting(pod: &Pod) -> bool {
     pod.is_active() && pod.node.is_none()
 }
 
-/// Returns whether a pod waits for a node that did not before.
+/// Returns whether a pod waits for a node that did not before; those of `DaemonSet`s come with nodes.
 pub(super) fn has_new_waiting(before: &Observed, now: &Observed) -> bool {
     let waiting = |observed: &'_ Observed| {
-        let pods = observed.pods.iter().filter(|pod| is_waiting(pod));
+        let of_set = |pod: &Pod| {
+            pod.owner.as_ref().is_some_and(|owner| owner.kind == WorkloadKind::DaemonSet)
+        };
+        let pods = observed.pods.iter().filter(|pod| is_waiting(pod) && !of_set(pod));
         pods.map(|pod| pod.uid.clone()).collect::<BTreeSet<_>>()
     };
     !waiting(now).is_subset(&waiting(before))

@@ -22,6 +22,8 @@ use crate::plan::wire::{Action, ResourceChange, RetireReason, WaveStep};
 
 /// Rounds in which a plan is made again without what is held back.
 const ROUNDS: u32 = 3;
+/// The longest for which only what adds is planned, however many pods come.
+const AHEAD_MOST: SignedDuration = SignedDuration::from_mins(1);
 /// Between two plans over a world that does not change: what has a time of its own may be due.
 const REPLAN: SignedDuration = SignedDuration::from_mins(5);
 /// Longest text that is kept: the API server takes 256 KiB of annotations.
@@ -149,6 +151,9 @@ impl State {
         });
         let world = view::planned_over(&seen, &self.unseen, &going, sold_out.unwrap_or_default());
         let pass = if self.is_pressed_anew(&seen) { Pass::Ahead } else { Pass::Round(0) };
+        if pass == Pass::Ahead {
+            self.ahead_since.get_or_insert(self.now);
+        }
         // While a plan removes, what it is about is left to it; what is needed beside it is launched.
         let only = (!self.lanes.is_empty() || pass == Pass::Ahead).then(BTreeSet::new);
         let limits = Limits { only, exclude: Vec::new() };
@@ -171,6 +176,7 @@ impl State {
             && self.may_act()
             && self.lanes.is_empty()
             && self.current.is_some()
+            && self.ahead_since.is_none_or(|since| self.now < later(since, AHEAD_MOST))
             && !seen.nodes.values().any(cordoned)
             && view::has_new_waiting(planned, seen)
     }
@@ -291,9 +297,14 @@ impl State {
         if same.is_none() {
             self.count("plans.changed", 1);
         }
+        self.ahead_since = None;
         let going: BTreeSet<InstanceId> = retired(plan).filter_map(instance).collect();
         // What a plan with errors leaves alone it has not forgiven.
         if !plan.errored {
+            if let Some(kept) = &mut self.kept {
+                // What was confirmed is that it goes for the reason of that day.
+                kept.confirmed.retain(|id| going.contains(id));
+            }
             self.planned_since.retain(|id, _| going.contains(id));
             for id in going {
                 self.planned_since.entry(id).or_insert(self.now);
@@ -424,7 +435,14 @@ impl State {
         self.count("reconciles.held", 1);
         if let Some(current) = &mut self.current {
             let why = allow::says(Held::Unheard { until });
-            current.held.extend(launched(plan).map(|row| (row.address.clone(), why.clone())));
+            // One that only adds may have something else at the same address.
+            let rows = &current.plan.resource_changes;
+            let is_shown = |row: &&ResourceChange| {
+                let mut same = rows.iter().filter(|of| of.address == row.address);
+                same.any(|of| of.change.after == row.change.after)
+            };
+            let held = launched(plan).filter(is_shown);
+            current.held.extend(held.map(|row| (row.address.clone(), why.clone())));
         }
         // Not at once: what is awaited still would be awaited again.
         let soonest = later(self.now, SignedDuration::from_secs(1));
@@ -485,7 +503,7 @@ impl State {
             && self.planning.is_none()
             && !self.observing
             && self.away.is_empty()
-            && self.unwell.is_empty()
+            && self.health.unwell.is_empty()
             && self.saving.is_none();
         // What only waits for a time to pass is waited for.
         let held = self.current.iter().flat_map(|current| current.held.values());

@@ -155,7 +155,7 @@ fn people_may_ask_for_all_that_the_door_knows_and_those_who_approve_not_do_witho
         Wanted::Confirm { instance: "i-1".into() },
         Wanted::Suspend { reason: String::new(), lasts: SignedDuration::ZERO },
         Wanted::Resume,
-        Wanted::Reset { breaker: String::new() },
+        Wanted::Reset { breaker: String::new(), digest: None },
         Wanted::BreakGlass { reason: String::new(), lasts: SignedDuration::ZERO },
         Wanted::MendGlass,
     ];

@@ -127,7 +127,14 @@ fn bad_image(catalog: &Rc<Catalog>) -> End {
     let most = run.checks.borrow().most_launches(minutes(30));
     is(most <= 14, || format!("{most} machines within half an hour"))?;
     // So many were of no use that somebody has to say that they may be tried again.
-    run.ask(0, Request::Reset { breaker: "launches-do-not-help".to_owned(), by: "bob".to_owned() });
+    run.ask(
+        0,
+        Request::Reset {
+            breaker: "launches-do-not-help".to_owned(),
+            digest: None,
+            by: "bob".to_owned(),
+        },
+    );
     run.comes_to_rest(minutes(120))
 }
 

@@ -407,7 +407,16 @@ fn mass_removal(catalog: &Rc<Catalog>) -> End {
     run.start(0);
     run.pass(minutes(10));
     is(run.machines().len() == before, || "machines went after a restart".to_owned())?;
-    run.ask(0, Request::Reset { breaker: "mass-removal".to_owned(), by: "alice".to_owned() });
+    let shown = run.status().and_then(|status| status.plan).ok_or("no plan is shown")?;
+    let reset = |digest| {
+        let (breaker, by) = ("mass-removal".to_owned(), "alice".to_owned());
+        Request::Reset { breaker, digest, by }
+    };
+    // Whoever has seen another plan has approved nothing of this one.
+    run.ask(0, reset(Some("sha256:another".into())));
+    run.pass(minutes(5));
+    is(run.machines().len() == before, || "machines went that nobody approved".to_owned())?;
+    run.ask(0, reset(Some(shown.digest().clone())));
     run.comes_to_rest(minutes(60))?;
     let after = run.machines().len();
     is(after * 2 < before, || format!("{after} machines of {before} are left"))

@@ -27,7 +27,7 @@ pub(super) fn requests(status: &Status) -> String {
         html.push_str(&approve(current));
         html.push_str(&confirm(current));
     }
-    html.extend(status.breakers.iter().map(reset));
+    html.extend(status.breakers.iter().map(|breaker| reset(breaker, status.plan.as_ref())));
     html.push_str(&suspend(status));
     html.push_str(&glass(status));
     html
@@ -41,12 +41,15 @@ fn form(request: &str, fields: &str, button: &str) -> String {
 }
 
 fn approve(current: &PlanNow) -> String {
+    form("approve", &plan(current), "Approve this plan")
+}
+
+fn plan(current: &PlanNow) -> String {
     let digest = current.digest().to_string();
-    let plan = format!(
+    format!(
         "<label>Plan <input name=\"digest\" readonly value=\"{}\"></label>",
         text(&digest, NAME)
-    );
-    form("approve", &plan, "Approve this plan")
+    )
 }
 
 /// Returns the form by which the removal of one machine is confirmed, where any waits for that.
@@ -77,20 +80,19 @@ fn confirm(current: &PlanNow) -> String {
 }
 
 /// Returns the form by which a breaker is opened again.
-fn reset(breaker: &Breaker) -> String {
+fn reset(breaker: &Breaker, current: Option<&PlanNow>) -> String {
     let Breaker { name, since, why, removes } = breaker;
-    let field = format!(
+    let mut field = format!(
         "<label>Breaker <input name=\"breaker\" readonly value=\"{}\"></label>",
         text(name, NAME)
     );
-    let approves = match removes {
-        Some(machines) if name == MASS_REMOVAL => {
-            format!(
-                " To reset it is to approve the plan, where that removes no more than {machines} machines."
-            )
-        }
-        Some(_) | None => String::new(),
-    };
+    let mut approves = String::new();
+    if let (Some(machines), Some(current), MASS_REMOVAL) = (removes, current, name.as_str()) {
+        field.push_str(&plan(current));
+        approves = format!(
+            " To reset it is to approve this plan, where it removes no more than {machines} machines."
+        );
+    }
     format!(
         "<p class=\"dim\">Latched at {}: {}.{approves}</p>\n{}",
         moment(*since),

@@ -363,6 +363,14 @@ impl Away {
         Came::On
     }
 
+    /// Leaves it as it was where its pods have not been asked to leave yet.
+    pub(in crate::reconcile) fn is_spared(&mut self, now: Timestamp) {
+        let early = matches!(self.phase, AwayPhase::Noted | AwayPhase::Replacing);
+        if early && !self.gives_up {
+            self.give_up(now);
+        }
+    }
+
     /// Has its node be uncordoned.
     fn give_up(&mut self, now: Timestamp) -> Came {
         self.gives_up = true;

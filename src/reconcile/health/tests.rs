@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use super::*;
+use crate::fleet::CordonedFor;
 use crate::manifest::ControllerSettings;
+use crate::port::CordonOutcome;
 use crate::reconcile::event::{Event, Signal};
 use crate::reconcile::fixture::{Story, world};
 
@@ -45,7 +47,7 @@ fn a_machine_is_replaced_whose_node_says_for_as_long_as_karpenter_tolerates_it_t
         let minutes = fault.tolerated().as_mins();
         let expected = ("i-1".to_owned(), (minutes, fault.reason().to_owned()));
         assert_eq!(goes(&[("i-1", fault)], half_an_hour), [expected].into(), "{fault:?}");
-        assert!(is_broken(fault.reason()), "{fault:?}");
+        assert!(!is_broken(fault.reason()), "its kubelet lives, and stops pods: {fault:?}");
     }
     // What somebody says is not waited for for longer, and counts for all of them.
     let soon = Some(SignedDuration::from_mins(20));
@@ -84,5 +86,63 @@ fn a_fault_that_passes_counts_anew() {
         story.next(2 + minutes * 60, Event::World(Arc::new(seen)));
     }
     assert!(story.state().going().is_empty());
-    assert!(story.state().unwell.is_empty(), "it is well by now");
+    assert!(story.state().health.unwell.is_empty(), "it is well by now");
+}
+
+/// Returns a loop that leads, after a quarter of an hour in which this machine says that its accelerator fails.
+fn has_one_go(id: &str) -> Story {
+    let mut story = Story::begin();
+    story.next(1, Event::Signal(Signal::Gained));
+    story.lives();
+    for minutes in 0..15 {
+        fails(&mut story, minutes, &[id], &[]);
+    }
+    assert_eq!(story.state().going(), [id.into()].into());
+    story
+}
+
+/// Has these machines say that their accelerators fail, and those be gone.
+fn fails(story: &mut Story, minutes: i64, ids: &[&str], gone: &[&str]) {
+    let mut seen = world(2 + minutes * 60);
+    for id in gone {
+        seen.instances.remove(*id);
+        seen.nodes.remove(format!("node-of-{id}").as_str());
+    }
+    for node in seen.nodes.values_mut() {
+        if ids.iter().any(|id| node.name.as_str() == format!("node-of-{id}")) {
+            node.faults = [Fault::AcceleratedHardware].into();
+        }
+    }
+    let seconds = 2 + minutes * 60;
+    for done in story.next(seconds, Event::World(Arc::new(seen))) {
+        // Somebody wrote the node meanwhile, each time.
+        let Some(instance) = done.strip_prefix("cordons node-of-") else { continue };
+        let (mark, end) = (Some(CordonedFor::Leaving), Ok(CordonOutcome::Outdated));
+        story.next(seconds, Event::Cordoned { instance: instance.into(), mark, end });
+    }
+}
+
+#[test]
+fn a_machine_is_spared_whose_fault_passes_before_its_pods_are_asked_to_leave() {
+    let mut story = has_one_go("i-1");
+    fails(&mut story, 16, &["i-1"], &[]);
+    assert!(!story.state().going().is_empty());
+    for minutes in 17..20 {
+        fails(&mut story, minutes, &[], &[]);
+    }
+    assert!(story.state().going().is_empty());
+}
+
+#[test]
+fn what_was_replaced_for_a_fault_counts_as_broken_for_an_hour() {
+    let mut story = has_one_go("i-1");
+    let goes = |story: &mut Story, from: i64, to: i64| {
+        (from..to).find(|minutes| {
+            fails(story, *minutes, &["i-2"], &["i-1"]);
+            story.state().away.contains_key(&InstanceId::from("i-2"))
+        })
+    };
+    // With the only other machine of the pool the same is wrong.
+    assert_eq!(goes(&mut story, 16, 65), None);
+    assert!(goes(&mut story, 65, 75).is_some());
 }

@@ -108,3 +108,30 @@ fn everything_is_planned_at_once_where_nobody_new_waits_or_a_launch_may_be_spare
         assert_eq!(being_made(&story), WHOLE, "{why}");
     }
 }
+
+#[test]
+fn a_plan_of_everything_is_not_put_off_for_ever_by_pods_that_keep_coming() {
+    let mut story = rests(Mode::Full, &[]);
+    let mut whole_after = None;
+    for seconds in 3..200 {
+        let names: Vec<String> = (0..seconds).map(|n| format!("pod-{n}")).collect();
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        story.next(seconds, Event::World(Arc::new(waits(seconds, &names))));
+        if being_made(&story) == WHOLE {
+            whole_after = Some(seconds - 3);
+            break;
+        }
+        assert_eq!(being_made(&story), AHEAD);
+        // It launches, and is over at once.
+        story.planned(seconds, launches());
+        story.change(|state| {
+            state.lanes.clear();
+            state.need = 0;
+        });
+    }
+    assert_eq!(whole_after, Some(AHEAD_MOST.as_secs()));
+    // Once that is made, launches come first again.
+    story.planned(100, keeps());
+    story.next(101, Event::World(Arc::new(waits(101, &["another"]))));
+    assert_eq!(being_made(&story), AHEAD);
+}

@@ -247,6 +247,7 @@ fn what_is_asked_goes_to_the_door_with_the_token_of_whoever_asks() {
             "bob may not suspend capacityplans",
         ),
         ("request=reset&breaker=b&token=t", "", 503, "no answer"),
+        ("request=reset&breaker=mass-removal&token=t", "", 400, "the field `digest` is missing"),
         ("request=approve&token=t", "", 400, "digest"),
         ("request=suspend&reason=&minutes=60&token=t", "", 400, "reason"),
         ("request=suspend&reason=r&minutes=-1&token=t", "", 400, "minutes"),
@@ -397,9 +398,11 @@ fn somebody_breaks_the_glass_by_the_page_and_nothing_takes_what_they_type_from_t
 #[test]
 fn somebody_lets_a_machine_go_and_resets_a_breaker_by_the_page() -> anyhow::Result<()> {
     let second = machines(&shown(&waits_for_people(), LOOP)).swap_remove(1);
+    let digest = waits_for_people().plan.map(|plan| plan.digest().clone());
+    assert!(digest.is_some(), "there is a plan");
     for (request, wanted) in [
         ("confirm", Wanted::Confirm { instance: second.as_str().into() }),
-        ("reset", Wanted::Reset { breaker: "mass-removal".to_owned() }),
+        ("reset", Wanted::Reset { breaker: "mass-removal".to_owned(), digest }),
     ] {
         let (questions, mut asked) = tokio::sync::mpsc::channel(1);
         let (board, reader) = Board::new(waits_for_people());

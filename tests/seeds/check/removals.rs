@@ -228,7 +228,7 @@ impl Checks {
         let id = &ended.id;
         let Some(node) = &ended.node else { return };
         let broken = going.is_some_and(|going| {
-            let broken = going.why.ends_with("not-ready") || going.why == "never-ready";
+            let broken = going.why == "not-ready" || going.why == "never-ready";
             broken && at.duration_since(going.since) >= BROKEN_DRAIN
         });
         let overdue = going.and_then(|going| going.deadline.filter(|d| *d > going.since));
