@@ -53,7 +53,7 @@ pub use request::Request;
 pub use state::{Start, State, step};
 pub use status::{
     ApprovedBy, AwayPhase, Breaker, Decided, Deed, Failure, Going, Held, HeldBy, KeptNow, Past,
-    PlanNow, RepositoryNow, SourceState, Status, Suspension, Uncordoned, WorldNow,
+    PlanNow, RepositoryNow, SourceState, Status, Superseded, Suspension, Uncordoned, WorldNow,
 };
 pub use view::SHOWN_WITHIN;
 

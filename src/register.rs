@@ -51,6 +51,7 @@ pub async fn keep(
     let mut own: BTreeSet<String> =
         status.history.iter().map(|past| plan_name(past.digest.as_str())).collect();
     own.insert(plan_name(plan.digest().as_str()));
+    own.extend(status.superseded.iter().map(|former| plan_name(former.digest.as_str())));
     let mut whole = status.clone();
     written.earlier.complete(&mut whole);
     let wanted = objects(&whole);
@@ -58,7 +59,9 @@ pub async fn keep(
     for object in &wanted {
         let of_others = object.kind == ObjectKind::CapacityPlan && !own.contains(&object.name);
         let key = (object.kind, object.name.clone());
-        let stands = of_others && !written.earlier.is_outdated(&object.name);
+        // What this process wrote of it meanwhile is that it was the current one.
+        let is_mine = written.objects.contains_key(&key);
+        let stands = of_others && !is_mine && !written.earlier.is_outdated(&object.name);
         if stands || written.objects.get(&key) == Some(object) {
             continue;
         }
@@ -153,7 +156,7 @@ mod tests {
     use serde_json::{Value as Json, json};
 
     use super::*;
-    use crate::reconcile::{ApprovedBy, Past, PlanNow};
+    use crate::reconcile::{ApprovedBy, Past, PlanNow, Superseded};
 
     /// Keeps records, and refuses while `broken`. Each is made a second after the one before.
     #[derive(Default)]
@@ -351,6 +354,48 @@ mod tests {
         let puts = *shelf.puts.borrow();
         assert_eq!(run(keep(&shelf, &status("bb22"), &mut second)), Ok(0));
         assert_eq!(*shelf.puts.borrow(), puts, "what others told is not written again");
+    }
+
+    #[test]
+    fn what_was_superseded_stays_beside_the_receipts_and_is_told_by_the_next() {
+        let shelf = Shelf::default();
+        let all: Vec<Past> = (0..30).map(|n| past(&format!("{n:04}"), n)).collect();
+        let mut written = Written::default();
+        let superseded = |seconds: i64, digests: &[&str]| {
+            let former = |(n, digest): (usize, &&str)| {
+                let at = jiff::Timestamp::from_second(seconds - i64::try_from(n).expect("few"));
+                Superseded { digest: format!("sha256:{digest}").into(), at: at.expect("a time") }
+            };
+            digests.iter().enumerate().map(former).collect::<Vec<_>>()
+        };
+        run(keep(&shelf, &with("aa11", &all), &mut written)).expect("kept");
+        // One that never was written is none to be told of.
+        let after = Status { superseded: superseded(100, &["aa11", "ff66"]), ..with("bb22", &all) };
+        run(keep(&shelf, &after, &mut written)).expect("kept");
+        let of = |name: &str| {
+            let key = ("CapacityPlan".to_owned(), name.to_owned());
+            shelf.records.borrow().get(&key).map(|(_, record)| record.status.clone())
+        };
+        let told = of("plan-aa11").expect("it stays");
+        assert_eq!((&told["current"], &told["sync"]), (&json!(false), &json!("OutOfSync")));
+        let conditions = told["conditions"].as_array().expect("conditions");
+        assert_eq!(conditions.len(), 1, "nobody is to do anything about it");
+        assert_eq!(conditions[0]["reason"], "Superseded");
+        assert_eq!(of("plan-ff66"), None);
+        assert_eq!(shelf.names().len(), PLANS_MAX + 1);
+        // The next life keeps it, and writes it only where it has been the current one meanwhile.
+        let (mut next, puts) = (Written::default(), *shelf.puts.borrow());
+        run(keep(&shelf, &status("bb22"), &mut next)).expect("kept");
+        assert_eq!((of("plan-aa11"), *shelf.puts.borrow()), (Some(told.clone()), puts + 1));
+        run(keep(&shelf, &status("aa11"), &mut next)).expect("kept");
+        assert_eq!(of("plan-aa11").expect("it is there")["current"], true);
+        run(keep(&shelf, &status("cc33"), &mut next)).expect("kept");
+        assert_eq!(of("plan-aa11").expect("it is there")["current"], false);
+        // And the newest alone stay.
+        let many = ["cc33", "01", "02", "03", "04"];
+        let last = Status { superseded: superseded(200, &many), ..status("dd44") };
+        run(keep(&shelf, &last, &mut next)).expect("kept");
+        assert_eq!((of("plan-aa11"), of("plan-cc33").is_some()), (None, true));
     }
 
     #[test]

@@ -32,7 +32,8 @@ pub const VERSION: &str = "v1alpha1";
 /// Most rows of a plan that its object lists; the digest stands for all of them.
 pub const ROWS_MAX: usize = 500;
 
-/// Most objects of plans that are kept: the current one, and the newest that were carried out.
+/// Most objects of plans that are kept: the current one, and the newest that were carried out. The few that were
+/// superseded before ([`Status::SUPERSEDED_MAX`]) come on top, so that they crowd out no receipt.
 pub const PLANS_MAX: usize = 20;
 
 /// Most characters of a text; a message of a condition may have 32,768, but 500 rows have one each.
@@ -105,12 +106,13 @@ impl Object {
     }
 }
 
-/// Returns the objects that say what the loop knows: the current plan, those that were carried out,
+/// Returns the objects that say what the loop knows: the current plan, those that were carried out or superseded,
 /// and the pools.
 #[must_use]
 pub fn objects(status: &Status) -> Vec<Object> {
     let mut objects = plan::objects(status);
     objects.truncate(PLANS_MAX);
+    objects.extend(plan::superseded(status));
     objects.extend(pool::objects(status));
     objects
 }

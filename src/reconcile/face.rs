@@ -83,6 +83,7 @@ impl State {
             }),
             applying: self.applying(),
             history: self.history.clone(),
+            superseded: self.aside.plans.clone(),
             unread: None,
             going: self.going_now(),
             uncordoned: self.uncordons.done().to_vec(),

@@ -163,6 +163,56 @@ mod tests {
     }
 
     #[test]
+    fn a_plan_that_stood_for_a_while_and_was_not_begun_is_told_of_when_another_takes_its_place() {
+        let digests = |story: &Story| {
+            let all = story.state().status().superseded.into_iter();
+            all.map(|former| former.digest.to_string()).collect::<Vec<_>>()
+        };
+        let mut story = waits_for_approval();
+        let becomes = |story: &mut Story, now: i64, digest: &str| {
+            story.next(now, Event::World(Arc::new(world(now))));
+            if story.state().planning.is_none() {
+                story.change(|state| state.replan_at = at(now));
+                story.next(now, Event::Timer);
+            }
+            let mut plan = Plan { applyable: true, ..plans::plan() };
+            plan.capacity.waves.retain(|wave| wave.step == crate::plan::wire::WaveStep::Launch);
+            plan.capacity.digest = digest.into();
+            story.planned(now, plan.clone());
+            // What was being planned before something was read or asked does not count.
+            if story.state().lanes.is_empty() && story.state().planning.is_some() {
+                story.planned(now, plan);
+            }
+            let current = story.state().current.as_ref().expect("a plan");
+            assert_eq!(current.plan.capacity.digest.as_str(), digest);
+        };
+        becomes(&mut story, 10, "a");
+        becomes(&mut story, 69, "b");
+        assert_eq!(digests(&story), [""; 0], "it did not stand for long");
+        becomes(&mut story, 100, "b");
+        becomes(&mut story, 130, "c");
+        assert_eq!(digests(&story), ["b"]);
+        becomes(&mut story, 190, "b");
+        assert_eq!(digests(&story), ["c"], "what is planned again is not over");
+        for (now, digest) in [(250, "d"), (310, "e"), (370, "f"), (430, "g"), (490, "h")] {
+            becomes(&mut story, now, digest);
+        }
+        assert_eq!(digests(&story), ["g", "f", "e", "d", "b"], "no more than a few");
+        // An apply may have carried out what was planned before it gave the lease back.
+        assert_eq!(story.state().aside.leads_since, at(1));
+        story.change(|state| state.aside.leads_since = at(500));
+        becomes(&mut story, 560, "x");
+        assert_eq!(digests(&story)[0], "g");
+        // What was begun has its own object, and is none of these.
+        ask(&mut story, 561, Request::Approve { digest: "i".into(), by: "carol".into() });
+        becomes(&mut story, 630, "i");
+        let lane = story.state().lanes.keys().next().copied().expect("it is begun");
+        story.next(631, Event::Applied { ticket: lane, end: Err("the world has moved".into()) });
+        becomes(&mut story, 700, "j");
+        assert_eq!(digests(&story)[0], "x");
+    }
+
+    #[test]
     fn a_machine_that_the_plan_knows_is_confirmed_and_no_other() {
         let mut story = waits_for_approval();
         planned(&mut story, 10);

@@ -16,7 +16,7 @@ use super::kept::{Approved, Kept, doubled, later};
 use super::mail::Mail;
 use super::quiet::Quiet;
 use super::request::Request;
-use super::status::{HeldBy, KeptNow, Past, SourceState, Suspension, WorldNow};
+use super::status::{HeldBy, KeptNow, Past, SourceState, Superseded, Suspension, WorldNow};
 use super::steer::Steering;
 use super::uncordon::Uncordons;
 use super::view::Unseen;
@@ -117,6 +117,15 @@ impl Current {
         let of_others = left_to_others(&plan).into_iter().cloned().collect();
         Self { plan, since, held: BTreeMap::new(), of_others }
     }
+}
+
+/// Plans that others took the place of.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Aside {
+    /// The newest first.
+    pub(super) plans: Vec<Superseded>,
+    /// Since when this process leads: before, others may have carried out what was planned.
+    pub(super) leads_since: Timestamp,
 }
 
 /// What the loop knows.
@@ -220,6 +229,7 @@ pub struct State {
     /// What fails of what is done.
     pub(super) failing: Failing,
     pub(super) history: Vec<Arc<Past>>,
+    pub(super) aside: Aside,
     pub(super) counters: BTreeMap<String, u64>,
     pub(super) tickets: Ticket,
     pub(super) wakes_at: Option<Timestamp>,
@@ -348,6 +358,7 @@ impl State {
             steering: Steering::default(),
             failing: Failing::default(),
             history: Vec::new(),
+            aside: Aside::default(),
             counters: BTreeMap::new(),
             tickets: 0,
             wakes_at: None,
@@ -538,7 +549,7 @@ impl State {
             Signal::Message(message) => self.was_told(message, effects),
             Signal::Request(request) => self.asked(request),
             Signal::Gained => {
-                self.leader = true;
+                (self.leader, self.aside.leads_since) = (true, now);
                 (self.led_by, self.lent) = (None, false);
                 // Whoever led before may have kept something since.
                 self.kept = None;

@@ -76,6 +76,9 @@ pub struct Status {
     /// Plans that were carried out, the newest first; at most [`Status::PAST_MAX`]. The loop tells those of its own;
     /// whoever keeps its objects adds what they tell of other processes.
     pub history: Vec<Arc<Past>>,
+    /// Plans of which nothing was carried out before others took their place, the newest first; at most
+    /// [`Status::SUPERSEDED_MAX`]. Those of other processes are added as to the history.
+    pub superseded: Vec<Superseded>,
     /// Why the history may lack what other processes carried out: what keeps it from being read.
     pub unread: Option<String>,
     /// Machines that go or are to go, because of something that nobody here decided.
@@ -103,6 +106,8 @@ pub struct Status {
 impl Status {
     /// Most plans that the history holds.
     pub const PAST_MAX: usize = 50;
+    /// Most plans that are remembered of which nothing was carried out.
+    pub const SUPERSEDED_MAX: usize = 5;
     /// Most nodes of which it is told that they were uncordoned.
     pub const UNCORDONED_MAX: usize = 20;
 
@@ -417,6 +422,15 @@ pub struct Past {
     pub hourly_after: MicroUsd,
     /// What it decided, in numbers; absent where that is not known any more.
     pub decided: Option<Decided>,
+}
+
+/// A plan that stood for a while, and of which nothing was begun before another one took its place.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Superseded {
+    /// Digest of its decisions.
+    pub digest: Digest,
+    /// When the other one took its place.
+    pub at: Timestamp,
 }
 
 /// What a plan decided, in numbers.

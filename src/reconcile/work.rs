@@ -12,10 +12,10 @@ use super::event::{Effect, Limits, Ticket};
 use super::kept::{Wanted, later};
 use super::looks::is_same;
 use super::state::{BUSY_REFRESH, Current, Lane, Pass, Planning, Retry, State};
-use super::status::{Deed, Held, HeldBy, KeptNow, Past};
+use super::status::{Deed, Held, HeldBy, KeptNow, Past, Status, Superseded};
 use super::view;
 use crate::fleet::{Node, Observed};
-use crate::ids::{Address, InstanceId, NodeName, PoolName};
+use crate::ids::{Address, Digest, InstanceId, NodeName, PoolName};
 use crate::manifest::Mode;
 use crate::plan::Plan;
 use crate::plan::wire::{Action, ResourceChange, RetireReason, WaveStep};
@@ -28,6 +28,9 @@ const AHEAD_MOST: SignedDuration = SignedDuration::from_mins(1);
 const REPLAN: SignedDuration = SignedDuration::from_mins(5);
 /// Longest text that is kept: the API server takes 256 KiB of annotations.
 const KEPT_MAX: usize = 200 << 10;
+/// How long a plan has to stand for it to be told of that another one took its place: in a busy cluster plans change
+/// by the second, and each that is told of is written twice more.
+const SUPERSEDED_AFTER: SignedDuration = SignedDuration::from_mins(1);
 /// Most plans that are carried out at the same time.
 const LANES: usize = 4;
 
@@ -296,6 +299,7 @@ impl State {
         let since = same.map_or(self.now, |current| current.since);
         if same.is_none() {
             self.count("plans.changed", 1);
+            self.supersedes(digest);
         }
         self.ahead_since = None;
         let going: BTreeSet<InstanceId> = retired(plan).filter_map(instance).collect();
@@ -314,6 +318,27 @@ impl State {
             kept.note_approved(plan);
         }
         self.current = Some(Current::new(Arc::clone(plan), since));
+    }
+
+    /// Remembers the current plan where it stood for long enough that somebody may ask for it, and nothing of it was
+    /// begun: another one takes its place.
+    fn supersedes(&mut self, by: &Digest) {
+        let now = self.now;
+        self.aside.plans.retain(|former| former.digest != *by);
+        // Who does not lead does not know what is carried out: by the other replica, or by an apply.
+        let leads = |former: &&Current| self.leader && self.aside.leads_since <= former.since;
+        let Some(former) = self.current.as_ref().filter(leads) else { return };
+        let mut rows = former.plan.resource_changes.iter();
+        let changes = rows.any(|row| row.change.actions.iter().any(|a| *a != Action::NoOp));
+        let may_go = changes && !former.plan.errored;
+        let begun = self.lanes.values().map(|lane| lane.past.started_at);
+        let mut begun = begun.chain(self.history.iter().map(|past| past.started_at));
+        let untouched = !begun.any(|at| former.since <= at);
+        if may_go && untouched && later(former.since, SUPERSEDED_AFTER) <= now {
+            let digest = former.plan.capacity.digest.clone();
+            self.aside.plans.insert(0, Superseded { digest, at: now });
+            self.aside.plans.truncate(Status::SUPERSEDED_MAX);
+        }
     }
 
     /// Judges the changes of a plan, and latches what it has to.

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use super::blank;
 use crate::face::object::{ObjectKind, PLANS_MAX, Told, plan_name, told};
+use crate::ids::Digest;
 use crate::port::{Listed, PortError, Record, Register};
 use crate::reconcile::{Past, Status};
 
@@ -70,13 +71,15 @@ async fn read(
 
 fn of(record: &Record) -> Result<Told, String> {
     let told = told(record.spec.as_ref(), &record.status)?;
-    let named =
-        told.past.as_ref().is_none_or(|past| plan_name(past.digest.as_str()) == record.name);
+    let past = told.past.as_ref().map(|past| &past.digest);
+    let mut digests = past.into_iter().chain(told.superseded.as_ref().map(|former| &former.digest));
+    let named = digests.all(|digest| plan_name(digest.as_str()) == record.name);
     named.then_some(told).ok_or_else(|| "it has the digest of another one".to_owned())
 }
 
 impl Earlier {
-    /// Adds what other processes carried out to the history of a status, and says what cannot be read.
+    /// Adds what other processes carried out to the history of a status, and what they left aside, and says what
+    /// cannot be read.
     pub fn complete(&self, status: &mut Status) {
         status.unread = self.failed.clone().or_else(|| self.unread());
         let mut own: BTreeMap<String, jiff::Timestamp> = BTreeMap::new();
@@ -94,6 +97,12 @@ impl Earlier {
         }
         status.history.sort_by_key(|past| std::cmp::Reverse(past.ended_at));
         status.history.truncate(Status::PAST_MAX);
+        let own: BTreeSet<Digest> =
+            status.superseded.iter().map(|one| one.digest.clone()).collect();
+        let others = self.told().filter_map(|(_, told)| told.superseded.clone());
+        status.superseded.extend(others.filter(|former| !own.contains(&former.digest)));
+        status.superseded.sort_by_key(|former| std::cmp::Reverse(former.at));
+        status.superseded.truncate(Status::SUPERSEDED_MAX);
     }
 
     fn told(&self) -> impl Iterator<Item = (&String, &Arc<Told>)> {

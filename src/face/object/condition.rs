@@ -52,6 +52,8 @@ pub(super) enum State {
     Suspended,
     /// It went wrong.
     Degraded,
+    /// Nobody pursues it any more.
+    Superseded,
 }
 
 impl State {
@@ -65,7 +67,7 @@ impl State {
         match self {
             Self::Synced => "Healthy",
             Self::Progressing | Self::Waiting => "Progressing",
-            Self::Suspended => "Suspended",
+            Self::Suspended | Self::Superseded => "Suspended",
             Self::Degraded => "Degraded",
         }
     }
@@ -83,7 +85,8 @@ impl Standing {
         };
         let mut conditions = vec![condition("Ready", self.state == State::Synced)];
         match self.state {
-            State::Synced => {}
+            // Of one that nobody pursues nothing is awaited either.
+            State::Synced | State::Superseded => {}
             State::Progressing | State::Waiting => conditions.push(condition("Reconciling", true)),
             State::Suspended | State::Degraded => conditions.push(condition("Stalled", true)),
         }

@@ -10,10 +10,10 @@ use super::condition::{Condition, Standing, State, needs_somebody, reason};
 use super::{Object, ObjectKind, ROWS_MAX, short};
 use crate::apply::{ChangeOutcome, Outcome, Verdict};
 use crate::face::words;
-use crate::ids::Address;
+use crate::ids::{Address, Digest};
 use crate::plan::Plan;
 use crate::plan::wire::{Action, ExplainRow, NodeTotals, PodTotals, ResourceChange, workload_key};
-use crate::reconcile::{ApprovedBy, Decided, Held, HeldBy, Past, PlanNow, Status};
+use crate::reconcile::{ApprovedBy, Decided, Held, HeldBy, Past, PlanNow, Status, Superseded};
 use crate::render::web::row_reason;
 
 /// Digits of the digest that name the object.
@@ -219,6 +219,38 @@ pub(super) fn objects(status: &Status) -> Vec<Object> {
     objects
 }
 
+/// Returns the objects of plans that others took the place of: those that are there are told so.
+pub(super) fn superseded(status: &Status) -> Vec<Object> {
+    let current = status.plan.iter().map(PlanNow::digest);
+    let known: Vec<&Digest> =
+        current.chain(status.history.iter().map(|past| &past.digest)).collect();
+    let former = status.superseded.iter().filter(|former| !known.contains(&&former.digest));
+    let object = |former: &Superseded| {
+        let (name, none) = (plan_name(former.digest.as_str()), None::<&PlanSpec>);
+        Object::new(ObjectKind::CapacityPlan, name, none, &of_superseded(former))
+    };
+    former.map(object).collect()
+}
+
+fn of_superseded(former: &Superseded) -> PlanStatus {
+    let message = "another plan took its place before anything of it was carried out".to_owned();
+    let (state, reason) = (State::Superseded, SUPERSEDED.to_owned());
+    let standing = Standing { state, reason, message, since: former.at };
+    PlanStatus {
+        observed_generation: None,
+        sync: standing.state.sync().to_owned(),
+        health: standing.state.health().to_owned(),
+        current: false,
+        conditions: standing.conditions(),
+        held: Vec::new(),
+        outcomes: Vec::new(),
+        outcomes_omitted: 0,
+        approved_by: None,
+        started_at: None,
+        finished_at: None,
+    }
+}
+
 /// Returns the name of a plan's object: the same decisions have the same.
 #[must_use]
 pub fn plan_name(digest: &str) -> String {
@@ -417,6 +449,8 @@ fn held(all: &BTreeMap<Address, HeldBy>) -> Vec<HeldStatus> {
     reasons.into_values().collect()
 }
 
+/// Reason of a plan that another one took the place of.
+pub(super) const SUPERSEDED: &str = "Superseded";
 /// How what approved a plan is told, before who it was.
 pub(super) const BY_DIGEST: &str = "digest, by ";
 pub(super) const BROKEN: &str = "nobody: the glass was broken by ";

@@ -8,11 +8,11 @@ use jiff::Timestamp;
 use serde::Deserialize;
 use serde_json::Value as Json;
 
-use super::plan::{BROKEN, BY_DIGEST, NOT_LISTED};
+use super::plan::{BROKEN, BY_DIGEST, NOT_LISTED, SUPERSEDED};
 use crate::apply::{ChangeOutcome, Outcome, Receipt, Verdict};
 use crate::ids::PlanId;
 use crate::plan::wire::WaveStep;
-use crate::reconcile::{ApprovedBy, Past};
+use crate::reconcile::{ApprovedBy, Past, Superseded};
 use crate::units::MicroUsd;
 
 /// What an object tells.
@@ -20,6 +20,8 @@ use crate::units::MicroUsd;
 pub struct Told {
     /// How the plan was carried out, where it was begun.
     pub past: Option<Past>,
+    /// That another plan took the place of this one before, where that is so.
+    pub superseded: Option<Superseded>,
     /// Whether it says that its plan is the current one.
     pub is_current: bool,
     /// Whether it does not say how that ended: somebody carries it out, or was gone before.
@@ -45,7 +47,7 @@ struct Cost {
 #[serde(rename_all = "camelCase")]
 struct Status {
     current: bool,
-    conditions: Vec<Reason>,
+    conditions: Vec<Said>,
     #[serde(default)]
     outcomes: Vec<Row>,
     #[serde(default)]
@@ -59,9 +61,11 @@ struct Status {
 }
 
 #[derive(Deserialize)]
-struct Reason {
+#[serde(rename_all = "camelCase")]
+struct Said {
     reason: String,
     message: String,
+    last_transition_time: Timestamp,
 }
 
 #[derive(Deserialize)]
@@ -87,12 +91,18 @@ pub fn told(spec: Option<&Json>, status: &Json) -> Result<Told, String> {
     }
     let status: Status = Deserialize::deserialize(status).map_err(read)?;
     let is_current = status.current;
-    let Some(started_at) = status.started_at else {
-        return Ok(Told { past: None, is_current, is_open: false });
-    };
-    let is_open = status.finished_at.is_none();
+    let superseded = status.conditions.iter().find(|condition| condition.reason == SUPERSEDED);
+    let superseded = superseded.map(|condition| condition.last_transition_time);
+    if (status.started_at, superseded) == (None, None) {
+        return Ok(Told { past: None, superseded: None, is_current, is_open: false });
+    }
     let spec = spec.ok_or("it has no spec")?;
     let Spec { digest, commit, cost } = Deserialize::deserialize(spec).map_err(read)?;
+    let Some(started_at) = status.started_at else {
+        let superseded = superseded.map(|at| Superseded { digest: digest.into(), at });
+        return Ok(Told { past: None, superseded, is_current, is_open: false });
+    };
+    let is_open = status.finished_at.is_none();
     let price = |text: &str| text.parse::<MicroUsd>().map_err(|error| error.to_string());
     let ended_at = status.finished_at.unwrap_or(started_at);
     let mut past = Past {
@@ -111,7 +121,7 @@ pub fn told(spec: Option<&Json>, status: &Json) -> Result<Told, String> {
         decided: None,
     };
     ends(&mut past, status)?;
-    Ok(Told { past: Some(past), is_current, is_open })
+    Ok(Told { past: Some(past), superseded: None, is_current, is_open })
 }
 
 /// Adds how it ended.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use fleetwright::face::object::{
     Object, ObjectKind, PLANS_MAX, ROWS_MAX, definitions, objects, told,
 };
-use fleetwright::reconcile::{ApprovedBy, Past, Status};
+use fleetwright::reconcile::{ApprovedBy, Past, Status, Superseded};
 use serde_json::{Value as Json, json};
 
 use super::statuses::{HOSTILE, begun, busy, empty, failing};
@@ -176,6 +176,33 @@ fn again(object: &Object) -> Json {
     let history = vec![Arc::new(past.expect("it was carried out"))];
     let again = of(&Status { history, ..begun() }, ObjectKind::CapacityPlan);
     again[0].status.clone()
+}
+
+#[test]
+fn a_plan_that_another_took_the_place_of_says_so_and_hides_none_that_is_pursued_or_was_carried_out()
+{
+    let status = busy();
+    let digest =
+        |digest: &fleetwright::ids::Digest| Superseded { digest: digest.clone(), at: status.now };
+    let current = digest(status.plan.as_ref().expect("a plan").digest());
+    let done = digest(&status.history[0].digest);
+    let former = digest(&"sha256:ff".into());
+    let superseded = vec![former.clone(), current, done];
+    let plans = of(&Status { superseded, ..status.clone() }, ObjectKind::CapacityPlan);
+    let others = of(&status, ObjectKind::CapacityPlan);
+    assert_eq!(plans[..others.len()], others);
+    let [last] = &plans[others.len()..] else { panic!("{plans:?}") };
+    assert_eq!(last.name, "plan-ff");
+    // One that is not there is not made: nothing of what it decided is known.
+    assert_eq!((&last.spec, &last.brief), (&None, &None));
+    let ready = condition(last, "Ready").expect("it is always there");
+    assert_eq!((&ready["status"], &ready["reason"]), (&json!("False"), &json!("Superseded")));
+    assert_eq!((condition(last, "Stalled"), condition(last, "Reconciling")), (None, None));
+    hold(&schema(last.kind)["properties"]["status"], &last.status, "status");
+    let mut spec = others[1].brief.clone().expect("a spec");
+    spec["digest"] = former.digest.to_string().into();
+    let told = told(Some(&spec), &last.status).expect("it is read");
+    assert_eq!((told.superseded, told.past, told.is_current), (Some(former), None, false));
 }
 
 #[test]
