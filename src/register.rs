@@ -43,11 +43,15 @@ pub async fn keep(
         *written = Written { earlier: std::mem::take(&mut written.earlier), ..Written::default() };
         return Ok(0);
     }
+    let (mut writes, mut failure) = (0, None);
     if !written.is_recalled {
-        recall(register, &mut written.earlier).await?;
-        written.is_recalled = true;
+        match recall(register, &mut written.earlier).await {
+            Ok(()) => written.is_recalled = true,
+            // Of plans nothing is written over or removed that nobody has read; the rest is told all the same.
+            Err(error) => failure = Some(error),
+        }
     }
-    let Some(plan) = &status.plan else { return Ok(0) };
+    let Some(plan) = &status.plan else { return failure.map_or(Ok(0), Err) };
     let mut own: BTreeSet<String> =
         status.history.iter().map(|past| plan_name(past.digest.as_str())).collect();
     own.insert(plan_name(plan.digest().as_str()));
@@ -55,8 +59,9 @@ pub async fn keep(
     let mut whole = status.clone();
     written.earlier.complete(&mut whole);
     let wanted = objects(&whole);
-    let (mut writes, mut failure) = (0, None);
-    for object in &wanted {
+    let knows = written.is_recalled;
+    let is_told = |kind: ObjectKind| knows || kind != ObjectKind::CapacityPlan;
+    for object in wanted.iter().filter(|object| is_told(object.kind)) {
         let of_others = object.kind == ObjectKind::CapacityPlan && !own.contains(&object.name);
         let key = (object.kind, object.name.clone());
         // What this process wrote of it meanwhile is that it was the current one.
@@ -74,7 +79,7 @@ pub async fn keep(
             Err(error) => failure = failure.or(Some(error)),
         }
     }
-    for kind in ObjectKind::ALL {
+    for kind in ObjectKind::ALL.into_iter().filter(|kind| is_told(*kind)) {
         match sweep(register, kind, &wanted, written).await {
             Ok(removed) => writes += removed,
             Err(error) => failure = failure.or(Some(error)),
@@ -278,6 +283,31 @@ mod tests {
         assert_eq!(*shelf.puts.borrow(), 1);
         assert_eq!(keep(&Status { leader: false, ..status("aa11") }), Ok(0));
         assert_eq!(keep(&status("aa11")), Ok(1), "another replica may have removed it meanwhile");
+    }
+
+    #[test]
+    fn while_nobody_can_list_what_earlier_lives_wrote_pools_are_told_and_no_plan_is_written_over() {
+        let (shelf, mut written) = (Shelf::default(), Written::default());
+        let mut status = status("aa11");
+        if let Some(now) = &mut status.plan {
+            let mut plan = crate::render::fixture::plan();
+            plan.capacity.cost.breakdown.by_pool = vec![crate::plan::wire::CostRow {
+                name: "web".to_owned(),
+                nodes_before: 1,
+                nodes_after: 2,
+                hourly_before: crate::units::MicroUsd(1),
+                hourly_after: crate::units::MicroUsd(2),
+            }];
+            now.plan = Arc::new(plan);
+        }
+        *shelf.closed.borrow_mut() = true;
+        assert!(run(keep(&shelf, &status, &mut written)).is_err());
+        let is_plan = |name: &String| name.starts_with("CapacityPlan/");
+        let names = shelf.names();
+        assert!(!names.is_empty() && !names.iter().any(is_plan), "{names:?}");
+        *shelf.closed.borrow_mut() = false;
+        assert_eq!(run(keep(&shelf, &status, &mut written)), Ok(1));
+        assert!(shelf.names().iter().any(is_plan));
     }
 
     /// Returns a plan that was carried out, so many seconds after the first.

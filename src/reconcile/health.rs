@@ -86,6 +86,8 @@ pub(super) struct Health {
     pub(super) unwell: BTreeMap<(InstanceId, Ailment), Unwell>,
     /// Machines that are or were replaced because a part of them failed: of which pool, and since when.
     repaired: BTreeMap<InstanceId, (String, Timestamp)>,
+    /// Machines that a node was seen of.
+    pub(super) joined: BTreeSet<InstanceId>,
 }
 
 /// How many machines a pool has, and how many of them are broken.
@@ -98,11 +100,11 @@ impl State {
     /// of this machine may be hours apart, and either may jump.
     pub(super) fn watch_health(&mut self, world: &Observed) {
         let nodes = world.nodes_by_instance();
-        self.joined.retain(|id| world.instances.contains_key(id));
-        self.joined.extend(nodes.keys().map(|id| (*id).clone()));
+        self.health.joined.retain(|id| world.instances.contains_key(id));
+        self.health.joined.extend(nodes.keys().map(|id| (*id).clone()));
         let strangers = self.may_have_joined(world);
         let blind =
-            is_blind(world, &nodes, |id| self.joined.contains(id) || strangers.contains(id));
+            is_blind(world, &nodes, |id| self.health.joined.contains(id) || strangers.contains(id));
         if blind {
             // Whatever was seen before, ages begin anew.
             self.count("reads.world.blind", 1);
@@ -122,7 +124,7 @@ impl State {
         let launched = self.kept.iter().flat_map(|kept| &kept.launched);
         let ready =
             |launch: &super::kept::Launched| launch.instance == *id && launch.ready_at.is_some();
-        self.joined.contains(id) || launched.into_iter().any(ready)
+        self.health.joined.contains(id) || launched.into_iter().any(ready)
     }
 
     /// Returns the machines of which nobody can say that they never joined: those whose begin the record
@@ -153,7 +155,8 @@ impl State {
             let size = sizes.entry(pool_of(instance).to_owned()).or_default();
             size.0 += 1;
             // One whose node was deleted is broken at most, like all that many things break at once.
-            let joined = self.joined.contains(&instance.id) || strangers.contains(&instance.id);
+            let joined =
+                self.health.joined.contains(&instance.id) || strangers.contains(&instance.id);
             let mut broken = false;
             for ailment in Ailment::all(nodes.get(&instance.id).copied()).filter(counts) {
                 let key = (instance.id.clone(), ailment);

@@ -193,8 +193,6 @@ pub struct State {
     pub(super) health: Health,
     /// Since when only what adds was planned, where that was planned last.
     pub(super) ahead_since: Option<Timestamp>,
-    /// Machines that a node was seen of.
-    pub(super) joined: BTreeSet<InstanceId>,
     pub(super) lanes: BTreeMap<Ticket, Lane>,
     /// What failed, and when it is tried again, by pool.
     pub(super) removes: BTreeMap<PoolName, Retry>,
@@ -335,7 +333,6 @@ impl State {
             quiet: Quiet::default(),
             health: Health::default(),
             ahead_since: None,
-            joined: BTreeSet::new(),
             lanes: BTreeMap::new(),
             removes: BTreeMap::new(),
             launches: BTreeMap::new(),

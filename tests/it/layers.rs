@@ -99,7 +99,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
         &["apply", "catalog", "fleet", "ids", "manifest", "plan", "reconcile", "render", "units"],
     ),
     ("adopt", &["fleet", "ids", "manifest", "plan", "pod", "requirement"]),
-    ("register", &["face", "port", "reconcile"]),
+    ("register", &["face", "ids", "port", "reconcile"]),
     ("door", &["ids", "port", "reconcile"]),
     ("web", &[]),
     ("listen", &["door", "face", "ids", "plan", "reconcile", "web"]),

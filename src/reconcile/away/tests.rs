@@ -256,7 +256,7 @@ fn a_message_about_a_machine_without_a_node_is_taken_off_after_a_look_that_was_b
     };
     story.next(1, seen(1));
     // Another life, which has never seen it.
-    story.change(|state| state.joined.clear());
+    story.change(|state| state.health.joined.clear());
     story.next(1, Event::Signal(Signal::Gained));
     story.lives();
     story.next(2, seen(2));
