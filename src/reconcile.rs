@@ -52,8 +52,9 @@ pub use ports::{Desk, Planner, Signals, Source};
 pub use request::Request;
 pub use state::{Start, State, step};
 pub use status::{
-    ApprovedBy, AwayPhase, Breaker, Decided, Deed, Failure, Going, Held, HeldBy, KeptNow, Past,
-    PlanNow, RepositoryNow, SourceState, Status, Superseded, Suspension, Uncordoned, WorldNow,
+    ApprovedBy, AwayPhase, Breaker, Decided, Deed, Failure, Going, Held, HeldBy, KeptNow, Part,
+    Past, PlanNow, RepositoryNow, SourceState, Status, Superseded, Suspension, Uncordoned,
+    WorldNow,
 };
 pub use view::SHOWN_WITHIN;
 

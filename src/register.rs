@@ -55,6 +55,7 @@ pub async fn keep(
     let mut own: BTreeSet<String> =
         status.history.iter().map(|past| plan_name(past.digest.as_str())).collect();
     own.insert(plan_name(plan.digest().as_str()));
+    own.extend(status.parts.iter().map(|part| plan_name(part.plan.capacity.digest.as_str())));
     own.extend(status.superseded.iter().map(|former| plan_name(former.digest.as_str())));
     let mut whole = status.clone();
     written.earlier.complete(&mut whole);
@@ -161,7 +162,7 @@ mod tests {
     use serde_json::{Value as Json, json};
 
     use super::*;
-    use crate::reconcile::{ApprovedBy, Past, PlanNow, Superseded};
+    use crate::reconcile::{ApprovedBy, Part, Past, PlanNow, Superseded};
 
     /// Keeps records, and refuses while `broken`. Each is made a second after the one before.
     #[derive(Default)]
@@ -283,6 +284,31 @@ mod tests {
         assert_eq!(*shelf.puts.borrow(), 1);
         assert_eq!(keep(&Status { leader: false, ..status("aa11") }), Ok(0));
         assert_eq!(keep(&status("aa11")), Ok(1), "another replica may have removed it meanwhile");
+    }
+
+    #[test]
+    fn a_part_that_is_carried_out_is_told_row_by_row_and_keeps_them_once_it_is_done() {
+        let (shelf, mut written) = (Shelf::default(), Written::default());
+        let plan = crate::render::fixture::plan();
+        let (since, digest) = (plan.timestamp, plan.capacity.digest.clone());
+        let key = ("CapacityPlan".to_owned(), plan_name(digest.as_str()));
+        let part = Part { plan: Arc::new(plan), since, approved: ApprovedBy::Policy };
+        let begun = Status { parts: vec![part], ..status("aa11") };
+        assert!(run(keep(&shelf, &begun, &mut written)).is_ok());
+        let told = |shelf: &Shelf| shelf.records.borrow().get(&key).map(|(_, told)| told.clone());
+        let first = told(&shelf).expect("it is told");
+        let rows = first.spec.as_ref().and_then(|spec| spec["rows"].as_array()).map(Vec::len);
+        assert!(rows.is_some_and(|rows| rows > 0), "{first:?}");
+        assert_eq!(
+            (&first.status["current"], &first.status["finishedAt"]),
+            (&json!(false), &Json::Null)
+        );
+        let done = Past { digest, ..past("cc33", 1) };
+        let done = Status { history: vec![Arc::new(done)], ..status("aa11") };
+        assert!(run(keep(&shelf, &done, &mut written)).is_ok());
+        let last = told(&shelf).expect("it stays");
+        assert_eq!(last.spec, first.spec);
+        assert!(last.status["finishedAt"].is_string(), "{last:?}");
     }
 
     #[test]

@@ -131,6 +131,7 @@ fn status(plan: Plan, observed: Option<&Observed>, (since, now): (Timestamp, Tim
         plan: Some(PlanNow { since: plan.timestamp, plan: Arc::new(plan), held: [].into() }),
         applying: [].into(),
         history: Vec::new(),
+        parts: Vec::new(),
         superseded: Vec::new(),
         unread: None,
         uncordoned: Vec::new(),

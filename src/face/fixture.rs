@@ -27,6 +27,7 @@ pub(crate) fn begun() -> Status {
         plan: None,
         applying: BTreeMap::new(),
         history: Vec::new(),
+        parts: Vec::new(),
         superseded: Vec::new(),
         unread: None,
         uncordoned: Vec::new(),

@@ -82,6 +82,7 @@ impl State {
                 held: current.held.clone(),
             }),
             applying: self.applying(),
+            parts: self.parts(),
             history: self.history.clone(),
             superseded: self.aside.plans.clone(),
             unread: None,

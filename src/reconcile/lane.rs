@@ -8,7 +8,7 @@ use jiff::{SignedDuration, Timestamp};
 use super::event::{Effect, Ticket, sold_out};
 use super::kept::{Launched, later};
 use super::state::{Lane, Retry, State};
-use super::status::Status;
+use super::status::{Part, Status};
 use super::{allow, asked, work};
 use crate::apply::{Event, Outcome, Receipt, Step, Verdict};
 use crate::ids::{Address, InstanceId, PoolName};
@@ -294,6 +294,18 @@ impl State {
             (lane.past.plan_id.clone(), (addresses, lane.past.started_at))
         };
         self.lanes.values().map(one).collect()
+    }
+
+    /// Returns what is carried out beside the current plan.
+    pub(super) fn parts(&self) -> Vec<Part> {
+        let current = self.current.as_ref().map(|current| &current.plan.capacity.digest);
+        let parts = self.lanes.values().filter(|lane| Some(&lane.plan.capacity.digest) != current);
+        let part = |lane: &super::state::Lane| Part {
+            plan: Arc::clone(&lane.plan),
+            since: lane.past.started_at,
+            approved: lane.past.approved.clone(),
+        };
+        parts.map(part).collect()
     }
 }
 

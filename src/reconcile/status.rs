@@ -73,6 +73,8 @@ pub struct Status {
     pub plan: Option<PlanNow>,
     /// What is carried out now, by plan: the rows, and since when.
     pub applying: BTreeMap<PlanId, (Vec<Address>, Timestamp)>,
+    /// Plans that are carried out now and are not the current one, of which each is a part: what only adds goes first.
+    pub parts: Vec<Part>,
     /// Plans that were carried out, the newest first; at most [`Status::PAST_MAX`]. The loop tells those of its own;
     /// whoever keeps its objects adds what they tell of other processes.
     pub history: Vec<Arc<Past>>,
@@ -422,6 +424,17 @@ pub struct Past {
     pub hourly_after: MicroUsd,
     /// What it decided, in numbers; absent where that is not known any more.
     pub decided: Option<Decided>,
+}
+
+/// A plan that is carried out.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Part {
+    /// The plan.
+    pub plan: Arc<Plan>,
+    /// Since when.
+    pub since: Timestamp,
+    /// How it came to be approved.
+    pub approved: ApprovedBy,
 }
 
 /// A plan that stood for a while, and of which nothing was begun before another one took its place.

@@ -13,7 +13,9 @@ use crate::face::words;
 use crate::ids::{Address, Digest};
 use crate::plan::Plan;
 use crate::plan::wire::{Action, ExplainRow, NodeTotals, PodTotals, ResourceChange, workload_key};
-use crate::reconcile::{ApprovedBy, Decided, Held, HeldBy, Past, PlanNow, Status, Superseded};
+use crate::reconcile::{
+    ApprovedBy, Decided, Held, HeldBy, Part, Past, PlanNow, Status, Superseded,
+};
 use crate::render::web::row_reason;
 
 /// Digits of the digest that name the object.
@@ -207,6 +209,11 @@ pub(super) fn objects(status: &Status) -> Vec<Object> {
             &status,
         ));
     }
+    for part in &status.parts {
+        let spec = spec(&part.plan);
+        let name = plan_name(&spec.digest);
+        objects.push(Object::new(ObjectKind::CapacityPlan, name, Some(&spec), &of_part(part)));
+    }
     for past in &status.history {
         let name = plan_name(past.digest.as_str());
         if objects.iter().any(|object| object.name == name) {
@@ -384,6 +391,26 @@ fn of_current(status: &Status, current: &PlanNow) -> PlanStatus {
     }
 }
 
+fn of_part(part: &Part) -> PlanStatus {
+    let rows = part.plan.resource_changes.iter().filter(|row| changes(row)).count();
+    let (state, reason) = (State::Progressing, APPLYING.to_owned());
+    let message = format!("{rows} changes are under way");
+    let standing = Standing { state, reason, message, since: part.since };
+    PlanStatus {
+        observed_generation: None,
+        sync: standing.state.sync().to_owned(),
+        health: standing.state.health().to_owned(),
+        current: false,
+        conditions: standing.conditions(),
+        held: Vec::new(),
+        outcomes: Vec::new(),
+        outcomes_omitted: 0,
+        approved_by: Some(approved(&part.approved)),
+        started_at: Some(part.since),
+        finished_at: None,
+    }
+}
+
 /// Returns how far the current plan has come.
 fn standing(status: &Status, current: &PlanNow) -> Standing {
     let plan = &*current.plan;
@@ -410,7 +437,7 @@ fn standing(status: &Status, current: &PlanNow) -> Standing {
     if let Some(since) = status.applying.values().map(|(_, since)| *since).min() {
         let busy: usize = status.applying.values().map(|(rows, _)| rows.len()).sum();
         let message = format!("{busy} of {} changes are under way", rows.len());
-        return Standing { since, ..of(State::Progressing, "Applying", message) };
+        return Standing { since, ..of(State::Progressing, APPLYING, message) };
     }
     let open = rows.iter().filter(|address| !current.held.contains_key(**address)).count();
     if open > 0 {
@@ -449,6 +476,8 @@ fn held(all: &BTreeMap<Address, HeldBy>) -> Vec<HeldStatus> {
     reasons.into_values().collect()
 }
 
+/// Reason of a plan that is carried out.
+const APPLYING: &str = "Applying";
 /// Reason of a plan that another one took the place of.
 pub(super) const SUPERSEDED: &str = "Superseded";
 /// How what approved a plan is told, before who it was.

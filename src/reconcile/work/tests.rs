@@ -27,6 +27,7 @@ fn keeps() -> Plan {
 fn launches() -> Plan {
     let mut plan = Plan { applyable: true, ..fixture::plan() };
     plan.capacity.waves.retain(|wave| wave.step == WaveStep::Launch);
+    plan.capacity.digest = "sha256:launches".into();
     plan
 }
 
@@ -61,6 +62,9 @@ fn for_pods_that_have_come_what_only_adds_is_planned_first() {
     story.planned(3, launches());
     let lanes: Vec<bool> = story.state().lanes.values().map(|lane| lane.removes).collect();
     assert_eq!(lanes, [false]);
+    let parts = story.state().status().parts;
+    assert_eq!(parts.len(), 1, "what is carried out has an object of its own");
+    assert!(parts[0].plan.capacity.waves.iter().all(|wave| wave.step == WaveStep::Launch));
     // What is shown, and judged by, is the plan of everything.
     let current = story.state().current.as_ref().map(|current| Arc::clone(&current.plan));
     assert!(current.zip(known).is_some_and(|(now, before)| Arc::ptr_eq(&now, &before)));
