@@ -26,6 +26,7 @@ mod preflight;
 mod queue;
 mod quota;
 mod reserved;
+mod resolve;
 mod sweep;
 mod template;
 mod trial;

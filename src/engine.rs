@@ -39,7 +39,7 @@ use crate::plan::wire::{
 };
 use crate::plan::{Facts, Parts, check, diff, seal};
 use crate::solve::{
-    Input, Purpose, Settings, Solution, Unplaced, amiss_elsewhere, measure, solve,
+    Input, Purpose, Settings, Solution, Unplaced, amiss_elsewhere, measure, solve, unresolved,
     with_groups_made_elsewhere, workload_key,
 };
 
@@ -357,6 +357,7 @@ fn diagnostics(inputs: &Inputs, demand: &Demand, solution: &Solution) -> Vec<Dia
     found.extend(inputs.catalog.unpriced_licences(inputs.desired));
     found.extend(lints(inputs.desired, demand, inputs.catalog));
     found.extend(amiss_elsewhere(inputs.desired, inputs.observed));
+    found.extend(unresolved(inputs.desired, inputs.observed));
     let problems = inputs.desired.problems.iter().chain(&demand.problems).chain(&found);
     let mut list: Vec<Diagnostic> = problems.map(problem).collect();
     list.extend(inputs.catalog.warnings.iter().map(|text| note("note", text)));

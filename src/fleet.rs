@@ -13,6 +13,7 @@ mod file;
 pub(crate) mod fixture;
 mod gone;
 mod group;
+mod resolved;
 mod scaling;
 
 pub use capacity::{Exclusion, MatchCriteria, Reservation, ReservationKind, ReservationState};
@@ -21,6 +22,7 @@ pub use difference::{Difference, Disagreement};
 pub use fault::Fault;
 pub use file::{WorldError, read_world, template_key, write_world};
 pub use group::{Group, Membership, ScheduledSize};
+pub use resolved::{Accelerator, Arch, Hardware, ImageChoice, MadeWith, Part, Resolved, Unread};
 pub use scaling::{
     LiveEvents, LiveHorizontal, LiveMetric, LiveScale, LiveVertical, Recommendation, Scaling,
 };
@@ -118,6 +120,9 @@ pub struct Observed {
     /// in.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub market: Option<Market>,
+    /// What the words of node classes came to in EC2 then. A file without this key tells nothing of it.
+    #[serde(default, skip_serializing_if = "Resolved::is_empty")]
+    pub resolved: Resolved,
     /// What autoscalers last saw and decided. A file without this key tells nothing of it.
     #[serde(default, skip_serializing_if = "Scaling::is_empty")]
     pub scaling: Scaling,
@@ -172,6 +177,9 @@ pub struct Instance {
     /// Image as the node class names it.
     #[serde(default)]
     pub image: String,
+    /// What it was made with.
+    #[serde(default, skip_serializing_if = "MadeWith::is_empty")]
+    pub made_with: MadeWith,
     /// Tags.
     #[serde(default)]
     pub tags: BTreeMap<String, String>,
@@ -434,6 +442,7 @@ impl Observed {
             groups: BTreeMap::new(),
             fargate_profiles: BTreeMap::new(),
             market: None,
+            resolved: Resolved::default(),
             scaling: Scaling::default(),
         }
     }

@@ -90,6 +90,12 @@ define_id! {
     InstanceId,
     /// The id of an EC2 capacity reservation, such as `cr-0abc`.
     ReservationId,
+    /// The id of a machine image, such as `ami-0abc`.
+    ImageId,
+    /// The id of a subnet, such as `subnet-0abc`.
+    SubnetId,
+    /// The id of a security group, such as `sg-0abc`.
+    SecurityGroupId,
     /// The name of an Auto Scaling group.
     GroupName,
     /// The name of a Kubernetes node.
@@ -102,6 +108,8 @@ define_id! {
     LabelKey,
     /// The value of a label.
     LabelValue,
+    /// A workload as `namespace/kind/name`.
+    WorkloadKey,
     /// The address of a row of a plan, such as `ec2_instance.web["0"]`.
     Address,
     /// The identity of one change: a hash over plan id and address, carried as a tag of what it launches.

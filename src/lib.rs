@@ -39,6 +39,7 @@ pub mod register;
 pub mod render;
 pub mod requirement;
 pub mod review;
+pub mod rival;
 pub mod schedule;
 #[cfg(feature = "sandbox")]
 pub mod serve;

@@ -70,7 +70,7 @@ pub use learned::{LEARNED_FILE, Learned, LearnedNode};
 pub use live::read_live;
 pub use machine::{
     BlockDevice, Identity, ImageTerm, Machine, MetadataOptions, Selector as MachineSelector,
-    UserData,
+    UserData, in_words,
 };
 pub use model::{
     BufferScaling, Concurrency, CronSchedule, Desired, DisruptionBudget, JobScaling, JobStrategy,

@@ -28,7 +28,7 @@ pub async fn observe<C: Cloud, K: Cluster, T: Clock>(
     let holdings = cloud.holdings().await;
     let objects = cluster.objects().await;
     let (ec2, kubernetes) = (judge_ec2(&holdings, &objects), judge_kubernetes(&objects));
-    let Holdings { instances, groups, reservations, fargate_profiles, unread: _ } =
+    let Holdings { instances, groups, reservations, fargate_profiles, resolved, unread: _ } =
         holdings.unwrap_or_default();
     let ClusterObjects { nodes, pods, templates, workloads, storage, scaling, unread: _ } =
         objects.unwrap_or_default();
@@ -50,6 +50,7 @@ pub async fn observe<C: Cloud, K: Cluster, T: Clock>(
         fargate_profiles: fargate_profiles.into_iter().map(|p| (p.name.clone(), p)).collect(),
         // No port tells it: it changes by itself, whoever runs.
         market: None,
+        resolved,
         scaling,
     };
     observed.canonicalize();

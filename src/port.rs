@@ -15,7 +15,9 @@ use thiserror::Error;
 
 use crate::catalog::CapacityType;
 use crate::fargate::Profile;
-use crate::fleet::{CordonedFor, Group, Instance, LiveWorkload, Node, Pod, Reservation, Scaling};
+use crate::fleet::{
+    CordonedFor, Group, Instance, LiveWorkload, Node, Pod, Reservation, Resolved, Scaling,
+};
 use crate::ids::{
     GroupName, InstanceId, InstanceTypeName, Labels, NodeName, ReservationId, Uid, ZoneName,
 };
@@ -154,13 +156,15 @@ pub struct Holdings {
     pub reservations: Vec<Reservation>,
     /// Fargate profiles of the cluster.
     pub fargate_profiles: Vec<Profile>,
+    /// What the words of node classes come to, as far as it was looked up.
+    pub resolved: Resolved,
     /// What is there, or may be, and could not be read or understood, each with the reason.
     pub unread: Vec<String>,
 }
 
 /// EC2, and what of AWS stands around it.
 pub trait Cloud {
-    /// Reads instances, groups, reservations and Fargate profiles.
+    /// Reads instances, groups, reservations and Fargate profiles, and what was looked up of node classes.
     fn holdings(&self) -> impl Future<Output = Result<Holdings, PortError>>;
     /// Launches one instance, at most once for each token.
     fn launch(

@@ -24,6 +24,7 @@ mod eksctl;
 mod fargate;
 mod file;
 mod groups;
+mod images;
 mod journal;
 mod ledger;
 mod machines;

@@ -32,6 +32,7 @@ mod market;
 mod mixture;
 mod model;
 mod offer;
+mod outdated;
 mod pace;
 mod pack;
 mod parts;
@@ -83,6 +84,7 @@ pub use offer::{
     Offer, Offers, PoolRefusal, Supply, Withheld, admits, admits_daemon, daemon_requests,
     pool_requirements,
 };
+pub use outdated::unresolved;
 pub use standing::{Circumstances, Fate, Leave, Standing};
 pub use target::{
     Alternative, Beyond, BlockReason, Contest, DomainKind, KeepReason, KeptApart, Launch,

@@ -11,7 +11,9 @@ use crate::catalog::Catalog;
 use crate::demand::Demand;
 use crate::demand::DemandMode;
 use crate::fleet::Observed;
-use crate::fleet::{ClusterIdentity, Instance, InstanceState, Node, Pod, PodPhase, tag};
+use crate::fleet::{
+    ClusterIdentity, Hardware, Instance, InstanceState, MadeWith, Node, Pod, PodPhase, tag,
+};
 use crate::ids::NodeName;
 use crate::ids::{InstanceId, WorkloadId, WorkloadKind};
 use crate::manifest::Desired;
@@ -137,6 +139,10 @@ impl Story {
             state: InstanceState::Running,
             launched_at: self.observed.taken_at,
             image: new.image.clone(),
+            made_with: MadeWith {
+                image: self.observed.resolved.image(&new.image, Hardware::of(&new.labels)).cloned(),
+                ..MadeWith::default()
+            },
             tags: tags
                 .map(|(k, v)| (k.to_owned(), v.to_owned()))
                 .into_iter()

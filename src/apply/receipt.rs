@@ -90,6 +90,18 @@ pub enum Verdict {
     Interrupted,
 }
 
+impl Verdict {
+    /// Returns the word for it, as receipts write it.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Applied => "applied",
+            Self::Partly => "partly",
+            Self::Interrupted => "interrupted",
+        }
+    }
+}
+
 /// What an apply did.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Receipt {

@@ -15,6 +15,7 @@ use super::group::Schedules;
 use super::limiter::{Api, Limiter};
 use super::listed::served_by;
 use super::machine::Machines;
+use super::resolve::Answers;
 use crate::fargate::Profile;
 use crate::port::PortError;
 
@@ -44,6 +45,8 @@ pub struct Aws {
     pub(super) owned_tag: String,
     /// How machines are set up; none may be launched without.
     machines: Mutex<Option<Arc<Machines>>>,
+    /// What words of node classes come to.
+    pub(super) answers: Answers,
     /// Whether capacity reservations count; else they are not read.
     reserving: AtomicBool,
     /// Fargate profiles, and when they were read.
@@ -107,6 +110,7 @@ impl Aws {
             cluster: cluster.to_owned(),
             owned_tag: format!("kubernetes.io/cluster/{cluster}"),
             machines: Mutex::default(),
+            answers: Answers::default(),
             reserving: AtomicBool::new(false),
             profiles: Mutex::default(),
             schedules: Mutex::default(),

@@ -36,6 +36,7 @@ impl Cloud for Aws {
             self.list_reservations(&mut holdings).await?;
         }
         holdings.fargate_profiles = self.fargate_profiles().await?;
+        holdings.resolved = self.answers.resolved(tokio::time::Instant::now());
         Ok(holdings)
     }
 

@@ -2,43 +2,24 @@
 
 use std::collections::BTreeMap;
 
-use aws_sdk_ec2::types::{ArchitectureValues, Image};
+use aws_sdk_ec2::error::ProvideErrorMetadata as _;
+use aws_sdk_ec2::types::{ArchitectureValues, Image, ImageState};
 
 use super::client::{Aws, AwsError};
 use super::fault::port_error;
 use super::limiter::Api;
 use super::network::{filters, shown};
+use crate::fleet::{Accelerator, Arch, Hardware, ImageChoice};
 use crate::manifest::{ImageTerm, MachineSelector as Selector};
 
-/// What a machine must be for an image to boot on it, and to be of use.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Hardware {
-    pub(super) arch: Arch,
-    pub(super) accelerator: Accelerator,
-}
+/// Code by which the Systems Manager says that there is no such parameter.
+const NO_SUCH_PARAMETER: &str = "ParameterNotFound";
 
-/// Processor architecture.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Arch {
-    Amd64,
-    Arm64,
-}
-
-/// What a machine has beside its processor.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Accelerator {
-    None,
-    Nvidia,
-    Neuron,
-}
-
-impl Arch {
-    /// Returns the architecture as EC2 spells it.
-    fn of_ec2(self) -> &'static str {
-        match self {
-            Self::Amd64 => "x86_64",
-            Self::Arm64 => "arm64",
-        }
+/// Returns the architecture as EC2 spells it.
+fn of_ec2(arch: Arch) -> &'static str {
+    match arch {
+        Arch::Amd64 => "x86_64",
+        Arch::Arm64 => "arm64",
     }
 }
 
@@ -52,7 +33,7 @@ pub(super) fn parameter(
     kubernetes: &str,
 ) -> Option<String> {
     let Hardware { arch, accelerator } = hardware;
-    let cpu = arch.of_ec2();
+    let cpu = of_ec2(arch);
     let eks = format!("/aws/service/eks/optimized-ami/{kubernetes}");
     let latest = version == "latest";
     let path = match family {
@@ -118,19 +99,76 @@ impl Aws {
         hardware: Hardware,
         kubernetes: &str,
     ) -> Result<String, AwsError> {
+        match alias(terms) {
+            Some(alias) => self.published(alias, hardware, kubernetes).await,
+            None => newest(&self.selected(terms).await?, hardware.arch)
+                .ok_or_else(|| none_selected(terms, hardware.arch)),
+        }
+    }
+
+    /// Returns the image that `terms` select, for all hardware that there is one for; `kubernetes` is the version, or
+    /// why it is not known.
+    ///
+    /// # Errors
+    /// When one cannot be read, or there is none at all.
+    pub(super) async fn images_of(
+        &self,
+        terms: &[ImageTerm],
+        kubernetes: Result<&str, &str>,
+    ) -> Result<Vec<ImageChoice>, AwsError> {
+        let choice = |hardware, id: String| ImageChoice { id: id.into(), hardware };
+        let Some(alias) = alias(terms) else {
+            let found = self.selected(terms).await?;
+            let newest =
+                |hardware: Hardware| Some(choice(hardware, newest(&found, hardware.arch)?));
+            let choices: Vec<_> = Hardware::ALL.into_iter().filter_map(newest).collect();
+            let none = || none_selected(terms, Arch::Amd64);
+            return if choices.is_empty() { Err(none()) } else { Ok(choices) };
+        };
+        let kubernetes = kubernetes.map_err(|why| AwsError::Missing(why.to_owned()))?;
+        // Kinds of hardware may share an image.
+        let mut known: BTreeMap<String, Option<String>> = BTreeMap::new();
+        let (mut choices, mut missing) = (Vec::new(), None);
+        for hardware in Hardware::ALL {
+            let Some(path) = parameter(alias, hardware, kubernetes) else { continue };
+            let id = if let Some(id) = known.get(&path) {
+                id.clone()
+            } else {
+                let id = match self.parameter(&path).await {
+                    Ok(id) => Some(id),
+                    Err(error @ AwsError::Missing(_)) => {
+                        missing = missing.or(Some(error));
+                        None
+                    }
+                    Err(error @ AwsError::Port(_)) => return Err(error),
+                };
+                known.entry(path).or_insert(id).clone()
+            };
+            choices.extend(id.map(|id| choice(hardware, id)));
+        }
+        if choices.is_empty() {
+            return Err(missing.unwrap_or_else(|| none_published(alias, Arch::Amd64)));
+        }
+        Ok(choices)
+    }
+
+    /// Returns the image that AWS publishes for an alias.
+    async fn published(
+        &self,
+        alias: (&str, &str),
+        hardware: Hardware,
+        kubernetes: &str,
+    ) -> Result<String, AwsError> {
+        let path = parameter(alias, hardware, kubernetes);
+        self.parameter(&path.ok_or_else(|| none_published(alias, hardware.arch))?).await
+    }
+
+    /// Returns all images that terms without an alias select.
+    async fn selected(&self, terms: &[ImageTerm]) -> Result<Vec<Image>, AwsError> {
         let mut found = Vec::new();
         for term in terms {
             match term {
-                ImageTerm::Alias { family, version } => {
-                    let path = parameter((family, version), hardware, kubernetes);
-                    let path = path.ok_or_else(|| {
-                        let arch = hardware.arch.of_ec2();
-                        AwsError::Missing(format!(
-                            "there is no image {family}@{version} for {arch}"
-                        ))
-                    })?;
-                    return self.parameter(&path).await;
-                }
+                ImageTerm::Alias { .. } => {}
                 ImageTerm::Parameter(path) => {
                     let id = self.parameter(path).await?;
                     let by_id = Selector { id: Some(id), ..Selector::default() };
@@ -141,32 +179,20 @@ impl Aws {
                 }
             }
         }
-        let fits = |image: &&Image| {
-            let arch = image.architecture.as_ref().map(ArchitectureValues::as_str);
-            arch == Some(hardware.arch.of_ec2())
-        };
-        // The newest; of two of one moment the one whose id comes later, so that it is always one.
-        let newest = found
-            .iter()
-            .filter(fits)
-            .max_by_key(|image| (image.creation_date.clone(), image.image_id.clone()));
-        newest.and_then(|image| image.image_id.clone()).ok_or_else(|| {
-            let arch = hardware.arch.of_ec2();
-            let selectors: Vec<Selector> = terms
-                .iter()
-                .filter_map(|term| match term {
-                    ImageTerm::Owned(selector, _) => Some(selector.clone()),
-                    ImageTerm::Alias { .. } | ImageTerm::Parameter(_) => None,
-                })
-                .collect();
-            AwsError::Missing(format!("no image for {arch} is selected by {}", shown(&selectors)))
-        })
+        Ok(found)
     }
 
     async fn parameter(&self, path: &str) -> Result<String, AwsError> {
-        self.limiter.take(Api::Other).await;
+        self.limiter.take(Api::Parameter).await;
         let read = self.ssm.get_parameter().name(path).send().await;
-        let read = read.map_err(|error| port_error(&format!("read parameter {path}"), &error))?;
+        let read = match read {
+            Err(error) if error.code() == Some(NO_SUCH_PARAMETER) => {
+                return Err(AwsError::Missing(format!(
+                    "there is no parameter {path} ({NO_SUCH_PARAMETER})"
+                )));
+            }
+            read => read.map_err(|error| port_error(&format!("read parameter {path}"), &error))?,
+        };
         let value = read.parameter.and_then(|parameter| parameter.value);
         value.ok_or_else(|| AwsError::Missing(format!("parameter {path} has no value")))
     }
@@ -198,22 +224,41 @@ impl Aws {
     }
 }
 
-/// Returns what every kind of machine must be, by the labels that its nodes have.
-pub(super) fn hardware_of(
-    labels: &BTreeMap<crate::ids::LabelKey, crate::ids::LabelValue>,
-) -> Hardware {
-    let has = |key: &str| labels.contains_key(key);
-    let arch = match labels.get("kubernetes.io/arch").map(crate::ids::LabelValue::as_str) {
-        Some("arm64") => Arch::Arm64,
-        _ => Arch::Amd64,
+/// Returns family and version, where terms are an alias.
+fn alias(terms: &[ImageTerm]) -> Option<(&str, &str)> {
+    let mut aliases = terms.iter().filter_map(|term| match term {
+        ImageTerm::Alias { family, version } => Some((family.as_str(), version.as_str())),
+        ImageTerm::Parameter(_) | ImageTerm::Owned(..) => None,
+    });
+    aliases.next()
+}
+
+/// Returns the newest image for an architecture; of two of one moment the one whose id comes later, so that it is
+/// always one. One that is still being made is none yet.
+fn newest(found: &[Image], arch: Arch) -> Option<String> {
+    let fits = |image: &&Image| {
+        let of = image.architecture.as_ref().map(ArchitectureValues::as_str);
+        let is_made = image.state.as_ref().is_none_or(|state| *state == ImageState::Available);
+        of == Some(of_ec2(arch)) && is_made
     };
-    let maker = labels.get("karpenter.k8s.aws/instance-gpu-manufacturer");
-    let accelerator = match maker.map(crate::ids::LabelValue::as_str) {
-        Some("nvidia") => Accelerator::Nvidia,
-        _ if has("karpenter.k8s.aws/instance-accelerator-name") => Accelerator::Neuron,
-        _ => Accelerator::None,
-    };
-    Hardware { arch, accelerator }
+    let fitting = found.iter().filter(fits);
+    let newest = fitting.max_by_key(|image| (image.creation_date.clone(), image.image_id.clone()));
+    newest.and_then(|image| image.image_id.clone())
+}
+
+fn none_selected(terms: &[ImageTerm], arch: Arch) -> AwsError {
+    let selectors = terms.iter().filter_map(|term| match term {
+        ImageTerm::Owned(selector, _) => Some(selector.clone()),
+        ImageTerm::Alias { .. } | ImageTerm::Parameter(_) => None,
+    });
+    let selectors: Vec<Selector> = selectors.collect();
+    let arch = of_ec2(arch);
+    AwsError::Missing(format!("no image for {arch} is selected by {}", shown(&selectors)))
+}
+
+fn none_published((family, version): (&str, &str), arch: Arch) -> AwsError {
+    let arch = of_ec2(arch);
+    AwsError::Missing(format!("there is no image {family}@{version} for {arch}"))
 }
 
 #[cfg(test)]

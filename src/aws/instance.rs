@@ -1,10 +1,12 @@
 //! Instances as EC2 lists them.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use aws_sdk_ec2::types::{Instance as Ec2Instance, InstanceLifecycleType};
 use jiff::Timestamp;
 
 use crate::catalog::CapacityType;
-use crate::fleet::{Instance, InstanceState};
+use crate::fleet::{Instance, InstanceState, MadeWith};
 
 /// Tag that keeps the image as the node class names it: EC2 knows only its id.
 pub(super) const IMAGE_TAG: &str = "fleetwright.dev/image";
@@ -28,8 +30,16 @@ pub(super) fn instance(found: Ec2Instance) -> Result<Instance, String> {
         (Some(_), _) => CapacityType::Reserved,
         (None, _) => CapacityType::OnDemand,
     };
+    let groups = found.security_groups.unwrap_or_default().into_iter();
+    let groups: BTreeSet<_> = groups.filter_map(|group| Some(group.group_id?.into())).collect();
+    let made_with = MadeWith {
+        image: found.image_id.as_deref().map(Into::into),
+        subnet: found.subnet_id.map(Into::into),
+        // Every machine has one: an empty list tells nothing.
+        security_groups: Some(groups).filter(|groups| !groups.is_empty()),
+    };
     let tags = found.tags.unwrap_or_default().into_iter();
-    let tags: std::collections::BTreeMap<String, String> =
+    let tags: BTreeMap<String, String> =
         tags.filter_map(|tag| Some((tag.key?, tag.value.unwrap_or_default()))).collect();
     let zone = found.placement.and_then(|placement| placement.availability_zone);
     let launched = found.launch_time.ok_or_else(|| without("a time of launch"))?;
@@ -42,6 +52,7 @@ pub(super) fn instance(found: Ec2Instance) -> Result<Instance, String> {
         launched_at: Timestamp::from_second(launched.secs())
             .map_err(|_| without("a time of launch that can be"))?,
         image: tags.get(IMAGE_TAG).cloned().or(found.image_id).unwrap_or_default(),
+        made_with,
         tags,
         reservation: found.capacity_reservation_id.map(Into::into),
         group: None,
@@ -73,6 +84,7 @@ mod tests {
     fn an_instance_is_read_and_its_image_is_what_the_class_names() {
         let read = instance(found()).expect("an instance");
         assert_eq!(read.image, "al2023@latest");
+        assert_eq!(read.made_with, MadeWith { image: Some("ami-1".into()), ..MadeWith::default() });
         assert_eq!(read.instance_type, "m5.large".into());
         assert_eq!(
             (read.capacity_type, read.state),

@@ -19,7 +19,6 @@ use aws_smithy_types::base64;
 use super::boot::Boot;
 use super::client::{Aws, AwsError};
 use super::fault::{is_no_capacity, port_error};
-use super::image::hardware_of;
 use super::instance::IMAGE_TAG;
 use super::limiter::Api;
 use super::machine::Machines;
@@ -27,7 +26,7 @@ use super::network::Subnets;
 use super::sweep::NO_SUCH_TEMPLATE;
 use super::template::Content;
 use crate::catalog::CapacityType;
-use crate::fleet::{KEY_LABEL, tag};
+use crate::fleet::{Hardware, KEY_LABEL, tag};
 use crate::manifest::{Identity, NodeClass, UserData};
 use crate::port::{Fate, LaunchOutcome, LaunchRequest, PortError};
 
@@ -37,22 +36,6 @@ const TURNED_AWAY_TRIES: u32 = 3;
 const TURNED_AWAY_WAIT: Duration = Duration::from_millis(500);
 
 impl Aws {
-    /// Looks up what launches of every pool need, so that the first pods of each need not wait for that. What cannot be
-    /// found is looked for again by the launch, which says so.
-    pub async fn warm(&self, machines: &Machines) {
-        for class in machines.classes() {
-            let _alone = machines.looking.lock().await;
-            let found = async {
-                self.subnets_of(machines, class).await?;
-                self.groups_of(machines, class).await?;
-                self.profile_of(machines, class).await
-            };
-            if let Err(error) = found.await {
-                tracing::debug!(%error, class = %class.name, "a node class was not looked up ahead");
-            }
-        }
-    }
-
     /// Launches one instance, at most once for each token.
     ///
     /// # Errors
@@ -211,7 +194,7 @@ impl Aws {
         class: &'c NodeClass,
         request: &LaunchRequest,
     ) -> Result<Content<'c>, AwsError> {
-        let key = (class.name.clone(), hardware_of(&request.labels));
+        let key = (class.name.clone(), Hardware::of(&request.labels));
         let known = machines.recall(|known| known.images.get(&key).cloned());
         let image = if let Some(image) = known {
             image

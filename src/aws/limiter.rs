@@ -21,6 +21,8 @@ pub(super) enum Api {
     Template,
     /// The queue of interruptions.
     Queue,
+    /// Parameters of the Systems Manager.
+    Parameter,
     /// Everything else.
     Other,
 }
@@ -39,6 +41,8 @@ impl Api {
             Self::Template => (5, 1),
             // SQS has no limit that a cluster could reach; this one keeps a fault of ours from being dear.
             Self::Queue => (200, 200),
+            // The Systems Manager allows 40 a second.
+            Self::Parameter => (20, 10),
             Self::Scaling | Self::Other => (10, 3),
         }
     }

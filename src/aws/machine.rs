@@ -6,8 +6,8 @@ use std::sync::{Mutex, PoisonError};
 use tokio::time::Instant;
 
 use super::boot::Endpoint;
-use super::image::Hardware;
 use super::network::Subnets;
+use crate::fleet::Hardware;
 use crate::ids::{NodeClassName, PoolName};
 use crate::manifest::{Desired, NodeClass};
 

@@ -8,7 +8,7 @@ use super::client::{Aws, AwsError};
 use super::fault::port_error;
 use super::limiter::Api;
 use crate::ids::ZoneName;
-use crate::manifest::MachineSelector as Selector;
+use crate::manifest::{MachineSelector as Selector, in_words};
 
 /// Where machines may be put: by zone, the subnets with the most free addresses first.
 pub(super) type Subnets = BTreeMap<ZoneName, Vec<Subnet>>;
@@ -107,14 +107,8 @@ impl Aws {
 
 /// Returns selectors in words.
 pub(super) fn shown(selectors: &[Selector]) -> String {
-    let words = |selector: &Selector| {
-        let tags = selector.tags.iter().map(|(key, value)| format!("tag {key}={value}"));
-        let id = selector.id.iter().map(|id| format!("id {id}"));
-        let name = selector.name.iter().map(|name| format!("name {name}"));
-        id.chain(name).chain(tags).collect::<Vec<_>>().join(" and ")
-    };
     match selectors {
         [] => "the node class, which selects none".to_owned(),
-        some => some.iter().map(words).collect::<Vec<_>>().join(", or "),
+        some => in_words(some),
     }
 }

@@ -10,14 +10,13 @@ use aws_sdk_ec2::types::{
 
 use super::client::{Aws, AwsError};
 use super::fault::port_error;
-use super::image::{Accelerator, Arch, Hardware};
 use super::joining::Joining;
 use super::limiter::Api;
 use super::machine::Machines;
 use super::network::Subnets;
 use super::trial::Trial;
 use crate::catalog::{CapacityType, Quota, QuotaClass, Quotas};
-use crate::fleet::{Instance, tag};
+use crate::fleet::{Accelerator, Arch, Hardware, Instance, tag};
 use crate::ids::{InstanceId, PoolName};
 use crate::manifest::{Desired, Generation, NodeClass};
 use crate::port::{PortError, Requirement, RequirementState};

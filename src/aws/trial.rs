@@ -17,12 +17,11 @@ use aws_sdk_ec2::types::{
 
 use super::client::{Aws, AwsError};
 use super::fault::port_error;
-use super::image::{Arch, Hardware};
 use super::launch::tags_of;
 use super::limiter::Api;
 use super::preflight::would_succeed;
 use super::template::volumes;
-use crate::fleet::tag;
+use crate::fleet::{Arch, Hardware, tag};
 use crate::ids::PoolName;
 use crate::manifest::{BlockDevice, MetadataOptions, NodeClass};
 

@@ -45,7 +45,16 @@ impl Catalog {
         };
         let warnings = warnings(region, &zones, &prices, &types);
         let measured = Measured::default();
-        Ok(Self { region: region.clone(), zones, types, prices, warnings, measured, quotas: None })
+        Ok(Self {
+            region: region.clone(),
+            zones,
+            types,
+            prices,
+            warnings,
+            measured,
+            quotas: None,
+            offered: None,
+        })
     }
 }
 

@@ -6,6 +6,7 @@
 //! the plan says where its prices come from.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -31,6 +32,9 @@ pub struct Market {
     pub zones: BTreeMap<ZoneName, ZoneId>,
     /// Zones that offer a type, by type.
     pub offered: Places<BTreeSet<ZoneName>>,
+    /// Whether that is an older answer, since no newer one could be had.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub offered_is_old: bool,
     /// Spot prices an hour, by type and zone; empty where none were asked for.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub spot: Places<BTreeMap<ZoneName, MicroUsd>>,
@@ -124,6 +128,9 @@ impl Catalog {
         }
         self.types.retain(|_, kind| !kind.offerings.is_empty());
         self.quotas.clone_from(&market.quotas);
+        // What was not offered a while ago may be by now.
+        let offered = (!market.offered_is_old).then(|| Arc::new(market.offered.clone()));
+        self.offered = offered;
         self.warnings = warnings(&self.region, &self.zones, &self.prices, &self.types);
         self.warnings.extend(market.contradictions(settings));
         self.warnings.extend(strange(
@@ -144,6 +151,14 @@ impl Catalog {
             self.warnings.push(format!("the account has no zone {}", gone.join(", ")));
         }
         self
+    }
+
+    /// Returns whether EC2 said that it offers a type in a zone no more: it offers others there.
+    #[must_use]
+    pub fn is_withdrawn(&self, kind: &InstanceTypeName, zone: &ZoneName) -> bool {
+        let Some(offered) = &self.offered else { return false };
+        let there = offered.get(kind).is_some_and(|zones| zones.contains(zone));
+        !there && offered.values().any(|zones| zones.contains(zone))
     }
 
     /// Adds the types that EC2 offers and that the catalogue lacks: those that the snapshot knows from
@@ -280,6 +295,7 @@ mod tests {
             listed: Listed::default(),
             types: BTreeMap::new(),
             quotas: None,
+            offered_is_old: false,
             unread: Vec::new(),
         }
     }

@@ -1,12 +1,13 @@
 //! The typed catalogue.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+use super::market::Places;
 use super::measured::Measured;
 use super::quota::Quotas;
 use crate::ids::{InstanceTypeName, Labels, Region, ZoneId, ZoneName};
@@ -31,6 +32,8 @@ pub struct Catalog {
     pub measured: Measured,
     /// What the account may run at once; `None`: not known.
     pub quotas: Option<Quotas>,
+    /// Zones in which EC2 offers a type, as it said; `None`: nobody asked it.
+    pub offered: Option<Arc<Places<BTreeSet<ZoneName>>>>,
 }
 
 /// An availability zone: the account's name for it, and its id.

@@ -151,7 +151,7 @@ impl Catalog {
             stand_in: false,
         };
         let (warnings, measured) = (Vec::new(), Measured::default());
-        Self { region, zones, types, prices, warnings, measured, quotas: None }
+        Self { region, zones, types, prices, warnings, measured, quotas: None, offered: None }
     }
 }
 

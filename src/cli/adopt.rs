@@ -170,7 +170,7 @@ fn beyond(out: &mut String, rows: usize) {
 }
 
 fn contested(adoption: &Adoption) -> CliError {
-    let rivals = adoption.rivals.iter().filter(|rival| rival.kind == "karpenter");
+    let rivals = adoption.rivals.iter().filter(|rival| rival.kind == crate::rival::KARPENTER);
     let names: Vec<String> = rivals.map(|rival| rival.workload.clone()).collect();
     let scale = names.first().and_then(|name| name.split_once('/')).map(|(namespace, name)| {
         format!("kubectl --namespace {namespace} scale deployment {name} --replicas=0")
@@ -258,9 +258,9 @@ pub(super) async fn tag_all(tagger: &impl Tagger, rows: &[AdoptRow]) -> Result<(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::adopt::rivals;
     use crate::fleet::{Completeness, LiveWorkload};
     use crate::ids::{WorkloadId, WorkloadKind};
+    use crate::rival::rivals;
     use crate::story::Story;
 
     type Change<'a> = &'a dyn Fn(&mut Observed);
@@ -289,7 +289,7 @@ mod tests {
                 delivered: false,
                 template: None,
             });
-            assert_eq!(rivals(observed).len(), 1);
+            assert_eq!(rivals(observed, None).len(), 1);
         };
         let one_less = |observed: &mut Observed| drop(observed.nodes.pop_last());
         let made_again = |observed: &mut Observed| {

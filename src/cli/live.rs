@@ -12,6 +12,7 @@ pub(super) use market::{market, market_of};
 pub(super) use record::read_kept;
 
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
 use std::future::Future;
 use std::rc::Rc;
 use std::task::Poll;
@@ -26,13 +27,16 @@ use super::progress::Teller;
 use super::replan::Again;
 use super::repository::Repository;
 use super::{Console, Exit, embedded, files, planning, settings};
-use crate::adopt::{Adoption, rivals_among};
+use crate::adopt::Adoption;
 use crate::apply::{ApplySettings, Event, Fenced, Ports, Receipt, Verdict, apply, verify};
 use crate::aws::{Aws, AwsError, Machines, NodeRole, Preflight};
 use crate::fleet::{ClusterIdentity, Observed};
+use crate::ids::Namespace;
 use crate::kube::{ConnectError, Held, Kubernetes, Lease, LeaseError, RENEW_EVERY};
+use crate::manifest::Desired;
 use crate::plan::Plan;
 use crate::port::{Clock, Cluster as _, Requirement};
+use crate::rival::rivals_among;
 
 /// Where the lock of applies is kept.
 pub(super) const LEASE_NAMESPACE: &str = "kube-system";
@@ -87,6 +91,20 @@ impl Live {
         Ok(Self { kubernetes, aws, identity })
     }
 
+    /// Looks up what the node classes of pools come to, which the next look tells; so too what cannot be found out.
+    async fn look_up_classes(&self, repository: &Repository) {
+        let Desired { pools, node_classes, .. } = &repository.desired;
+        let used: BTreeSet<_> =
+            pools.values().filter_map(|pool| pool.node_class.as_ref()).collect();
+        let classes: Vec<_> = used.into_iter().filter_map(|name| node_classes.get(name)).collect();
+        if classes.is_empty() {
+            return;
+        }
+        let joining = self.aws.joining().await.map_err(|error| error.to_string());
+        let kubernetes = joining.as_ref().map(|joining| joining.kubernetes.as_str());
+        self.aws.resolve(&classes, kubernetes.map_err(String::as_str)).await;
+    }
+
     /// Reads what runs, and what was sold out lately.
     async fn look(&self) -> Observed {
         let Self { kubernetes, aws, identity } = self;
@@ -109,7 +127,11 @@ pub(super) fn reserves(repository: &Repository) -> bool {
 
 /// Returns what really runs.
 pub(super) fn observe(repository: &Repository) -> Result<Observed, CliError> {
-    block_on(async { Ok(Live::connect(repository).await?.look().await) })
+    block_on(async {
+        let live = Live::connect(repository).await?;
+        live.look_up_classes(repository).await;
+        Ok(live.look().await)
+    })
 }
 
 /// Tags the instances of an approved adoption under the lock of applies, if it is by then what it was;
@@ -162,7 +184,8 @@ pub(super) fn preflight(repository: &Repository) -> Result<Vec<Requirement>, Cli
         let leads = endpoint.map(|url| whose::requirement(fleet, kubernetes.server(), &url));
         requirements.extend(leads);
         requirements.extend(kubernetes.preflight(|| Wall.now()).await);
-        requirements.push(alone(&kubernetes).await);
+        let homes = repository.desired.autoscaler_namespaces.as_ref();
+        requirements.push(alone(&kubernetes, homes).await);
         for NodeRole { arn, has_entry } in node_roles {
             let mapped = if has_entry {
                 Ok("by an access entry".to_owned())
@@ -195,11 +218,14 @@ async fn offers(aws: &Aws, repository: &Repository) -> Requirement {
     Requirement::of("read what EC2 offers", found, remedy)
 }
 
-/// Returns whether nobody else makes and removes nodes.
-async fn alone(kubernetes: &Kubernetes) -> Requirement {
+/// Returns whether nobody else makes and removes nodes, of those that are called so in any namespace, or in the
+/// declared ones.
+async fn alone(kubernetes: &Kubernetes, homes: Option<&BTreeSet<Namespace>>) -> Requirement {
     let found = match kubernetes.objects().await {
         Ok(objects) => {
-            match &rivals_among(&objects.workloads, &objects.pods, &objects.templates)[..] {
+            let mut all = rivals_among(&objects.workloads, &objects.pods, &objects.templates);
+            all.retain(|rival| homes.is_none_or(|homes| rival.lives_in(homes)));
+            match &all[..] {
                 [] => Ok("neither Karpenter nor Cluster Autoscaler runs".to_owned()),
                 some => {
                     let names: Vec<String> =
@@ -267,6 +293,8 @@ async fn under_lock(
     // What is launched joins that cluster, wherever the kubeconfig leads.
     whose::same_cluster(&repository.fleet, kubernetes.server(), &joining.endpoint.url)?;
     let machines = Machines::of(&repository.desired, joining.endpoint, &joining.kubernetes);
+    // Launches and the plan that is made again go by the same.
+    aws.look_up(&machines).await;
     let aws = aws.launching(machines);
     let lease = Lease::new(&kubernetes, LEASE_NAMESPACE, LEASE_NAME, holder(plan));
     let held = acquire(&lease, asked.lock_timeout, teller.console).await?;

@@ -9,7 +9,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Inputs, as_measured, frozen, in_scope, input, size};
-use crate::fleet::{Group, Instance, InstanceState, KEY_LABEL, Membership, Node, Observed, tag};
+use crate::fleet::{
+    Group, Instance, InstanceState, KEY_LABEL, MadeWith, Membership, Node, Observed, tag,
+};
 use crate::ids::{Address, GroupName, InstanceId, NodeName};
 use crate::manifest::{Scaler, ScalerRule};
 use crate::plan::wire::{Action, LaunchReason, NodeState, Plan, ResourceChange, ResourceKind};
@@ -354,6 +356,7 @@ fn add(world: &mut Observed, row: &ResourceChange, after: &NodeState, group: Opt
         state: InstanceState::Running,
         launched_at: world.taken_at,
         image: after.image.clone().unwrap_or_default(),
+        made_with: MadeWith::default(),
         tags: if group.is_some() { BTreeMap::new() } else { tags.chain(open).collect() },
         reservation: after.reservation.clone(),
         group: group.map(|name| Membership {

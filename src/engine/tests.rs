@@ -209,6 +209,7 @@ fn newer(price: Option<MicroUsd>) -> Catalog {
         listed: Listed { hourly, ..Listed::default() },
         types: [(name, facts)].into(),
         quotas: None,
+        offered_is_old: false,
         unread: Vec::new(),
     };
     let catalog = Catalog::load(&"us-east-1".into(), &market.zone_settings(&[]));

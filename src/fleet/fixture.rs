@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
-use super::{Instance, InstanceState, Node, Pod, PodPhase, tag};
+use super::{Instance, InstanceState, MadeWith, Node, Pod, PodPhase, tag};
 use crate::catalog::CapacityType;
 use crate::units::Resources;
 
@@ -18,6 +18,7 @@ pub(crate) fn instance(id: &str) -> Instance {
         state: InstanceState::Running,
         launched_at: Timestamp::UNIX_EPOCH,
         image: String::new(),
+        made_with: MadeWith::default(),
         tags: [].into(),
         reservation: None,
         group: None,

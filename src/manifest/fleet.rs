@@ -12,13 +12,13 @@ pub use file::read_fleet;
 pub(super) use file::{FILE, is_fleet};
 pub use guard::{Commitment, CommitmentKind, GuardSettings, TrustedKey, Window};
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::SignedDuration;
 
 use super::pool::MinValuesPolicy;
 use crate::fargate::Rates;
-use crate::ids::{Origin, PoolName, Region, ZoneId, ZoneName};
+use crate::ids::{Namespace, Origin, PoolName, Region, ZoneId, ZoneName};
 use crate::pod::TopologySpread;
 use crate::units::MicroUsd;
 
@@ -65,6 +65,8 @@ pub struct Fleet {
     pub failure_domains: BTreeMap<PoolName, FailureDomains>,
     /// Node groups, by name, and whether this program resizes them.
     pub groups: BTreeMap<String, bool>,
+    /// The namespaces in which other autoscalers of nodes live; `None`: where they usually do.
+    pub autoscaler_namespaces: Option<BTreeSet<Namespace>>,
     /// What Fargate costs; `None`: it is not priced.
     pub fargate: Option<Rates>,
 }
@@ -254,6 +256,7 @@ impl Default for Fleet {
             default_spread: None,
             failure_domains: BTreeMap::new(),
             groups: BTreeMap::new(),
+            autoscaler_namespaces: None,
             fargate: None,
         }
     }

@@ -74,6 +74,18 @@ pub struct Selector {
     pub tags: BTreeMap<String, String>,
 }
 
+/// Returns selectors in words, the same for the same ones.
+#[must_use]
+pub fn in_words(selectors: &[Selector]) -> String {
+    let words = |selector: &Selector| {
+        let tags = selector.tags.iter().map(|(key, value)| format!("tag {key}={value}"));
+        let id = selector.id.iter().map(|id| format!("id {id}"));
+        let name = selector.name.iter().map(|name| format!("name {name}"));
+        id.chain(name).chain(tags).collect::<Vec<_>>().join(" and ")
+    };
+    selectors.iter().map(words).collect::<Vec<_>>().join(", or ")
+}
+
 /// Selects images.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ImageTerm {

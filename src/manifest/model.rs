@@ -1,6 +1,6 @@
 //! The typed form of a repository, and what is said about the parts that could not be read.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use jiff::SignedDuration;
@@ -93,6 +93,8 @@ pub struct Desired {
     pub overlays: BTreeMap<String, Overlay>,
     /// What to do where a pool's `minValues` cannot be met.
     pub min_values_policy: MinValuesPolicy,
+    /// The namespaces in which other autoscalers of nodes live, where that is declared.
+    pub autoscaler_namespaces: Option<BTreeSet<Namespace>>,
     /// What pods that ask for no spreading are spread by, where the scheduler was told so.
     pub default_spread: Option<Vec<TopologySpread>>,
     /// How much may go down with one node or one zone, by pool.

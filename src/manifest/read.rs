@@ -63,6 +63,7 @@ pub fn read_rendered(tree: &Tree, fleet: &Fleet, renderings: &Renderings) -> Des
     desired.min_values_policy = fleet.min_values_policy;
     desired.default_spread.clone_from(&fleet.default_spread);
     desired.failure_domains.clone_from(&fleet.failure_domains);
+    desired.autoscaler_namespaces.clone_from(&fleet.autoscaler_namespaces);
     desired.fargate_rates = fleet.fargate;
     let origin = fleet.origin.clone().unwrap_or_else(|| Origin::new(FILE, 0));
     let elsewhere = fleet.groups.iter().filter(|(name, _)| {

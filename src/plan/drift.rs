@@ -4,7 +4,9 @@
 //! machine brings about, with a taint more or less than it was launched with, a tag of another value,
 //! a group with other bounds than are declared. Behind is what an earlier commit explains as well: a pool or a node class
 //! that changed since the node was launched, a pool that is gone, a workload that does not run as
-//! many pods as are declared yet. That is told, and is no drift: each rollout passes through it.
+//! many pods as are declared yet. That is told, and is no drift: each rollout passes through it. So it
+//! is with what a node class selects no more: images and subnets of a machine never change, and of its
+//! security groups EC2 does not tell whether somebody changed them or what selects them.
 //!
 //! This module reads a plan and makes another of it that nobody can apply.
 
@@ -131,7 +133,7 @@ fn behind(origin: Option<Origin>, object: String, message: String) -> Diagnostic
 fn workloads(plan: &Plan) -> Vec<Diagnostic> {
     let mut running: BTreeMap<&str, u32> = BTreeMap::new();
     for (name, pods) in plan.capacity.explain.iter().flat_map(|row| &row.pods_before) {
-        *running.entry(name).or_insert(0) += pods;
+        *running.entry(name.as_str()).or_insert(0) += pods;
     }
     let of = |row: &DemandRow| {
         let name = workload_key(&row.workload);
@@ -192,6 +194,10 @@ mod tests {
             (drifted("taint team"), true),
             (drifted("tag team"), true),
             (drifted("bounds of the group"), true),
+            (drifted("image"), false),
+            (drifted("subnet"), false),
+            (drifted("security groups"), false),
+            (drifted("offering"), false),
             (drifted("label karpenter.k8s.aws/instance-family"), false),
             (drifted("label topology.kubernetes.io/zone"), false),
             (RetireReason::PoolRemoved, false),

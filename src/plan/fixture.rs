@@ -14,8 +14,8 @@ use super::identity::seal;
 use super::wire::{
     Action, AlternativesRow, Amount, Base, BaseWorld, Capacity, Change, Condition, Cost, DaemonRow,
     DemandRow, ExplainRow, FORMAT_VERSION, NodeState, NodeTotals, Placement, PlacementRow, Plan,
-    PodTotals, Precondition, Reason, ResourceChange, ResourceKind, Summary, UnschedulableRow, Wave,
-    WaveStep,
+    PodCounts, PodTotals, Precondition, Reason, ResourceChange, ResourceKind, Summary,
+    UnschedulableRow, Wave, WaveStep,
 };
 use crate::catalog::{
     Allocation, CapacityType, Catalog, InstanceType, Measured, NodeSettings, Offering, PriceSource,
@@ -23,7 +23,8 @@ use crate::catalog::{
 };
 use crate::demand::{Counts, Daemon, Decider, Demand, DemandMode, NodeChoice, PodGroup, PodShape};
 use crate::fleet::{
-    ClusterIdentity, Instance, InstanceState, LiveWorkload, Node, Observed, Pod, PodPhase, tag,
+    ClusterIdentity, Instance, InstanceState, LiveWorkload, MadeWith, Node, Observed, Pod,
+    PodPhase, tag,
 };
 use crate::ids::{Address, Labels, NodeName, Origin, WorkloadId, WorkloadKind};
 use crate::manifest::{
@@ -129,6 +130,7 @@ fn catalog() -> Catalog {
         warnings: Vec::new(),
         measured: Measured::default(),
         quotas: None,
+        offered: None,
     }
 }
 
@@ -312,6 +314,7 @@ fn live(key: &str, kind: &str) -> (Instance, Node) {
         state: InstanceState::Running,
         launched_at: at(-100),
         image: "al2023@latest".to_owned(),
+        made_with: MadeWith::default(),
         tags: [
             (tag::CLUSTER.to_owned(), "prod".to_owned()),
             (tag::POOL.to_owned(), "web".to_owned()),
@@ -471,7 +474,7 @@ fn explain() -> Vec<ExplainRow> {
         hourly_before: usd(before),
         hourly_after: usd(after),
         pods: pods.iter().map(|(name, n)| (format!("shop/Deployment/{name}"), *n)).collect(),
-        pods_before: BTreeMap::new(),
+        pods_before: PodCounts::default(),
         daemons: Amount::from(&resources(100, 128)),
         rejected: Vec::new(),
         overlays: Vec::new(),

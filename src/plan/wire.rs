@@ -22,7 +22,7 @@ pub use base::{
 pub use cost::{
     CommitmentRow, Committed, Cost, CostBreakdown, CostRange, CostRow, FargateBill, FargateCost,
 };
-pub use explain::{AlternativesRow, ExplainRow, Reason};
+pub use explain::{AlternativesRow, ExplainRow, PodCounts, Reason};
 pub use pods::{
     DaemonRow, DemandRow, DisruptionBudgetRow, EvictionRow, FargateRow, ModeRow, Placement,
     PlacementRow, PodTotals, UnresolvedRow, UnschedulableRow,
@@ -33,6 +33,7 @@ pub use row::{Action, Amount, Change, GroupSize, NodeState, ResourceChange, Reso
 pub use crate::demand::{Counts, Decider, DemandMode, Sizing};
 pub use crate::fargate::{Rates as FargateRates, Size as FargateSize};
 pub use crate::fleet::{ClusterIdentity, Completeness, KEY_LABEL};
+pub use crate::ids::WorkloadKey;
 pub use crate::pod::Taint;
 pub use crate::solve::{
     Alternative, Beyond, BlockReason, DomainKind, KeepReason, KeptApart, LaunchReason, Rejection,

@@ -343,6 +343,13 @@ fn of_all(plan: &Plan, with: &Circumstances<'_>, now: Timestamp) -> Cause {
     None
 }
 
+/// Returns whether a plan that was allowed may still be begun, after its changes were kept: what people and settings say of
+/// plans may be otherwise by then. Budgets count it already.
+pub(super) fn may_begin(plan: &Plan, with: &Circumstances<'_>, now: Timestamp) -> bool {
+    let removes = super::work::retired(plan).next().is_some();
+    of_all(plan, with, now).is_none() && (with.mode == Mode::Full || !removes)
+}
+
 /// Returns what holds every removal back where the commit asks for nothing: absence is no wish.
 fn of_nothing(plan: &Plan, with: &Circumstances<'_>) -> Cause {
     if !with.head.is_empty || is_seen(plan, with) {

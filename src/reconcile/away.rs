@@ -17,11 +17,11 @@ use course::{Awaits, Came, Moment, Scene, Seen, TRY_AGAIN};
 use jiff::SignedDuration;
 
 use super::event::{Effect, Ending, Event, Signal};
+use super::health::is_repair;
 use super::kept::{GOING_MAX, Kept, Leaving, later};
 use super::state::{BUSY_REFRESH, Lane, State};
 use super::status::{AwayPhase, Going};
 use super::view;
-use crate::apply::leave::{first_to_leave, still_attached};
 use crate::fleet::{CordonedFor, Instance, InstanceState, Node, Observed, Pod};
 use crate::ids::{InstanceId, NodeName};
 use crate::port::{CordonOutcome, EvictOutcome, PortError};
@@ -259,22 +259,19 @@ impl State {
         let next_look = self.looks + 1;
         let fresh = self.world_no >= away.known;
         let pods = || node.map(|node| pods(&node.name)).unwrap_or_default();
-        let mut scene = Scene { node, ..Scene::default() };
         let mut replaced = false;
-        match (away.phase, is_replaced) {
+        let scene = match (away.phase, is_replaced) {
             (AwayPhase::Replacing, Some(is_replaced)) if !member => {
                 let pods = pods();
                 replaced = is_replaced && self.outlook.places(id, &pods);
                 away.now_awaits(self.outlook.awaits(id, &pods, now));
+                Scene { node, ..Scene::default() }
             }
-            (AwayPhase::Draining, _) => {
-                scene.left = pods();
-                scene.first = first_to_leave(scene.left.clone(), world);
-                let empty = node.filter(|_| scene.left.is_empty());
-                scene.attached = empty.and_then(|node| still_attached(node, world));
+            (AwayPhase::Draining, _) => Scene::of_drain(node, pods(), world),
+            (AwayPhase::Noted | AwayPhase::Replacing | AwayPhase::Ending, _) => {
+                Scene { node, ..Scene::default() }
             }
-            (AwayPhase::Noted | AwayPhase::Replacing | AwayPhase::Ending, _) => {}
-        }
+        };
         let moment = Moment { now, replaced, looked, joined, drained, fresh, next_look };
         let came = away.act(&scene, moment, effects);
         if away.from == next_look {
@@ -399,6 +396,11 @@ impl State {
                 self.unseen.end(instance, self.now);
                 if let Some(away) = self.away.get_mut(instance) {
                     away.next(AwayPhase::Ending, self.now);
+                    // What EC2 takes back nobody here decided on; a repair is a removal like any other.
+                    if let Some(kept) = self.kept.as_mut().filter(|_| is_repair(&away.leaving.why))
+                    {
+                        kept.remove(&[instance.clone()].into(), self.now);
+                    }
                 }
             }
             // What the next look shows decides.

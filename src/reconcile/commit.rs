@@ -23,6 +23,7 @@ impl State {
                 if std::mem::take(&mut self.git_hinted) {
                     self.git_due = self.git_due.min(self.next_read());
                 }
+                self.hears_of_auto_mode(head.auto_mode);
                 self.serve(head);
             }
             Err(why) => {
@@ -62,6 +63,22 @@ impl State {
         self.newer = Some((head, until));
     }
 
+    /// Serves what whoever led before served, where CI carries out merges, and has anything else wait for as long as it
+    /// was to wait there: what this process took for served while another led, or did not keep, says nothing of that.
+    pub(super) fn serve_as_kept(&mut self) {
+        let served = self.kept.as_ref().and_then(|kept| kept.served.clone());
+        let newest = self.newer.as_ref().map(|(newer, _)| newer).or(self.head.as_ref());
+        let newest = newest.filter(|newest| newest.controller.merged_by == MergedBy::Ci).cloned();
+        let (Some(served), Some(newest)) = (served, newest) else { return };
+        self.newer = None;
+        if self.head.as_ref().is_some_and(|head| head.commit != served) {
+            (self.head, self.former) = (None, None);
+        }
+        if self.head.as_ref().is_none_or(|head| head.commit != newest.commit) {
+            self.serve(newest);
+        }
+    }
+
     /// Has plans be made from `head` from now on.
     fn serves(&mut self, head: Arc<Head>) {
         self.newer = None;
@@ -69,11 +86,6 @@ impl State {
         if let Some(kept) = &mut self.kept {
             kept.served = Some(head.commit.clone());
             kept.waits_until = None;
-        }
-        // As with any other autoscaler: what is not taken off yet is for others to see, and plans are made anew.
-        if head.auto_mode != self.head.as_ref().is_some_and(|served| served.auto_mode) {
-            self.mail.clear();
-            self.replan_at = self.now;
         }
         self.head = Some(head);
     }
@@ -114,6 +126,7 @@ impl State {
                 self.count("reads.git.done", 1);
                 self.former_due.worked(now);
                 self.former = None;
+                self.hears_of_auto_mode(head.auto_mode);
                 self.head = Some(head);
                 self.replan_at = now;
             }
@@ -131,5 +144,74 @@ impl State {
         if let Some(head) = self.head.as_ref().filter(|_| self.former.is_none()) {
             self.former = Some((head.commit.clone(), None));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use jiff::SignedDuration;
+
+    use super::*;
+    use crate::reconcile::fixture::{Story, at};
+    use crate::reconcile::{Event, Kept, Signal};
+
+    /// Has the branch end in a commit that CI carries out.
+    fn reads(story: &mut Story, seconds: i64, commit: &str) {
+        let head = story.state().head.as_ref().or(story.state().newer.as_ref().map(|(h, _)| h));
+        let mut head = Head::clone(head.expect("one is known"));
+        head.commit = commit.to_owned();
+        head.controller.merged_by = MergedBy::Ci;
+        head.controller.ci_patience = SignedDuration::from_mins(10);
+        story.next(seconds, Event::Head(Ok(Arc::new(head))));
+    }
+
+    fn leads(story: &mut Story, seconds: i64, served: &str, waits_until: Option<i64>) {
+        let waits_until = waits_until.map(at);
+        let kept = Kept { served: Some(served.to_owned()), waits_until, ..Kept::default() };
+        story.next(seconds, Event::Signal(Signal::Gained));
+        story.next(seconds, Event::Recalled(Ok(Box::new(kept))));
+    }
+
+    fn served(story: &Story) -> Option<&str> {
+        story.state().head.as_ref().map(|head| head.commit.as_str())
+    }
+
+    #[test]
+    fn who_comes_to_lead_serves_what_was_served_and_has_a_merge_wait_as_it_was_to() {
+        let mut story = Story::begin();
+        // Without the lease it serves the first still, and has what came since wait.
+        reads(&mut story, 10, "2");
+        reads(&mut story, 20, "3");
+        let until =
+            story.state().newer.as_ref().map(|(newer, until)| (newer.commit.clone(), *until));
+        assert_eq!(until, Some(("3".to_owned(), at(10 + 600))), "since the first that waits");
+        // Whoever led had served 3 already, and was told of a merge after it that waits for longer.
+        reads(&mut story, 500, "4");
+        leads(&mut story, 550, "3", Some(1_100));
+        assert_eq!(
+            served(&story),
+            None,
+            "it has only read of 3 that it is, and plans from nothing else"
+        );
+        let former = story.state().former.as_ref().map(|(commit, _)| commit.clone());
+        assert_eq!(former.as_deref(), Some("3"));
+        let mut read = Head::clone(&story.state().newer.as_ref().expect("it waits").0);
+        read.commit = "3".to_owned();
+        let (commit, read) = ("3".to_owned(), Ok(Arc::new(read)));
+        story.next(560, Event::Commit { commit, read });
+        story.next(700, Event::Timer);
+        assert_eq!(served(&story), Some("3"), "it waits for longer than this process had it wait");
+        story.next(1_100, Event::Timer);
+        assert_eq!(served(&story), Some("4"));
+    }
+
+    #[test]
+    fn who_comes_to_lead_serves_on_what_it_serves_where_that_is_kept_or_nobody_waits_for_ci() {
+        let mut story = Story::begin();
+        leads(&mut story, 10, "of before", None);
+        assert_eq!(served(&story), Some("1"), "a merge is carried out here");
+        reads(&mut story, 20, "1");
+        leads(&mut story, 30, "1", None);
+        assert_eq!((served(&story), story.state().newer.is_none()), (Some("1"), true));
     }
 }

@@ -11,7 +11,7 @@ use super::request::Request;
 use crate::apply;
 use crate::apply::Receipt;
 use crate::fleet::{CordonedFor, Exclusion, Node, Observed, Pod};
-use crate::ids::{Address, InstanceId, NodeName, PoolName, Uid};
+use crate::ids::{Address, InstanceId, Namespace, NodeName, PoolName, Uid};
 use crate::manifest::{ControllerSettings, GuardSettings};
 use crate::plan::Plan;
 use crate::port::{CordonOutcome, EvictOutcome, PortError};
@@ -31,6 +31,8 @@ pub struct Head {
     pub problems: u32,
     /// Whether it declares neither a workload nor a pool: rather a render that failed than a wish.
     pub is_empty: bool,
+    /// The namespaces in which other autoscalers of nodes live, where that is declared.
+    pub autoscaler_namespaces: Option<BTreeSet<Namespace>>,
     /// Whether EKS Auto Mode launches for whatever pods wait, as EKS says.
     pub auto_mode: bool,
 }

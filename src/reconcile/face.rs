@@ -3,7 +3,6 @@
 use jiff::{SignedDuration, Timestamp};
 
 use super::away::Away;
-use super::rival::AUTO_MODE;
 use super::state::State;
 use super::status::{AwayPhase, PlanNow, RepositoryNow, SourceState, Status, WorldNow};
 use super::view::is_waiting;
@@ -25,8 +24,7 @@ impl State {
     /// Returns who else makes and removes nodes, in words: while they do the loop only plans.
     #[must_use]
     pub fn rival(&self) -> Option<&str> {
-        let of_eks = self.head.as_ref().filter(|head| head.auto_mode).map(|_| AUTO_MODE);
-        of_eks.or(self.rival.as_deref())
+        self.rivals.in_words()
     }
 
     /// Returns whether something is under way that whoever takes over would have to finish: a plan that is

@@ -80,6 +80,7 @@ impl Story {
             rests: BTreeMap::new(),
             problems: 0,
             is_empty: false,
+            autoscaler_namespaces: None,
             auto_mode: false,
         };
         self.next(0, Event::Head(Ok(Arc::new(head))));

@@ -7,19 +7,16 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::kept::{Leaving, READY_WITHIN, later};
+use super::kept::{Leaving, READY_WITHIN, REPAIRED_MAX, Repaired, later};
 use super::state::State;
 use crate::fleet::{Fault, Instance, Node, Observed, tag};
-use crate::ids::InstanceId;
+use crate::ids::{InstanceId, PoolName};
 use crate::manifest::Mode;
 
 /// Share of the nodes of a pool that may be broken for one of them to be replaced, in percent.
 const BROKEN_PERCENT: usize = 20;
 /// Fewest looks at the world in which a machine is not well before it is taken for broken.
 const LOOKS_LEAST: u32 = 10;
-/// For how long a machine that was replaced because a part of it failed counts as broken still: where a new one fails as
-/// well, as with an agent that errs, its pool loses no more than that share within such a time.
-const REPLACED_COUNTS: SignedDuration = SignedDuration::from_hours(1);
 
 /// Why a machine is replaced whose node is not Ready.
 pub(super) const NOT_READY: &str = "not-ready";
@@ -30,6 +27,15 @@ pub(super) const NEVER_READY: &str = "never-ready";
 /// itself. One of which a part fails is drained like any other.
 pub(super) fn is_broken(why: &str) -> bool {
     why == NOT_READY || why == NEVER_READY
+}
+
+/// Returns whether it was decided here that a machine goes for this reason, by how its node is.
+pub(super) fn is_repair(why: &str) -> bool {
+    is_broken(why) || fault_of(why).is_some()
+}
+
+fn fault_of(why: &str) -> Option<Fault> {
+    Fault::ALL.into_iter().find(|fault| why == fault.reason())
 }
 
 /// What is wrong with a machine.
@@ -84,8 +90,6 @@ impl Unwell {
 pub(super) struct Health {
     /// Machines whose nodes are not well, by what is wrong.
     pub(super) unwell: BTreeMap<(InstanceId, Ailment), Unwell>,
-    /// Machines that are or were replaced because a part of them failed: of which pool, and since when.
-    repaired: BTreeMap<InstanceId, (String, Timestamp)>,
     /// Machines that a node was seen of.
     pub(super) joined: BTreeSet<InstanceId>,
 }
@@ -173,13 +177,15 @@ impl State {
         sizes
     }
 
-    /// Leaves machines as they are whose fault has passed before their pods were asked to leave.
+    /// Leaves machines as they are of which what was wrong has passed before their pods were asked to leave.
     fn spare_recovered(&mut self, nodes: &BTreeMap<&InstanceId, &Node>) {
         let now = self.now;
         for (id, away) in &mut self.away {
-            let fault = Fault::ALL.into_iter().find(|fault| away.leaving.why == fault.reason());
-            let node = nodes.get(id).filter(|node| node.ready);
-            if fault.zip(node).is_some_and(|(fault, node)| !node.faults.contains(&fault)) {
+            let fault = fault_of(&away.leaving.why);
+            let is_well = |node: &&Node| {
+                node.ready && fault.is_none_or(|fault| !node.faults.contains(&fault))
+            };
+            if is_repair(&away.leaving.why) && nodes.get(id).is_some_and(is_well) {
                 away.is_spared(now);
             }
         }
@@ -187,11 +193,11 @@ impl State {
 
     fn judge_unwell(&mut self, world: &Observed, sizes: &Sizes) {
         let now = self.now;
-        self.health.repaired.retain(|_, (_, at)| now < later(*at, REPLACED_COUNTS));
         let gone = |id: &InstanceId| !world.instances.get(id).is_some_and(Instance::is_active);
-        let mut gone_of: BTreeMap<String, usize> = BTreeMap::new();
-        for (pool, _) in self.health.repaired.iter().filter(|(id, _)| gone(id)).map(|(_, of)| of) {
-            *gone_of.entry(pool.clone()).or_default() += 1;
+        let mut gone_of: BTreeMap<PoolName, usize> = BTreeMap::new();
+        let repaired = self.kept.iter().flat_map(|kept| &kept.repaired);
+        for machine in repaired.filter(|machine| gone(&machine.instance)) {
+            *gone_of.entry(machine.pool.clone()).or_default() += 1;
         }
         let repair_after = self.head.as_ref().and_then(|head| head.controller.repair_after);
         for ((id, ailment), found) in self.health.unwell.clone() {
@@ -211,12 +217,29 @@ impl State {
                 && few
                 && repair_after.is_some_and(|after| found.is_old(ailment.tolerated(after), now))
             {
-                if let (Ailment::Fault(_), Some(pool)) = (ailment, pool) {
-                    self.health.repaired.entry(id.clone()).or_insert((pool.to_owned(), now));
+                if let (Ailment::Fault(_), Some(pool)) = (ailment, pool)
+                    && !self.notes_repair(&id, pool)
+                {
+                    continue;
                 }
                 self.has_to_go(id, ailment.reason());
             }
         }
+    }
+
+    /// Notes that a machine is replaced because a part of it fails; returns whether there was room for it, or it was
+    /// noted before.
+    fn notes_repair(&mut self, id: &InstanceId, pool: &str) -> bool {
+        let now = self.now;
+        let Some(kept) = &mut self.kept else { return false };
+        if kept.repaired.iter().any(|machine| machine.instance == *id) {
+            return true;
+        }
+        let room = kept.repaired.len() < REPAIRED_MAX;
+        if room {
+            kept.repaired.push(Repaired { instance: id.clone(), pool: pool.into(), at: now });
+        }
+        room
     }
 
     fn acts_on_health(&self) -> bool {

@@ -29,8 +29,10 @@ pub(super) const MOVES_MAX: usize = 400;
 pub(super) const LAUNCHES_MAX: usize = 4_000;
 /// Most machines that go which are remembered.
 pub(super) const GOING_MAX: usize = 400;
-/// Most approvals and most confirmations that are remembered.
+/// Most approvals that are remembered.
 const APPROVALS_MAX: usize = 20;
+/// Most confirmations that are remembered, the newest: as many removals as a page asks about.
+const CONFIRMED_MAX: usize = 200;
 /// Most approvals of which the rows are remembered, and most rows of one: a larger plan is approved as it
 /// is or not at all.
 const APPROVED_ROWS_OF: usize = 3;
@@ -41,6 +43,11 @@ const SOLD_OUT_MAX: usize = 100;
 const SHED_PARTS: usize = 8;
 /// How long launches and removals are remembered: as long as any budget looks back.
 const MOVES_KEPT: SignedDuration = Rate::WITHIN_MAX;
+/// For how long a machine that was replaced because a part of it failed counts as broken still: where a new one fails as
+/// well, as with an agent that errs, its pool loses no more than its share within such a time.
+const REPAIRED_COUNTS: SignedDuration = SignedDuration::from_hours(1);
+/// Most machines that are replaced within that time because a part of them failed: each is remembered.
+pub(super) const REPAIRED_MAX: usize = 400;
 /// How long an approval counts.
 const APPROVAL_KEPT: SignedDuration = SignedDuration::from_hours(24);
 
@@ -83,8 +90,8 @@ pub struct Kept {
     pub break_glass: Option<Suspension>,
     /// Digests that were approved.
     pub approved: Vec<Approved>,
-    /// Machines of which the removal was confirmed.
-    pub confirmed: BTreeSet<InstanceId>,
+    /// Machines of which the removal was confirmed, in the order in which that was said.
+    pub confirmed: Vec<InstanceId>,
     /// Machines that were launched before this moment and were of no use are forgiven.
     pub forgiven: Option<Timestamp>,
     /// Pools that launch nothing for a while.
@@ -93,6 +100,9 @@ pub struct Kept {
     pub sold_out: Vec<SoldOut>,
     /// Machines that go because of something that nobody here decided.
     pub going: Vec<Leaving>,
+    /// Machines that were replaced lately because a part of them failed, the oldest first.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub repaired: Vec<Repaired>,
     /// Launches that were asked for, and of which it is not known what became of them.
     pub asked: Vec<Asked>,
     /// How many entries were left out of what was written, so that it fits.
@@ -150,6 +160,17 @@ pub struct Removed {
     /// When by the clock of the life that noted it, where another one counts it later.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub noted: Option<Timestamp>,
+}
+
+/// A machine that was replaced because a part of it failed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Repaired {
+    /// The machine.
+    pub instance: InstanceId,
+    /// Its pool.
+    pub pool: PoolName,
+    /// When that was decided.
+    pub at: Timestamp,
 }
 
 /// A digest that was approved.
@@ -271,12 +292,11 @@ impl Kept {
         for removal in self.removed.extract_if(.., |removal| !removal.open).take(more) {
             self.past.went.add(removal.at, None);
         }
+        self.repaired.retain(|repaired| now < later(repaired.at, REPAIRED_COUNTS));
         newest(&mut self.approved, APPROVALS_MAX);
         let bare = self.approved.len().saturating_sub(APPROVED_ROWS_OF);
         self.approved.iter_mut().take(bare).for_each(|approval| approval.rows.clear());
-        while self.confirmed.len() > APPROVALS_MAX {
-            self.confirmed.pop_first();
-        }
+        newest(&mut self.confirmed, CONFIRMED_MAX);
         let over = |asked: &Option<Suspension>| {
             asked.as_ref().is_some_and(|asked| asked.until.is_some_and(|until| until <= now))
         };

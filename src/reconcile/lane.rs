@@ -52,7 +52,7 @@ impl State {
                 lane.ended.insert(instance_id.clone());
                 if let Some(kept) = &mut self.kept {
                     kept.remove(&[instance_id.clone()].into(), now);
-                    kept.confirmed.remove(instance_id);
+                    kept.confirmed.retain(|id| id != instance_id);
                 }
                 let why = event.address.as_ref().map_or("unknown", |at| reason(&plan, at));
                 self.count(&format!("terminations.{why}"), 1);
@@ -211,8 +211,15 @@ impl State {
     /// Begins what waited until its launches and removals were kept, where they are now.
     pub(super) fn begin_kept(&mut self, effects: &mut Vec<Effect>) {
         let unread = self.world_reads.failures > 0;
-        if unread && self.lanes.values().any(|lane| lane.begins.is_some()) {
-            // What cannot be read now is no ground to remove anything.
+        let now = self.now;
+        let with = self.circumstances();
+        let outdated = |lane: &Lane| {
+            with.as_ref().is_none_or(|with| !allow::may_begin(&lane.plan, &with.borrow(), now))
+        };
+        let mut waiting = self.lanes.values().filter(|lane| lane.begins.is_some());
+        if waiting.any(|lane| unread || outdated(lane)) {
+            // What cannot be read now is no ground to remove anything; and a window may have closed since, or somebody have
+            // suspended what is not begun yet.
             self.drop_waiting();
             self.replan_at = self.now;
             return;

@@ -1,9 +1,18 @@
 //! What people ask of a running loop.
 
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use super::allow::{GLASS_MAX, LAUNCHES, lost};
+use super::kept::{Approved, later};
+use super::state::State;
+use super::status::Suspension;
+use super::work::{instance, retired};
 use crate::ids::{Digest, InstanceId};
+use crate::plan::Plan;
 
 /// Something that somebody asks of the loop. Whoever passes it on has checked that they may.
 ///
@@ -65,19 +74,79 @@ pub enum Request {
     },
 }
 
+impl State {
+    /// Does what a person asked for, as far as that makes sense still.
+    pub(super) fn asked(&mut self, request: Request) {
+        let now = self.now;
+        let is_planned = |wanted: &InstanceId| {
+            let rows = self.current.iter().flat_map(|current| retired(&current.plan));
+            rows.filter_map(instance).any(|goes| goes == *wanted)
+        };
+        let confirmed = match &request {
+            Request::Confirm { instance, .. } => Some(instance.clone()).filter(is_planned),
+            Request::Approve { .. }
+            | Request::Suspend { .. }
+            | Request::Resume { .. }
+            | Request::BreakGlass { .. }
+            | Request::MendGlass { .. }
+            | Request::Reset { .. } => None,
+        };
+        let Some(kept) = &mut self.kept else { return };
+        let since = now;
+        match request {
+            Request::Approve { digest, by } => {
+                kept.approved.push(Approved { digest, by, at: now, rows: BTreeSet::new() });
+                if let Some(current) = &self.current {
+                    kept.note_approved(&current.plan);
+                }
+            }
+            Request::Confirm { instance, .. } => {
+                kept.confirmed.retain(|known| *known != instance);
+                kept.confirmed.extend(confirmed);
+            }
+            Request::Suspend { reason, until, by } => {
+                kept.suspended = Some(Suspension { reason, until, since, by });
+            }
+            Request::Resume { .. } => kept.suspended = None,
+            Request::BreakGlass { reason, until, by } => {
+                let until = Some(until.min(later(now, GLASS_MAX)));
+                kept.break_glass = Some(Suspension { reason, until, since, by });
+            }
+            Request::MendGlass { .. } => kept.break_glass = None,
+            Request::Reset { breaker, digest, by } => {
+                let latched = kept.breakers.iter().position(|latched| latched.name == breaker);
+                // Who asks twice, or for what is not there, changes nothing.
+                let Some(latched) = latched.map(|at| kept.breakers.remove(at)) else { return };
+                if breaker == LAUNCHES {
+                    kept.forgiven = Some(now);
+                    kept.quarantine.clear();
+                }
+                // Whoever resets it has seen what it latched for and the plan they name, and nothing that came since.
+                let plan = self.current.as_ref().map(|current| &current.plan);
+                let seen = |plan: &&Arc<Plan>| {
+                    let few = latched.removes.is_some_and(|most| lost(plan) <= most);
+                    few && digest.as_ref() == Some(&plan.capacity.digest)
+                };
+                if let Some(plan) = plan.filter(seen) {
+                    let digest = plan.capacity.digest.clone();
+                    kept.approved.push(Approved { digest, by, at: now, rows: BTreeSet::new() });
+                    kept.note_approved(plan);
+                }
+            }
+        }
+        self.replan_at = now;
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use jiff::SignedDuration;
 
     use super::*;
     use crate::manifest::{ApprovalRule, MergedBy};
-    use crate::plan::Plan;
-    use crate::reconcile::allow::{GLASS_MAX, LAUNCHES, MASS_REMOVAL, lost};
+    use crate::reconcile::allow::MASS_REMOVAL;
     use crate::reconcile::fixture::{Story, at, world};
     use crate::reconcile::kept::Quarantine;
-    use crate::reconcile::work::{instance, retired};
     use crate::reconcile::{ApprovedBy, Event, Head, Kept, Signal};
     use crate::render::fixture as plans;
 
@@ -106,6 +175,12 @@ mod tests {
 
     /// Has the plan that is being made be one that launches; returns how what is carried out was approved.
     fn planned(story: &mut Story, seconds: i64) -> Option<ApprovedBy> {
+        becomes(story, seconds, plans::plan().capacity.digest.as_str());
+        story.state().lanes.values().next().map(|lane| lane.past.approved.clone())
+    }
+
+    /// Has the plan that is being made be one that launches, with that digest.
+    fn becomes(story: &mut Story, seconds: i64, digest: &str) {
         story.next(seconds, Event::World(Arc::new(world(seconds))));
         if story.state().planning.is_none() {
             story.change(|state| state.replan_at = at(seconds));
@@ -113,12 +188,12 @@ mod tests {
         }
         let mut plan = Plan { applyable: true, ..plans::plan() };
         plan.capacity.waves.retain(|wave| wave.step == crate::plan::wire::WaveStep::Launch);
+        plan.capacity.digest = digest.into();
         story.planned(seconds, plan.clone());
         // What was being planned before something was read or asked does not count.
         if story.state().lanes.is_empty() && story.state().planning.is_some() {
             story.planned(seconds, plan);
         }
-        story.state().lanes.values().next().map(|lane| lane.past.approved.clone())
     }
 
     #[test]
@@ -170,19 +245,7 @@ mod tests {
         };
         let mut story = waits_for_approval();
         let becomes = |story: &mut Story, now: i64, digest: &str| {
-            story.next(now, Event::World(Arc::new(world(now))));
-            if story.state().planning.is_none() {
-                story.change(|state| state.replan_at = at(now));
-                story.next(now, Event::Timer);
-            }
-            let mut plan = Plan { applyable: true, ..plans::plan() };
-            plan.capacity.waves.retain(|wave| wave.step == crate::plan::wire::WaveStep::Launch);
-            plan.capacity.digest = digest.into();
-            story.planned(now, plan.clone());
-            // What was being planned before something was read or asked does not count.
-            if story.state().lanes.is_empty() && story.state().planning.is_some() {
-                story.planned(now, plan);
-            }
+            becomes(story, now, digest);
             let current = story.state().current.as_ref().expect("a plan");
             assert_eq!(current.plan.capacity.digest.as_str(), digest);
         };
@@ -229,7 +292,7 @@ mod tests {
             ask(&mut story, 20, Request::Confirm { instance, by: "carol".into() });
         }
         let kept = story.state().kept.as_ref().expect("it is kept");
-        assert_eq!(kept.confirmed, [known].into());
+        assert_eq!(kept.confirmed, [known]);
     }
 
     #[test]

@@ -4,13 +4,13 @@
 //! fights for nothing, and whoever may make a Deployment could stop the loop by it. EKS Auto Mode has no pods: it
 //! counts by a node of its own, and by what EKS says of its node pools.
 
-use jiff::SignedDuration;
+use jiff::{SignedDuration, Timestamp};
 
 use super::kept::later;
 use super::state::State;
-use crate::adopt::{Rival, rivals};
 use crate::fleet::{Observed, PodPhase};
 use crate::ids::WorkloadId;
+use crate::rival::{Rival, rivals};
 
 /// What is said where EKS says that Auto Mode launches for whatever pods wait.
 pub(super) const AUTO_MODE: &str = "EKS Auto Mode has node pools of its own";
@@ -20,26 +20,59 @@ const LOOK_EVERY: SignedDuration = SignedDuration::from_mins(1);
 /// How long the loop only plans at least once Auto Mode has had a node: where both took turns, both would launch.
 const AUTO_MODE_KEPT: SignedDuration = SignedDuration::from_mins(10);
 
+/// What is known of others.
+#[derive(Debug, Clone)]
+pub(super) struct Rivals {
+    /// Who was seen in the cluster, in words.
+    pub(super) found: Option<String>,
+    /// When they are looked for again.
+    pub(super) due: Timestamp,
+    /// Whether EKS Auto Mode launches for whatever pods wait: as EKS says it, whichever commit is served.
+    auto_mode: bool,
+}
+
+impl Rivals {
+    pub(super) fn new(now: Timestamp) -> Self {
+        Self { found: None, due: now, auto_mode: false }
+    }
+
+    /// Returns who else makes and removes nodes, in words.
+    pub(super) fn in_words(&self) -> Option<&str> {
+        self.auto_mode.then_some(AUTO_MODE).or(self.found.as_deref())
+    }
+}
+
 impl State {
     /// Notes who else makes and removes nodes; what was held back because of them is planned again.
     pub(super) fn look_for_rivals(&mut self, observed: &Observed) {
-        if self.now < self.rival_due {
+        if self.now < self.rivals.due {
             return;
         }
-        self.rival_due = later(self.now, LOOK_EVERY);
-        let rival = rivals(observed).into_iter().find(|rival| runs(observed, rival));
+        self.rivals.due = later(self.now, LOOK_EVERY);
+        let homes = self.head.as_ref().and_then(|head| head.autoscaler_namespaces.as_ref());
+        let rival = rivals(observed, homes).into_iter().find(|rival| runs(observed, rival));
         let rival = rival.map(|rival| format!("{} runs as {}", rival.kind, rival.workload));
         let auto = of_auto_mode(observed);
         if auto.is_some() {
-            self.rival_due = later(self.now, AUTO_MODE_KEPT);
+            self.rivals.due = later(self.now, AUTO_MODE_KEPT);
         }
         let rival = rival.or(auto);
-        if rival != self.rival {
+        if rival != self.rivals.found {
             // What was received and is not taken off yet is theirs to see. What goes already goes on.
             if rival.is_some() {
                 self.mail.clear();
             }
-            self.rival = rival;
+            self.rivals.found = rival;
+            self.replan_at = self.now;
+        }
+    }
+
+    /// Notes whether EKS Auto Mode launches, as EKS says. As with any other autoscaler: what is not taken off yet is for
+    /// others to see, and plans are made anew.
+    pub(super) fn hears_of_auto_mode(&mut self, runs: bool) {
+        if runs != self.rivals.auto_mode {
+            self.rivals.auto_mode = runs;
+            self.mail.clear();
             self.replan_at = self.now;
         }
     }
@@ -61,8 +94,6 @@ fn runs(observed: &Observed, rival: &Rival) -> bool {
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
-
-    use jiff::Timestamp;
 
     use super::super::fixture::Story;
     use super::super::{Event, Mode, Start, step};
@@ -149,6 +180,24 @@ mod tests {
             }
             story.next(second, Event::World(Arc::new(seen)));
             assert_eq!(story.state().mode(), expected, "{:?}", story.state().rival());
+        }
+    }
+
+    #[test]
+    fn auto_mode_counts_while_the_commit_that_was_read_with_it_waits_for_ci() {
+        let mut story = Story::of(Mode::Full);
+        let served = story.state().head.clone().expect("it was read");
+        let mut newer = super::super::Head::clone(&served);
+        newer.commit = "newer".to_owned();
+        newer.controller.merged_by = crate::manifest::MergedBy::Ci;
+        for (second, auto_mode, expected) in [(1, true, Mode::Observe), (2, false, Mode::Full)] {
+            let head = super::super::Head { auto_mode, ..newer.clone() };
+            story.next(second, Event::Head(Ok(Arc::new(head))));
+            assert_eq!(story.state().mode(), expected);
+            assert_eq!(
+                story.state().head.as_ref().map(|head| &*head.commit),
+                Some(&*served.commit)
+            );
         }
     }
 

@@ -5,26 +5,25 @@ use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::allow::{LAUNCHES, lost};
 use super::asked;
 use super::away::{Away, Outlook, Turn};
+use super::current::{Aside, Current};
 use super::event::{Effect, Event, Head, Limits, Signal, Ticket};
 use super::face;
 use super::failing::Failing;
 use super::health::Health;
-use super::kept::{Approved, Kept, doubled, later};
+use super::kept::{Kept, doubled, later};
 use super::mail::Mail;
 use super::quiet::Quiet;
-use super::request::Request;
-use super::status::{HeldBy, KeptNow, Past, SourceState, Superseded, Suspension, WorldNow};
+use super::rival::Rivals;
+use super::status::{KeptNow, Past, SourceState, WorldNow};
 use super::steer::Steering;
 use super::uncordon::Uncordons;
 use super::view::Unseen;
-use super::work::{instance, retired};
 use crate::fleet::{ClusterIdentity, Observed};
 use crate::ids::{Address, InstanceId, PoolName};
 use crate::manifest::Mode;
-use crate::plan::{Plan, left_to_others};
+use crate::plan::Plan;
 use crate::port::PortError;
 
 /// Between two looks at the world while something is under way.
@@ -101,33 +100,6 @@ impl Lane {
     }
 }
 
-/// The plan of everything.
-#[derive(Debug, Clone)]
-pub(super) struct Current {
-    pub(super) plan: Arc<Plan>,
-    pub(super) since: Timestamp,
-    pub(super) held: BTreeMap<Address, HeldBy>,
-    /// Machines that it leaves alone because of whose they are.
-    pub(super) of_others: BTreeSet<InstanceId>,
-}
-
-impl Current {
-    /// Returns it as of `since`, before anybody has judged what of it is held back.
-    pub(super) fn new(plan: Arc<Plan>, since: Timestamp) -> Self {
-        let of_others = left_to_others(&plan).into_iter().cloned().collect();
-        Self { plan, since, held: BTreeMap::new(), of_others }
-    }
-}
-
-/// Plans that others took the place of.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Aside {
-    /// The newest first.
-    pub(super) plans: Vec<Superseded>,
-    /// Since when this process leads: before, others may have carried out what was planned.
-    pub(super) leads_since: Timestamp,
-}
-
 /// What the loop knows.
 #[derive(Debug, Clone)]
 #[expect(clippy::struct_excessive_bools, reason = "each is about one thing of its own")]
@@ -172,9 +144,7 @@ pub struct State {
     pub(super) world_no: u64,
     pub(super) need: u64,
     pub(super) unseen: Unseen,
-    /// Who else makes and removes nodes, and when that is looked for again.
-    pub(super) rival: Option<String>,
-    pub(super) rival_due: Timestamp,
+    pub(super) rivals: Rivals,
     /// The first and the last pod of a burst.
     pub(super) batch: Option<(Timestamp, Timestamp)>,
     /// When the first of the pods was seen that the next plan is for.
@@ -268,7 +238,7 @@ pub fn step(mut state: State, event: Event, now: Timestamp) -> (State, Vec<Effec
     // A clock that was set back must not keep the loop waiting for moments that were near.
     if now < state.now {
         (state.git_due, state.world_due, state.replan_at) = (now, now, now);
-        (state.desk.at, state.former_due.at, state.rival_due) = (now, now, now);
+        (state.desk.at, state.former_due.at, state.rivals.due) = (now, now, now);
         state.removes.values_mut().for_each(|retry| retry.at = now);
         state.launches.values_mut().for_each(|retry| retry.at = now);
         state.away.values_mut().for_each(|away| away.hurry(now));
@@ -320,8 +290,7 @@ impl State {
             world_no: 0,
             need: 1,
             unseen: Unseen::default(),
-            rival: None,
-            rival_due: now,
+            rivals: Rivals::new(now),
             batch: None,
             reaction: None,
             planning: None,
@@ -449,6 +418,7 @@ impl State {
             }
             self.kept = Some(*kept);
             self.leaving_kept = None;
+            self.serve_as_kept();
             self.has_recorded();
         } else {
             self.count("errors.record", 1);
@@ -572,64 +542,6 @@ impl State {
                 effects.push(Effect::Interrupt);
             }
         }
-    }
-
-    fn asked(&mut self, request: Request) {
-        let now = self.now;
-        let is_planned = |wanted: &InstanceId| {
-            let rows = self.current.iter().flat_map(|current| retired(&current.plan));
-            rows.filter_map(instance).any(|goes| goes == *wanted)
-        };
-        let confirmed = match &request {
-            Request::Confirm { instance, .. } => Some(instance.clone()).filter(is_planned),
-            Request::Approve { .. }
-            | Request::Suspend { .. }
-            | Request::Resume { .. }
-            | Request::BreakGlass { .. }
-            | Request::MendGlass { .. }
-            | Request::Reset { .. } => None,
-        };
-        let Some(kept) = &mut self.kept else { return };
-        let since = now;
-        match request {
-            Request::Approve { digest, by } => {
-                kept.approved.push(Approved { digest, by, at: now, rows: BTreeSet::new() });
-                if let Some(current) = &self.current {
-                    kept.note_approved(&current.plan);
-                }
-            }
-            Request::Confirm { .. } => kept.confirmed.extend(confirmed),
-            Request::Suspend { reason, until, by } => {
-                kept.suspended = Some(Suspension { reason, until, since, by });
-            }
-            Request::Resume { .. } => kept.suspended = None,
-            Request::BreakGlass { reason, until, by } => {
-                let until = Some(until.min(later(now, super::allow::GLASS_MAX)));
-                kept.break_glass = Some(Suspension { reason, until, since, by });
-            }
-            Request::MendGlass { .. } => kept.break_glass = None,
-            Request::Reset { breaker, digest, by } => {
-                let latched = kept.breakers.iter().position(|latched| latched.name == breaker);
-                // Who asks twice, or for what is not there, changes nothing.
-                let Some(latched) = latched.map(|at| kept.breakers.remove(at)) else { return };
-                if breaker == LAUNCHES {
-                    kept.forgiven = Some(now);
-                    kept.quarantine.clear();
-                }
-                // Whoever resets it has seen what it latched for and the plan they name, and nothing that came since.
-                let plan = self.current.as_ref().map(|current| &current.plan);
-                let seen = |plan: &&Arc<Plan>| {
-                    let few = latched.removes.is_some_and(|most| lost(plan) <= most);
-                    few && digest.as_ref() == Some(&plan.capacity.digest)
-                };
-                if let Some(plan) = plan.filter(seen) {
-                    let digest = plan.capacity.digest.clone();
-                    kept.approved.push(Approved { digest, by, at: now, rows: BTreeSet::new() });
-                    kept.note_approved(plan);
-                }
-            }
-        }
-        self.replan_at = now;
     }
 }
 

@@ -35,7 +35,7 @@ use crate::units::MicroUsd;
 /// | `messages.deferred` | messages left to come again, because too many waited |
 /// | `drains.given_up` | drains that did not end in time |
 /// | `nodes.uncordoned` | nodes that a drain that died had left cordoned, and that a plan keeps |
-/// | `nominations.made`, `.honoured`, `.dropped` | steered pods |
+/// | `nominations.made`, `.refused`, `.honoured`, `.dropped` | steered pods: asked for, not accepted, and where they went |
 /// | `errors.SOURCE` | errors of `git`, `queue`, `record`, and of the sources of the world, such as `ec2` and `kubernetes` |
 /// | `steps`, `step_micros` | steps of the state machine, and what they took |
 /// | `pending.reactions`, `pending.reaction_millis` | bursts of pending pods, from the first pod seen to the launch call |

@@ -31,10 +31,12 @@ struct Nomination {
     node: NodeName,
     times: u32,
     last: Timestamp,
+    /// Whether any was accepted: where a pod goes that the scheduler was told nothing of says nothing of hints.
+    accepted: bool,
 }
 
 impl Steering {
-    /// Counts which pods ended up where they were nominated to.
+    /// Counts which pods ended up where they were nominated to, of those of which that was accepted.
     pub(super) fn judge(&mut self, world: &Observed, counters: &mut BTreeMap<String, u64>) {
         if self.0.is_empty() {
             return;
@@ -46,7 +48,9 @@ impl Steering {
                 Some(Some(node)) if *node == nomination.node => "nominations.honoured",
                 Some(Some(_)) | None => "nominations.dropped",
             };
-            *counters.entry(name.to_owned()).or_insert(0) += 1;
+            if nomination.accepted {
+                *counters.entry(name.to_owned()).or_insert(0) += 1;
+            }
             false
         });
     }
@@ -57,6 +61,7 @@ impl Steering {
             node: node.clone(),
             times: 0,
             last: Timestamp::MIN,
+            accepted: false,
         });
         let due = entry.times == 0 || now >= later(entry.last, AGAIN_AFTER);
         if entry.times >= TIMES_MAX || !due {
@@ -99,9 +104,13 @@ impl State {
         self.count("nominations.made", u64::try_from(made).unwrap_or(u64::MAX));
     }
 
-    pub(super) fn was_nominated(&mut self, _pod: &Uid, end: &Result<(), PortError>) {
+    pub(super) fn was_nominated(&mut self, pod: &Uid, end: &Result<(), PortError>) {
         if end.is_err() {
+            // It is tried again as often as any other, and then goes wherever the scheduler has it.
             self.count("errors.kubernetes", 1);
+            self.count("nominations.refused", 1);
+        } else if let Some(nomination) = self.steering.0.get_mut(pod) {
+            nomination.accepted = true;
         }
     }
 }
@@ -131,3 +140,6 @@ fn ready_node(row: &ResourceChange, world: &Observed) -> Option<NodeName> {
     }?;
     node.ready.then(|| node.name.clone())
 }
+
+#[cfg(test)]
+mod tests;

@@ -11,11 +11,12 @@ use super::away::{Outlook, Turn};
 use super::event::{Effect, Limits, Ticket};
 use super::kept::{Wanted, later};
 use super::looks::is_same;
-use super::state::{BUSY_REFRESH, Current, Lane, Pass, Planning, Retry, State};
-use super::status::{Deed, Held, HeldBy, KeptNow, Past, Status, Superseded};
+use super::state::{BUSY_REFRESH, Lane, Pass, Planning, Retry, State};
+use super::status::{Deed, Held, HeldBy, KeptNow, Past};
+use super::tighten::tightened;
 use super::view;
 use crate::fleet::{Node, Observed};
-use crate::ids::{Address, Digest, InstanceId, NodeName, PoolName};
+use crate::ids::{Address, InstanceId, PoolName};
 use crate::manifest::Mode;
 use crate::plan::Plan;
 use crate::plan::wire::{Action, ResourceChange, RetireReason, WaveStep};
@@ -25,12 +26,9 @@ const ROUNDS: u32 = 3;
 /// The longest for which only what adds is planned, however many pods come.
 const AHEAD_MOST: SignedDuration = SignedDuration::from_mins(1);
 /// Between two plans over a world that does not change: what has a time of its own may be due.
-const REPLAN: SignedDuration = SignedDuration::from_mins(5);
+pub(super) const REPLAN: SignedDuration = SignedDuration::from_mins(5);
 /// Longest text that is kept: the API server takes 256 KiB of annotations.
 const KEPT_MAX: usize = 200 << 10;
-/// How long a plan has to stand for it to be told of that another one took its place: in a busy cluster plans change
-/// by the second, and each that is told of is written twice more.
-const SUPERSEDED_AFTER: SignedDuration = SignedDuration::from_mins(1);
 /// Most plans that are carried out at the same time.
 const LANES: usize = 4;
 
@@ -116,7 +114,7 @@ impl State {
     }
 
     /// Returns when the pods that wait are looked at.
-    fn batch_due(&self) -> Option<Timestamp> {
+    pub(super) fn batch_due(&self) -> Option<Timestamp> {
         let (first, last) = self.batch?;
         let head = self.head.as_ref()?;
         let (idle, most) = (head.controller.batch_idle, head.controller.batch_most);
@@ -283,7 +281,8 @@ impl State {
     /// One from which launches were left out, or of which they are held back, does not say so.
     fn settles(&mut self, planning: &Planning, plan: &Plan) {
         self.settled = Some(planning.going_no);
-        let all = planning.limits.exclude.is_empty() && launched(plan).next().is_none();
+        let whole = planning.limits.exclude.is_empty() && self.outlook.is_open();
+        let all = whole && launched(plan).next().is_none();
         self.covered = all.then_some(planning.going_no);
     }
 
@@ -291,54 +290,6 @@ impl State {
     #[must_use]
     pub fn may_act(&self) -> bool {
         self.leader && self.mode() != Mode::Observe
-    }
-
-    fn becomes_current(&mut self, plan: &Arc<Plan>) {
-        let digest = &plan.capacity.digest;
-        let same = self.current.as_ref().filter(|c| c.plan.capacity.digest == *digest);
-        let since = same.map_or(self.now, |current| current.since);
-        if same.is_none() {
-            self.count("plans.changed", 1);
-            self.supersedes(digest);
-        }
-        self.ahead_since = None;
-        let going: BTreeSet<InstanceId> = retired(plan).filter_map(instance).collect();
-        // What a plan with errors leaves alone it has not forgiven.
-        if !plan.errored {
-            if let Some(kept) = &mut self.kept {
-                // What was confirmed is that it goes for the reason of that day.
-                kept.confirmed.retain(|id| going.contains(id));
-            }
-            self.planned_since.retain(|id, _| going.contains(id));
-            for id in going {
-                self.planned_since.entry(id).or_insert(self.now);
-            }
-        }
-        if let Some(kept) = &mut self.kept {
-            kept.note_approved(plan);
-        }
-        self.current = Some(Current::new(Arc::clone(plan), since));
-    }
-
-    /// Remembers the current plan where it stood for long enough that somebody may ask for it, and nothing of it was
-    /// begun: another one takes its place.
-    fn supersedes(&mut self, by: &Digest) {
-        let now = self.now;
-        self.aside.plans.retain(|former| former.digest != *by);
-        // Who does not lead does not know what is carried out: by the other replica, or by an apply.
-        let leads = |former: &&Current| self.leader && self.aside.leads_since <= former.since;
-        let Some(former) = self.current.as_ref().filter(leads) else { return };
-        let mut rows = former.plan.resource_changes.iter();
-        let changes = rows.any(|row| row.change.actions.iter().any(|a| *a != Action::NoOp));
-        let may_go = changes && !former.plan.errored;
-        let begun = self.lanes.values().map(|lane| lane.past.started_at);
-        let mut begun = begun.chain(self.history.iter().map(|past| past.started_at));
-        let untouched = !begun.any(|at| former.since <= at);
-        if may_go && untouched && later(former.since, SUPERSEDED_AFTER) <= now {
-            let digest = former.plan.capacity.digest.clone();
-            self.aside.plans.insert(0, Superseded { digest, at: now });
-            self.aside.plans.truncate(Status::SUPERSEDED_MAX);
-        }
     }
 
     /// Judges the changes of a plan, and latches what it has to.
@@ -362,7 +313,7 @@ impl State {
         verdicts
     }
 
-    fn circumstances(&self) -> Option<Gathered<'_>> {
+    pub(super) fn circumstances(&self) -> Option<Gathered<'_>> {
         // The last look may have failed in part: what was planned over did not.
         let (world, _) = self.planned.as_ref()?;
         let left_behind = world.left_behind();
@@ -521,59 +472,6 @@ impl State {
         self.drop_turns(effects);
         self.replan_at = self.desk.at;
     }
-
-    /// Returns whether nothing is left to do: what was read is planned, and what may be done is done.
-    fn is_at_rest(&self) -> bool {
-        let quiet = self.lanes.is_empty()
-            && self.planning.is_none()
-            && !self.observing
-            && self.away.is_empty()
-            && self.health.unwell.is_empty()
-            && self.saving.is_none();
-        // What only waits for a time to pass is waited for.
-        let held = self.current.iter().flat_map(|current| current.held.values());
-        let mut held = held.map(|held| &held.why);
-        let passes = held.any(|held| {
-            matches!(
-                held,
-                Held::Settling { .. }
-                    | Held::Resting { .. }
-                    | Held::RemovalBudget { most: 1.., .. }
-                    | Held::LaunchBudget { most: 1.., .. }
-                    | Held::BackingOff { .. }
-                    | Held::Unheard { .. }
-            )
-        });
-        let unread = self.git.error.is_some();
-        quiet && (unread || (self.settled.is_some() && self.world_no >= self.need && !passes))
-    }
-
-    fn next_moment(&self) -> Timestamp {
-        let mut next = later(self.now, REPLAN);
-        if !self.reading && self.kept.is_some() {
-            next = next.min(self.git_due);
-        }
-        if !self.observing {
-            next = next.min(self.world_due).min(self.batch_due().unwrap_or(next));
-        }
-        if self.planning.is_none() && self.world.is_some() && self.head.is_some() {
-            next = next.min(self.replan_at);
-        }
-        if (self.kept.is_none() && !self.recalling) || self.desk.at > self.now {
-            next = next.min(self.desk.at);
-        }
-        if let Some((_, until)) = &self.newer {
-            next = next.min(*until);
-        }
-        if self.former.is_some() && !self.reading_former {
-            next = next.min(self.former_due.at);
-        }
-        if !self.away.is_empty() {
-            next = next.min(self.away_due);
-        }
-        // A moment that has passed and led to nothing leads to nothing again at once.
-        if next <= self.now { later(self.now, SignedDuration::from_secs(1)) } else { next }
-    }
 }
 
 /// Returns what holds back each change that is.
@@ -586,7 +484,7 @@ fn held_by(verdicts: &[(Address, Verdict)]) -> BTreeMap<Address, HeldBy> {
 }
 
 /// What [`Circumstances`] borrow from.
-struct Gathered<'a> {
+pub(super) struct Gathered<'a> {
     state: &'a State,
     kept: &'a super::kept::Kept,
     head: &'a super::event::Head,
@@ -598,7 +496,7 @@ struct Gathered<'a> {
 }
 
 impl Gathered<'_> {
-    fn borrow(&self) -> Circumstances<'_> {
+    pub(super) fn borrow(&self) -> Circumstances<'_> {
         let state = self.state;
         Circumstances {
             leader: state.leader,
@@ -620,39 +518,6 @@ impl Gathered<'_> {
 /// Returns until when pools are left alone.
 fn after(retries: &BTreeMap<PoolName, Retry>) -> BTreeMap<PoolName, Timestamp> {
     retries.iter().map(|(pool, retry)| (pool.clone(), retry.at)).collect()
-}
-
-/// Returns the limits under which a plan leaves out what is held back; `None` where they are as tight
-/// already.
-fn tightened(plan: &Plan, limits: &Limits, held: &[(Address, Held)]) -> Option<Limits> {
-    let rows: BTreeMap<&Address, &ResourceChange> =
-        plan.resource_changes.iter().map(|row| (&row.address, row)).collect();
-    let held: BTreeSet<&Address> = held.iter().map(|(address, _)| address).collect();
-    let stands =
-        |address: &Address| rows.get(address).is_some_and(|row| row.change.before.is_some());
-    let mut next = limits.clone();
-    // Of what stands, what may go now is all that may change: a plan without the rest would look for
-    // others to go in its place.
-    if held.iter().any(|address| stands(address)) {
-        let free = retired(plan).filter(|row| !held.contains(&row.address));
-        let free: BTreeSet<NodeName> = free.filter_map(node).collect();
-        next.only = Some(match &limits.only {
-            Some(only) => free.intersection(only).cloned().collect(),
-            None => free,
-        });
-    }
-    let coming = held.into_iter().filter(|address| !stands(address));
-    next.exclude.extend(coming.cloned());
-    next.exclude.sort();
-    next.exclude.dedup();
-    (next != *limits).then_some(next)
-}
-
-/// Returns the node of a row, by the name it stands under: the machine's while no node has joined.
-fn node(row: &ResourceChange) -> Option<NodeName> {
-    let before = row.change.before.as_ref()?;
-    let of_instance = || before.instance_id.as_ref().map(|id| NodeName::from(id.as_str()));
-    before.node.clone().or_else(of_instance)
 }
 
 fn of_step(plan: &Plan, step: WaveStep) -> impl Iterator<Item = &ResourceChange> {

@@ -235,7 +235,7 @@ impl<'a> PodExplanation<'a> {
     /// Returns the rows that hold pods of the workload, with how many.
     fn places(&self) -> Vec<(Row<'a>, u32)> {
         let key = workload_key(self.workload);
-        let held = |row: Row<'a>| Some((row, *row.explain?.pods.get(&key)?));
+        let held = |row: Row<'a>| Some((row, *row.explain?.pods.get(key.as_str())?));
         rows(self.plan).into_iter().filter_map(held).filter(|(_, pods)| *pods > 0).collect()
     }
 

@@ -9,8 +9,8 @@ use crate::plan::Plan;
 use crate::plan::wire::{
     Action, AlternativesRow, Amount, Base, BaseWorld, Capacity, Change, ClusterIdentity,
     Completeness, Condition, Cost, DaemonRow, DemandRow, Diagnostic, EvictionRow, ExplainRow,
-    KEY_LABEL, NodeState, NodeTotals, Placement, PodTotals, Precondition, Reason, ResourceChange,
-    ResourceKind, Summary, UnresolvedRow, UnschedulableRow, Wave, WaveStep,
+    KEY_LABEL, NodeState, NodeTotals, Placement, PodCounts, PodTotals, Precondition, Reason,
+    ResourceChange, ResourceKind, Summary, UnresolvedRow, UnschedulableRow, Wave, WaveStep,
 };
 use crate::pod::{Taint, TaintEffect};
 use crate::requirement::label;
@@ -203,7 +203,7 @@ fn explain((pool, key): (&str, &str), reason: Reason, pods: &[(&str, u32)]) -> E
         hourly_before: None,
         hourly_after: None,
         pods: pods.iter().map(|(name, n)| ((*name).to_owned(), *n)).collect(),
-        pods_before: BTreeMap::new(),
+        pods_before: PodCounts::default(),
         daemons: amount(150, Bytes::mib(200).0, 2),
         rejected: Vec::new(),
         overlays: Vec::new(),

@@ -4,6 +4,7 @@
 //! explain; nothing reads them back.
 
 use std::collections::BTreeMap;
+use std::fmt::Display;
 
 use super::amount::{count, hourly, list};
 use crate::ids::InstanceId;
@@ -147,9 +148,9 @@ fn block(reason: &BlockReason) -> String {
 }
 
 /// Returns workloads with their counts, the largest first.
-pub(super) fn workloads(pods: &BTreeMap<String, u32>, most: usize) -> String {
+pub(super) fn workloads<K: Ord + Display>(pods: &BTreeMap<K, u32>, most: usize) -> String {
     let mut rows: Vec<_> = pods.iter().collect();
-    rows.sort_by_key(|(name, n)| (std::cmp::Reverse(**n), (*name).clone()));
+    rows.sort_by_key(|(name, n)| (std::cmp::Reverse(**n), *name));
     let rows: Vec<String> = rows.into_iter().map(|(name, n)| format!("{name} x{n}")).collect();
     list(&rows, most)
 }

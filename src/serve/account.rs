@@ -40,6 +40,8 @@ struct Fault(u16, &'static str, String);
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Template {
     user_data: String,
+    image: String,
+    security_groups: Vec<String>,
     /// The capacity reservation that they are launched into.
     reservation: Option<String>,
 }

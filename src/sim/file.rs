@@ -211,6 +211,7 @@ fn revive(observed: Observed, hidden: Hidden, shape_of: ShapeOf) -> Result<State
         groups,
         // Its market is the embedded one.
         market: _,
+        resolved,
     } = observed;
     let Hidden {
         seed,
@@ -229,6 +230,7 @@ fn revive(observed: Observed, hidden: Hidden, shape_of: ShapeOf) -> Result<State
     let mut state = State::new(&Genesis { cluster, now, seed }, shape_of);
     state.counters = counters;
     state.instances = instances;
+    state.resolved = resolved;
     state.nodes = nodes;
     state.templates = templates;
     state.storage = storage;

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::delay;
 use super::state::{Due, Machine, State, Unavailable};
 use crate::catalog::CapacityType;
-use crate::fleet::{Group, Instance, InstanceState, Membership};
+use crate::fleet::{Group, Instance, InstanceState, MadeWith, Membership};
 use crate::ids::{GroupName, InstanceId, InstanceTypeName, ZoneName};
 use crate::port::LaunchRequest;
 use crate::requirement::{key, label};
@@ -202,6 +202,7 @@ impl State {
             state: InstanceState::Pending,
             launched_at: self.now,
             image: String::new(),
+            made_with: MadeWith::default(),
             tags: group.tags.clone(),
             reservation: None,
             group: Some(Membership {

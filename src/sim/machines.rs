@@ -6,7 +6,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::delay;
 use super::state::{Due, Machine, State, Token, Unavailable};
-use crate::fleet::{Instance, InstanceState, Node, tag};
+use crate::fleet::{Hardware, Instance, InstanceState, MadeWith, Node, tag};
 use crate::ids::{InstanceId, NodeName, Uid, hex};
 use crate::pod::Taint;
 use crate::port::{LaunchOutcome, LaunchRequest};
@@ -75,6 +75,7 @@ impl State {
 
     fn new_instance(&mut self, request: &LaunchRequest) -> InstanceId {
         let id = self.next_instance();
+        let image = self.image_of(&request.image, Hardware::of(&request.labels));
         let instance = Instance {
             id: id.clone(),
             instance_type: request.instance_type.clone(),
@@ -83,6 +84,7 @@ impl State {
             state: InstanceState::Pending,
             launched_at: self.now,
             image: request.image.clone(),
+            made_with: MadeWith { image, ..MadeWith::default() },
             tags: request.tags.clone(),
             reservation: request.reservation.clone(),
             group: None,

@@ -15,7 +15,7 @@ use super::budgets::Budget;
 use super::controllers::key_of;
 use super::state::{Controller, Due, Machine, PodKey, State};
 use super::{Genesis, ShapeOf, SimError, World, delay, file};
-use crate::fleet::{Instance, Node, Pod, PodPhase, template_key};
+use crate::fleet::{Instance, MadeWith, Node, Pod, PodPhase, template_key};
 use crate::ids::{InstanceId, Labels, Namespace, NodeName, Uid, WorkloadId, WorkloadKind};
 use crate::manifest::DisruptionBudget;
 use crate::pod::{PodTemplate, Selector};
@@ -180,6 +180,20 @@ impl World {
     pub fn tag_instance(&self, id: &InstanceId, key: &str, value: &str) {
         if let Some(instance) = self.state.borrow_mut().instances.get_mut(id) {
             instance.tags.insert(key.to_owned(), value.to_owned());
+        }
+    }
+
+    /// Releases a new image behind what node classes call `words`, as AWS does behind `al2023@latest`.
+    pub fn release_image(&self, words: &str) {
+        self.state.borrow_mut().release_image(words);
+    }
+
+    /// Says what a machine was made with, subnet included, unless that is known.
+    pub fn set_made_with(&self, id: &InstanceId, made_with: MadeWith) {
+        let mut state = self.state.borrow_mut();
+        let known = |instance: &&mut Instance| instance.made_with.subnet.is_none();
+        if let Some(instance) = state.instances.get_mut(id).filter(known) {
+            instance.made_with = made_with;
         }
     }
 

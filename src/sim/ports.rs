@@ -57,6 +57,7 @@ impl Cloud for World {
             groups: state.groups.values().cloned().collect(),
             reservations: state.reservations.values().cloned().collect(),
             fargate_profiles: state.fargate_profiles.values().cloned().collect(),
+            resolved: state.resolved.clone(),
             unread: Vec::new(),
         })
     }

@@ -7,13 +7,14 @@ use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use super::budgets::Budget;
+use super::images::IMAGE_PREFIX;
 use super::{Genesis, LaunchTemplate, ShapeOf, delay};
 use crate::catalog::CapacityType;
 use crate::demand::PodShape;
 use crate::fargate::Profile;
 use crate::fleet::{
     ClusterIdentity, Exclusion, Group, Instance, LiveWorkload, Node, Observed, Pod, Reservation,
-    Scaling,
+    Resolved, Scaling,
 };
 use crate::ids::{
     GroupName, InstanceId, InstanceTypeName, Labels, Namespace, NodeName, ReservationId, Uid,
@@ -83,6 +84,7 @@ pub(super) struct Controller {
 #[serde(default)]
 pub(super) struct Counters {
     pub(super) instances: u64,
+    pub(super) images: u64,
     pub(super) uids: u64,
     pub(super) pods: u64,
     pub(super) timers: u64,
@@ -100,10 +102,13 @@ impl Counters {
         let number =
             |prefix: &str, id: &str| u64::from_str_radix(id.strip_prefix(prefix)?, 16).ok();
         let instances = observed.instances.keys().map(InstanceId::as_str);
+        let images = observed.resolved.images.values().flatten();
+        let images = images.filter_map(|choice| number(IMAGE_PREFIX, choice.id.as_str()));
         let uids = observed.nodes.values().map(|node| node.uid.as_str());
         let uids = uids.chain(observed.pods.iter().map(|pod| pod.uid.as_str()));
         Self {
             instances: instances.filter_map(|id| number(INSTANCE_PREFIX, id)).max().unwrap_or(0),
+            images: images.max().unwrap_or(0),
             uids: uids.filter_map(|id| number(UID_PREFIX, id)).max().unwrap_or(0),
             ..Self::default()
         }
@@ -246,6 +251,8 @@ pub(super) struct State {
     pub(super) namespaces: BTreeMap<Namespace, Labels>,
     pub(super) unavailable: Vec<Unavailable>,
     pub(super) reported: Vec<Reported>,
+    /// What the words of node classes mean.
+    pub(super) resolved: Resolved,
     pub(super) storage: Storage,
     /// What the EBS driver registers, by type; worked out once for each.
     pub(super) ebs_limits: BTreeMap<InstanceTypeName, Option<u32>>,
@@ -285,6 +292,7 @@ impl State {
             namespaces: BTreeMap::new(),
             unavailable: Vec::new(),
             reported: Vec::new(),
+            resolved: Resolved::default(),
             storage: Storage::default(),
             ebs_limits: BTreeMap::new(),
             exclusions: Vec::new(),
@@ -321,6 +329,7 @@ impl State {
             .collect();
         observed.pods = self.pods.iter().cloned().map(Arc::new).collect();
         observed.storage.clone_from(&self.storage);
+        observed.resolved.clone_from(&self.resolved);
         observed.exclusions.clone_from(&self.exclusions);
         observed.reservations.clone_from(&self.reservations);
         observed.groups.clone_from(&self.groups);

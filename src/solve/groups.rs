@@ -14,11 +14,9 @@ use super::target::{BlockReason, KeepReason, RetireReason};
 use crate::catalog::{Allocation, Catalog, InstanceType, NodeSettings};
 use crate::demand::Demand;
 use crate::fleet::{Group, Instance, Observed};
-use crate::ids::{GroupName, NodeName, PoolName, WorkloadKind};
+use crate::ids::{GroupName, NodeName, PoolName};
 use crate::manifest::{DISCOVERY_PREFIX, Desired, NodeGroup, Pool, PoolLimits};
-
-/// What the name of Cluster Autoscaler's workload holds, however it was installed.
-const AUTOSCALER: &str = "cluster-autoscaler";
+use crate::rival::resizer;
 
 /// Returns the live group that `declared` is: the one with its tags.
 #[must_use]
@@ -44,8 +42,8 @@ pub fn observed_only(
     if let Some(tag) = tags.into_iter().find(|tag| is_discovery(tag)) {
         return Some(format!("its tag {tag} hands it to Cluster Autoscaler"));
     }
-    if let Some(workload) = running_autoscaler(desired, observed) {
-        return Some(format!("{workload} is Cluster Autoscaler, which may resize it"));
+    if let Some(workload) = resizer(observed, desired) {
+        return Some(format!("Deployment {workload} is Cluster Autoscaler, which may resize it"));
     }
     let Some(live) = live else {
         // Where nothing runs yet, the group comes with the cluster.
@@ -87,16 +85,6 @@ pub(super) fn limits(desired: &Desired, observed: &Observed) -> BTreeMap<PoolNam
 /// Returns whether a tag is one of those by which Cluster Autoscaler finds groups.
 fn is_discovery(tag: &str) -> bool {
     tag.strip_prefix(DISCOVERY_PREFIX).is_some_and(|rest| !rest.starts_with("node-template/"))
-}
-
-fn running_autoscaler(desired: &Desired, observed: &Observed) -> Option<String> {
-    let is_it = |id: &&crate::ids::WorkloadId| {
-        id.kind == WorkloadKind::Deployment && id.name.contains(AUTOSCALER)
-    };
-    let live = observed.workloads.iter().filter(|live| live.replicas > 0).map(|live| &live.id);
-    let pods = observed.pods.iter().filter(|pod| pod.is_active()).filter_map(|p| p.owner.as_ref());
-    let all = desired.workloads.keys().chain(live).chain(pods);
-    all.into_iter().find(is_it).map(|id| format!("{} {id}", id.kind))
 }
 
 /// Returns the members of a group that run or are about to.

@@ -9,6 +9,7 @@ use super::groups::Groups;
 use super::learned::is_ephemeral;
 use super::leave;
 use super::offer::{Offer, Offers, admits_daemon};
+use super::outdated::outdated;
 use super::target::{BlockReason, KeepReason, RetireReason};
 use crate::catalog::{Catalog, Overlays};
 use crate::demand::{Demand, Pin, ShapeContext, is_pinned_at, live_requests};
@@ -427,16 +428,15 @@ impl Survey<'_> {
                 declared: declared.unwrap_or_default(),
             });
         }
-        let launched = launched?;
-        if self.specs.get(&pool.name) == Some(launched) {
-            return None;
+        let otherwise = launched.filter(|launched| self.specs.get(&pool.name) != Some(launched));
+        if let Some(field) = otherwise.zip(class).and_then(|(l, c)| drift::changed(l, pool, c)) {
+            let (is, declared) = ("as launched".to_owned(), "changed since".to_owned());
+            return Some(RetireReason::Drifted { field, is, declared });
         }
-        let field = drift::changed(launched, pool, class?)?;
-        Some(RetireReason::Drifted {
-            field,
-            is: "as launched".to_owned(),
-            declared: "changed since".to_owned(),
-        })
+        let now = (self.catalog, &self.observed.resolved);
+        let moved = outdated(instance, class?, now)?;
+        let Moved { field, is, declared } = moved;
+        Some(RetireReason::Drifted { field, is, declared })
     }
 }
 

@@ -48,7 +48,7 @@ impl Rehearsal {
             let class = scheduler.class(&group.shape, None);
             let key = workload_key(&group.workload);
             for (row, place) in rows.iter().zip(&places) {
-                let pods = explain.get(&row.address).and_then(|pods| pods.get(&key));
+                let pods = explain.get(&row.address).and_then(|pods| pods.get(key.as_str()));
                 let pods = pods.copied().unwrap_or(0);
                 let runs = kept(row).and_then(|name| group.running.get(name)).copied();
                 let stay = runs.unwrap_or(0).min(pods);

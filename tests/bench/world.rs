@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use fleetwright::catalog::{CapacityType, Catalog, NodeSettings, allocation};
 use fleetwright::fleet::{
-    ClusterIdentity, Instance, InstanceState, Node, Observed, Pod, PodPhase, tag,
+    ClusterIdentity, Instance, InstanceState, MadeWith, Node, Observed, Pod, PodPhase, tag,
 };
 use fleetwright::ids::{NodeName, WorkloadId};
 use fleetwright::manifest::{Desired, Fleet};
@@ -57,6 +57,7 @@ pub(crate) fn add_node(
         state: InstanceState::Running,
         launched_at: born,
         image: class.map(|class| class.image.clone()).unwrap_or_default(),
+        made_with: MadeWith::default(),
         tags: tags.map(|(key, value)| (key.to_owned(), value)).into(),
         group: None,
     };
@@ -137,7 +138,7 @@ pub(crate) fn carried_out(world: &Observed, plan: &Plan, desired: &Desired) -> O
         let Some(node) = at.get(row.address.as_str()) else { continue };
         for (key, count) in &row.pods {
             let count = usize::try_from(*count).expect("few pods");
-            bind(&mut after, desired, known[key], (node, count));
+            bind(&mut after, desired, known[key.as_str()], (node, count));
         }
     }
     after
@@ -165,6 +166,7 @@ fn launch(world: &mut Observed, state: &NodeState, index: Option<&str>) -> NodeN
         state: InstanceState::Running,
         launched_at: world.taken_at,
         image: state.image.clone().unwrap_or_default(),
+        made_with: MadeWith::default(),
         tags: tags.map(|(key, value)| (key.to_owned(), value)).into(),
         group: None,
     };

@@ -15,6 +15,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("manifest", &["fargate", "ids", "pod", "requirement", "storage", "units"]),
     ("catalog", &["ids", "manifest", "pod", "requirement", "units"]),
     ("fleet", &["catalog", "fargate", "ids", "pod", "storage", "units"]),
+    ("rival", &["fleet", "ids", "manifest", "pod", "requirement"]),
     ("demand", &["fargate", "fleet", "ids", "manifest", "pod", "requirement", "storage", "units"]),
     ("schedule", &["demand", "ids", "pod", "requirement", "storage", "units"]),
     (
@@ -27,6 +28,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
             "manifest",
             "pod",
             "requirement",
+            "rival",
             "schedule",
             "storage",
             "units",
@@ -43,6 +45,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
             "manifest",
             "pod",
             "requirement",
+            "rival",
             "solve",
             "storage",
             "units",
@@ -89,8 +92,8 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     (
         "reconcile",
         &[
-            "adopt", "apply", "catalog", "demand", "fleet", "ids", "manifest", "observe", "plan",
-            "pod", "port", "units",
+            "apply", "catalog", "demand", "fleet", "ids", "manifest", "observe", "plan", "pod",
+            "port", "rival", "units",
         ],
     ),
     // Views of what the loop publishes.
@@ -98,7 +101,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
         "face",
         &["apply", "catalog", "fleet", "ids", "manifest", "plan", "reconcile", "render", "units"],
     ),
-    ("adopt", &["fleet", "ids", "manifest", "plan", "pod", "requirement"]),
+    ("adopt", &["fleet", "ids", "manifest", "plan", "requirement", "rival"]),
     ("register", &["face", "ids", "port", "reconcile"]),
     ("door", &["ids", "port", "reconcile"]),
     ("web", &[]),

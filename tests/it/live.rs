@@ -10,6 +10,7 @@ mod account;
 mod added;
 #[cfg(feature = "cluster")]
 mod broken;
+mod burst;
 mod cluster;
 #[cfg(feature = "cluster")]
 mod crash;

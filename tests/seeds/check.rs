@@ -12,24 +12,26 @@ mod launches;
 mod neutral;
 mod proof;
 mod removals;
+mod settings;
 
 pub(crate) use proof::prove;
+pub(crate) use settings::is_applied;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use fleetwright::apply::Before;
 use fleetwright::fleet::{Completeness, Instance, Node, Observed, tag};
 use fleetwright::ids::{Address, ChangeId, InstanceId, NodeName, PlanId, WorkloadId};
-use fleetwright::manifest::ControllerSettings;
+use fleetwright::manifest::{ControllerSettings, GuardSettings};
 use fleetwright::plan::wire::{Amount, ExplainRow, Reason, ResourceChange, RetireReason, WaveStep};
 use fleetwright::plan::{Plan, change_id};
-use fleetwright::reconcile::{Effect, Going, Status};
+use fleetwright::reconcile::{Effect, Going, Kept, Status};
 use jiff::{SignedDuration, Timestamp};
 
 use launches::{Launch, allocatable};
 use removals::{Removal, Stood};
 
-use super::outside::{Asked, Ended, What};
+use super::outside::{APPLY, Asked, Ended, What};
 
 /// How long EC2 may take to show what was asked of it.
 const SHOWN_WITHIN: SignedDuration = SignedDuration::from_mins(2);
@@ -95,6 +97,8 @@ pub(crate) struct Checks {
     neutral: neutral::Neutral,
     /// Whether somebody has asked for something: people may approve what nothing else does.
     asked: bool,
+    /// What settings and people say.
+    said: settings::Said,
 }
 
 /// What a replica has planned over.
@@ -125,6 +129,10 @@ pub(crate) struct Step<'a> {
     pub(crate) effects: &'a [Effect],
     /// The settings of the commit that is served.
     pub(crate) settings: &'a ControllerSettings,
+    /// When plans may be begun, by the same.
+    pub(crate) guard: &'a GuardSettings,
+    /// What is kept in the cluster.
+    pub(crate) kept: &'a Kept,
     /// Whether that commit asks for nothing at all.
     pub(crate) is_empty: bool,
 }
@@ -149,11 +157,6 @@ impl Checks {
         self.broken.get_or_insert_with(|| format!("{at:.0}: {what}"));
     }
 
-    /// Notes that somebody has asked for something.
-    pub(crate) fn somebody_asks(&mut self) {
-        self.asked = true;
-    }
-
     /// Notes that the clock of a replica was set.
     pub(crate) fn clock_is_set(&mut self, now: Timestamp) {
         self.clock_set = Some(now);
@@ -162,6 +165,7 @@ impl Checks {
     /// Forgets what a life knew that has ended.
     pub(crate) fn restarted(&mut self, replica: usize) {
         self.neutral.restarted(replica);
+        self.said.restarted(replica);
         self.launched.remove(&replica);
         self.ended.remove(&replica);
         self.going.remove(&replica);
@@ -181,7 +185,9 @@ impl Checks {
         if let Some(why) = self.neutral.was_planned(step.replica, step.status) {
             self.fail(step.now, &format!("I16: {why}"));
         }
+        self.heeds(step);
         for effect in step.effects {
+            self.is_allowed(effect, step);
             if let Effect::Plan { world, .. } = effect {
                 self.plans_over(step.replica, world, step.now);
             }
@@ -213,17 +219,28 @@ impl Checks {
         if let Some(why) = neutral::drifts_from_itself(plan) {
             self.fail(now, &format!("I16: {why}"));
         }
-        self.drains.entry(plan.capacity.plan_id.clone()).or_default();
         let launched: Vec<&ResourceChange> = rows(plan, WaveStep::Launch).collect();
-        let retired: Vec<&ResourceChange> = rows(plan, WaveStep::Retire).collect();
         self.quarantines_hold(&launched, status, now);
         self.learned_is_used(&launched, replica, now);
         self.closed_is_no_room(plan, replica, now);
         self.counts_with_all(&launched, begun, step);
-        if !retired.is_empty() {
+        if rows(plan, WaveStep::Retire).next().is_some() {
             self.may_remove(step);
             self.is_no_mass_removal(plan, settings, now);
         }
+        self.is_decided(plan, begun, waits);
+    }
+
+    /// Notes what an apply of CI begins: the loop's budgets are not its own.
+    pub(crate) fn ci_carries_out(&mut self, plan: &Plan) {
+        self.is_decided(plan, &BTreeMap::new(), true);
+        self.applying.insert(APPLY, [plan.capacity.plan_id.clone()].into());
+    }
+
+    /// Notes what is decided by a plan that is begun.
+    fn is_decided(&mut self, plan: &Plan, begun: &BTreeMap<Address, Before>, waits: bool) {
+        self.drains.entry(plan.capacity.plan_id.clone()).or_default();
+        let launched: Vec<&ResourceChange> = rows(plan, WaveStep::Launch).collect();
         let plan_id = &plan.capacity.plan_id;
         let groups: BTreeMap<_, _> = plan
             .capacity
@@ -250,7 +267,7 @@ impl Checks {
             let launch = Launch { unit, plan, begun: self.begun, waits, node, alternatives };
             self.approved.insert(change(&row.address), launch);
         }
-        for row in retired {
+        for row in rows(plan, WaveStep::Retire) {
             let Some(id) = row.change.before.as_ref().and_then(|b| b.instance_id.clone()) else {
                 continue;
             };
@@ -330,8 +347,9 @@ impl Checks {
         });
         // While an apply has it, nodes that EC2 takes back are cordoned, and nothing else.
         let shields = matches!(what, What::Cordon { on: true, .. })
-            && lease.is_some_and(|(by, _)| by == super::outside::APPLY);
+            && lease.is_some_and(|(by, _)| by == APPLY);
         let hears = matches!(what, What::Ended(_) | What::Launched(_) | What::Pinned(..));
+        self.writes_nothing(call);
         if !holds && !shields && !hears && !matches!(what, What::Acknowledge(..)) {
             self.fail(*at, &format!("I12: replica {replica} writes, and does not hold the lease"));
         }
@@ -368,6 +386,8 @@ impl Checks {
             What::Launched(id) => {
                 self.launched.entry(*replica).or_default().insert(id.clone(), *at);
             }
+            What::Serves(served) => self.merge_waits(*at, served),
+            What::Nominate(pod) => self.nominates(call, pod),
             What::Raise { .. } | What::Launch(_, None) | What::Evict(_) => {}
         }
     }

@@ -8,9 +8,12 @@ use fleetwright::catalog::Catalog;
 use fleetwright::demand::{DemandMode, ShapeContext, shape_of};
 use fleetwright::engine::{self, Inputs, Scope};
 use fleetwright::fleet::Observed;
-use fleetwright::manifest::{self, Desired, Fleet, Scale, Tree, TreeFile, read_fleet};
-use fleetwright::plan::wire::{Base, BaseWorld};
-use fleetwright::plan::{Pinned, Plan};
+use fleetwright::manifest::{
+    self, ApprovalRule, Desired, Fleet, Scale, Tree, TreeFile, read_fleet,
+};
+use fleetwright::plan::wire::{Base, BaseWorld, Check, WaveStep};
+use fleetwright::plan::{Pinned, Plan, seal};
+use fleetwright::policy;
 use fleetwright::reconcile::{Head, Limits, Planner};
 use fleetwright::sim::{DeliveredWorkload, Delivery, ShapeOf, eksctl_groups};
 use fleetwright::solve::Settings;
@@ -212,6 +215,7 @@ impl Files {
             rests: rests.collect(),
             problems: u32::try_from(self.desired.problems.len()).unwrap_or(u32::MAX),
             is_empty: self.is_empty(),
+            autoscaler_namespaces: None,
             auto_mode: false,
         }
     }
@@ -260,6 +264,22 @@ pub(crate) fn catalog() -> Rc<Catalog> {
     let mut catalog = Catalog::load(&"us-east-1".into(), &[]).expect("the region is embedded");
     catalog.types.retain(|name, _| TYPES.contains(&name.as_str()));
     Rc::new(catalog)
+}
+
+/// Most machines that a plan launches of which the policy of the simulation does not warn.
+const UNWARNED: usize = 2;
+
+/// Judges a plan as policies do, where they are what approves: one warns of what launches many.
+fn judged(mut plan: Plan, fleet: &Fleet) -> Plan {
+    if fleet.controller.approval == ApprovalRule::Policy {
+        let launch = plan.capacity.waves.iter().filter(|wave| wave.step == WaveStep::Launch);
+        let many = launch.flat_map(|wave| &wave.addresses).count() > UNWARNED;
+        let status = if many { "warn" } else { "pass" }.to_owned();
+        let check = Check { name: "many.warn".to_owned(), status, ..Check::default() };
+        policy::attach(&mut plan, vec![check]);
+        seal(&mut plan);
+    }
+    plan
 }
 
 /// Makes plans from a commit.
@@ -323,7 +343,7 @@ impl Planner for Plans {
         let exclude = exclude.iter().map(ToString::to_string).collect();
         let scope = Scope { exclude, only, ..Scope::default() };
         self.think().await;
-        engine::plan(&self.inputs(&world, scope))
+        judged(engine::plan(&self.inputs(&world, scope)), &self.files.fleet)
     }
 
     async fn pinned(&self, plan: Arc<Plan>, world: Arc<Observed>) -> Pinned {

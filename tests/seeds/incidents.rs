@@ -33,10 +33,13 @@ pub(crate) fn all() -> impl Iterator<Item = &'static (&'static str, Story)> {
     let more = [
         super::hardships::ALL,
         super::idle::ALL,
+        super::images::ALL,
         super::mishaps::ALL,
         super::others::ALL,
+        super::repairs::ALL,
         super::clocks::ALL,
         super::taken::ALL,
+        super::modes::ALL,
     ];
     ALL.iter().chain(more.into_iter().flatten())
 }

@@ -6,14 +6,19 @@
 
 pub(crate) mod check;
 pub(crate) mod clocks;
+pub(crate) mod drawn;
 pub(crate) mod files;
 pub(crate) mod hardships;
 pub(crate) mod idle;
+pub(crate) mod images;
 pub(crate) mod incidents;
 pub(crate) mod mishaps;
+pub(crate) mod modes;
 pub(crate) mod others;
 pub(crate) mod outside;
+pub(crate) mod people;
 pub(crate) mod random;
+pub(crate) mod repairs;
 pub(crate) mod run;
 pub(crate) mod story;
 pub(crate) mod taken;

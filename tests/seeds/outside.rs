@@ -4,7 +4,7 @@ mod asked;
 mod queue;
 mod replica;
 
-pub(crate) use asked::{Asked, Ended, What};
+pub(crate) use asked::{Asked, Ended, Served, What};
 pub(crate) use queue::Queue;
 pub(crate) use replica::Replica;
 
@@ -54,6 +54,8 @@ pub(crate) struct Faults {
     pub(crate) kubernetes: bool,
     /// Whether Kubernetes lists no nodes, as if that were all of them.
     pub(crate) nodeless: bool,
+    /// Reads that do not tell what the images of node classes are.
+    pub(crate) images: u64,
 }
 
 /// What all replicas share.

@@ -17,6 +17,7 @@ use jiff::{SignedDuration, Timestamp};
 use super::check::{Checks, Sight, Step};
 use super::files::{Commit, Files};
 use super::outside::{APPLY, Faults, LEASE, Replica, Shared};
+use super::people::People;
 use super::random::Random;
 use super::time::Watch;
 
@@ -60,6 +61,7 @@ pub(crate) struct Run {
     lives: u64,
     renewed: Timestamp,
     messages: u64,
+    people: Option<People>,
 }
 
 impl Run {
@@ -95,7 +97,9 @@ impl Run {
             lives: 0,
             renewed: Timestamp::MIN,
             messages: 0,
+            people: None,
         };
+        run.checks.borrow_mut().committed(&files, run.now());
         run.start(0);
         run
     }
@@ -112,6 +116,29 @@ impl Run {
         let all = self.statuses.borrow();
         let leads = all.iter().flatten().find(|status| status.leader);
         leads.or_else(|| all.iter().flatten().next()).cloned()
+    }
+
+    /// Returns the replica that leads, as far as it tells, with what it says of itself.
+    #[must_use]
+    pub(crate) fn leader(&self) -> Option<(usize, Status)> {
+        let all = self.statuses.borrow();
+        let lives = |n: usize| self.alive.get(n).is_some_and(Option::is_some);
+        let mut all = all.iter().enumerate().filter_map(|(n, status)| Some((n, status.as_ref()?)));
+        let found = all.find(|(n, status)| lives(*n) && status.leader);
+        found.map(|(n, status)| (n, status.clone()))
+    }
+
+    /// Has people and CI be there from now on.
+    pub(crate) fn beside(&mut self, people: People) {
+        self.people = Some(people);
+    }
+
+    /// Does something with those who act beside the loop, where there are any.
+    pub(crate) fn with_people(&mut self, what: impl FnOnce(&mut People, &mut Self)) {
+        if let Some(mut people) = self.people.take() {
+            what(&mut people, self);
+            self.people = Some(people);
+        }
     }
 
     /// Returns what runs.
@@ -178,6 +205,8 @@ impl Run {
                     status: &status,
                     effects,
                     settings: &files.fleet.controller,
+                    guard: &files.fleet.guard,
+                    kept: &shared.kept.borrow(),
                     is_empty: files.is_empty(),
                 });
                 checks.calls(&shared.asked.borrow(), &files.fleet.controller);
@@ -227,7 +256,9 @@ impl Run {
     /// Asks something of a replica.
     pub(crate) fn ask(&self, number: usize, request: fleetwright::reconcile::Request) {
         if let Some(Some(alive)) = self.alive.get(number) {
-            self.checks.borrow_mut().somebody_asks();
+            let seen = self.statuses.borrow().get(number).cloned().flatten();
+            let plan = seen.and_then(|status| Some(status.plan?.plan));
+            self.checks.borrow_mut().somebody_asks(&request, plan.as_ref());
             alive.outside.requests.borrow_mut().push_back(request);
         }
     }
@@ -245,7 +276,10 @@ impl Run {
         self.commits += 1;
         let files = Files::read(&self.commit, self.commits, &self.catalog);
         self.shared.world.deliver(&files.delivery()).expect("kept in memory");
+        self.checks.borrow_mut().committed(&files, self.now());
         self.shared.commits.borrow_mut().push(Rc::clone(&files));
+        let now = self.now();
+        self.people.iter_mut().for_each(|people| people.merged(&files, now));
         *self.shared.files.borrow_mut() = files;
     }
 
@@ -281,6 +315,7 @@ impl Run {
         let end = self.now().checked_add(time).unwrap_or(Timestamp::MAX);
         while self.now() < end && self.checks.borrow().is_well() {
             self.renew();
+            self.with_people(People::act);
             self.poll();
             let next = self.now().checked_add(TICK).unwrap_or(Timestamp::MAX).min(end);
             self.shared.time.pass(next);
@@ -336,6 +371,7 @@ impl Run {
     fn poll(&mut self) {
         let now = self.now();
         let mut context = Context::from_waker(Waker::noop());
+        self.people.iter_mut().for_each(|people| people.poll(&mut context));
         for slot in &mut self.alive {
             let Some(alive) = slot else { continue };
             if now < alive.paused {

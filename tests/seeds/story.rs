@@ -7,17 +7,22 @@ use fleetwright::catalog::Catalog;
 use fleetwright::ids::InstanceId;
 use fleetwright::reconcile::Request;
 use fleetwright::sim::Unavailable;
-use jiff::SignedDuration;
+use jiff::{SignedDuration, Timestamp};
 
+use super::drawn::Drawn;
 use super::files::Commit;
 use super::outside::Faults;
-use super::run::Run;
+use super::people::People;
+use super::run::{BEGIN, Run};
 
 /// How long things go wrong: the half hour of a run, but for what it takes to come to rest.
 const STORM: SignedDuration = SignedDuration::from_mins(20);
 /// How long it may take to come to rest once nothing goes wrong: every wait of an apply, a machine that
 /// never joins, and a quarantine.
 const REST: SignedDuration = SignedDuration::from_mins(90);
+
+/// How long a loop is watched that only looks on.
+const OBSERVED: SignedDuration = SignedDuration::from_mins(10);
 
 /// What came of a seed.
 pub(crate) struct Told {
@@ -49,7 +54,10 @@ pub(crate) fn tell(seed: u64, catalog: &Rc<Catalog>) -> Told {
     ];
     let controller = run.random.pick(&settings).copied().unwrap_or_default().to_owned();
     lines.push(controller.clone());
-    run.commit(|commit| Commit { controller, ..commit });
+    let drawn = Drawn::of(seed);
+    run.commit(|commit| drawn.on(Commit { controller, ..commit }));
+    run.beside(People::new(seed, drawn.clone()));
+    let mut due = drawn.clone();
     if run.random.chance(300) {
         run.start(1);
         lines.push("two replicas".to_owned());
@@ -58,6 +66,7 @@ pub(crate) fn tell(seed: u64, catalog: &Rc<Catalog>) -> Told {
     while run.now() < end && run.well().is_ok() {
         let seconds = 5 + run.random.below(100);
         run.pass(SignedDuration::from_secs(i64::try_from(seconds).unwrap_or(60)));
+        lines.extend(said(&mut run, &mut due).map(|what| format!("{:.0} {what}", run.now())));
         let what = happen(&mut run);
         lines.push(format!("{:.0} {what}", run.now()));
     }
@@ -67,7 +76,7 @@ pub(crate) fn tell(seed: u64, catalog: &Rc<Catalog>) -> Told {
         run.skew(replica, SignedDuration::ZERO);
     }
     lines.push(format!("{:.0} all is mended", run.now()));
-    let end = run.comes_to_rest(REST);
+    let end = ends(&mut run, &drawn);
     lines.push(format!("{:.0} at rest", run.now()));
     let calls = run.shared.asked.borrow();
     lines.extend(
@@ -75,6 +84,7 @@ pub(crate) fn tell(seed: u64, catalog: &Rc<Catalog>) -> Told {
     );
     drop(calls);
     lines.sort();
+    lines.insert(0, format!("drawn: {drawn}"));
     lines.push(format!(
         "{:#?}",
         run.status().map(|s| (s.going, s.quarantined, s.counters, s.plan.map(|p| p.held)))
@@ -82,6 +92,46 @@ pub(crate) fn tell(seed: u64, catalog: &Rc<Catalog>) -> Told {
     let (launches, removals) = (run.checks.borrow().launches(), run.checks.borrow().removals());
     let minutes = run.now().duration_since(begin).as_mins();
     Told { lines, end, steps: run.steps.get(), launches, removals, minutes }
+}
+
+/// Has people say what is due by now of what was drawn.
+fn said(run: &mut Run, due: &mut Drawn) -> Option<String> {
+    let begin: Timestamp = BEGIN.parse().ok()?;
+    let passed = run.now().duration_since(begin);
+    let until = |minutes| run.now().checked_add(SignedDuration::from_mins(minutes)).ok();
+    let (reason, by) = ("drawn".to_owned(), "bob".to_owned());
+    if let Some((mode, _)) = due.mode.take_if(|(_, at)| passed >= *at) {
+        run.commit(|commit| Commit { mode, ..commit });
+        return Some(format!("mode {mode}"));
+    }
+    if due.suspends.take_if(|at| passed >= *at).is_some() {
+        run.ask(0, Request::Suspend { reason, until: None, by });
+        return Some("suspended".to_owned());
+    }
+    due.breaks_glass.take_if(|at| passed >= *at)?;
+    run.ask(0, Request::BreakGlass { reason, until: until(3)?, by });
+    Some("the glass is broken for 3 minutes".to_owned())
+}
+
+/// Has those come to rest that may, once all is mended; in another mode than `full` what that has to bring about comes
+/// first, and then the mode is `full` again.
+fn ends(run: &mut Run, drawn: &Drawn) -> Result<(), String> {
+    run.with_people(|people, _| people.hurry());
+    let placed =
+        |run: &Run| run.observed().pods.iter().all(|pod| !pod.is_active() || pod.node.is_some());
+    match drawn.mode.map(|(mode, _)| mode) {
+        // That nothing is done is checked at every step.
+        Some("observe") => run.pass(OBSERVED),
+        Some("additive") if !run.until(REST, placed) => {
+            run.well()?;
+            return Err("pods wait in mode additive".to_owned());
+        }
+        Some(_) | None => {}
+    }
+    if drawn.mode.is_some() {
+        run.commit(|commit| Commit { mode: "full", ..commit });
+    }
+    run.comes_to_rest(REST)
 }
 
 fn happen(run: &mut Run) -> String {
@@ -164,12 +214,19 @@ fn drawn(run: &mut Run) -> Faults {
         git: run.random.chance(200),
         kubernetes: run.random.chance(100),
         nodeless: run.random.chance(50),
+        images: if run.random.chance(200) { 1_000 } else { 0 },
     }
 }
 
 /// What happens to fleets beside what breaks them.
 fn more(run: &mut Run) -> String {
-    match run.random.below(9) {
+    match run.random.below(10) {
+        9 => {
+            let images = run.observed().resolved.images.into_keys().collect::<Vec<_>>();
+            let Some(image) = run.random.pick(&images) else { return "nothing".to_owned() };
+            run.shared.world.release_image(image);
+            format!("a new image is released behind {image}")
+        }
         0 => {
             let images = ["al2023@v20260901", "al2023@v20261001"];
             let image = run.random.pick(&images).copied().unwrap_or("al2023@v20261001");

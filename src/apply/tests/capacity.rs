@@ -3,7 +3,7 @@
 use super::*;
 use crate::catalog::{CapacityType, InstanceType, Measured, PriceSource, Zone};
 use crate::ids::InstanceTypeName;
-use crate::plan::wire::{AlternativesRow, Amount, ExplainRow, Reason};
+use crate::plan::wire::{AlternativesRow, Amount, ExplainRow, PodCounts, Reason};
 use crate::requirement::{key, label};
 use crate::sim::Unavailable;
 use crate::solve::{Alternative, KeepReason};
@@ -48,8 +48,8 @@ fn a_group_whose_launches_succeeded_goes_on_where_another_failed() {
         estimated: false,
         hourly_before: None,
         hourly_after: None,
-        pods: BTreeMap::new(),
-        pods_before: BTreeMap::new(),
+        pods: PodCounts::default(),
+        pods_before: PodCounts::default(),
         daemons: Amount::default(),
         rejected: Vec::new(),
         overlays: Vec::new(),
@@ -108,6 +108,7 @@ fn catalog() -> Catalog {
         warnings: Vec::new(),
         measured: Measured::default(),
         quotas: None,
+        offered: None,
     }
 }
 

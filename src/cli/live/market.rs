@@ -81,14 +81,16 @@ impl<'m> Asking<'m> {
         let said = |error: PortError| error.to_string();
         let zones = self.shelf.or((json!("zones"), ZONES), aws.zones()).await.map_err(said)?;
         let offered = self.shelf.or((json!("offered"), OFFERED), aws.offered()).await;
+        let offered = offered.map_err(said)?;
         let mut market = Market {
+            offered_is_old: offered.lapsed.is_some(),
             read_at: Wall.now(),
             types: BTreeMap::new(),
             spot: BTreeMap::new(),
             listed: Listed::default(),
             quotas: None,
             zones: self.used(zones).1,
-            offered: self.used(offered.map_err(said)?).1,
+            offered: self.used(offered).1,
             unread: Vec::new(),
         };
         let strangers = unfamiliar(market.offered.keys());

@@ -86,6 +86,7 @@ impl Plans {
             rests: rests.collect(),
             problems: u32::try_from(errors.count()).unwrap_or(u32::MAX),
             is_empty: desired.workloads.is_empty() && desired.pools.is_empty(),
+            autoscaler_namespaces: desired.autoscaler_namespaces.clone(),
             // Whoever asks EKS adds what it says.
             auto_mode: false,
         }

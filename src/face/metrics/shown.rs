@@ -207,7 +207,7 @@ fn amounts(samples: &mut Samples, plan: &Plan) {
         let Some(explain) = explain.get(&row.address) else { continue };
         add(&mut pool[1], &explain.daemons, 1);
         for (name, pods) in &explain.pods_before {
-            if let Some(request) = requests.get(name) {
+            if let Some(request) = requests.get(name.as_str()) {
                 add(&mut pool[1], request, i64::from(*pods));
             }
         }

@@ -163,6 +163,9 @@ pub struct PlanStatus {
     /// When it ended.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub finished_at: Option<Timestamp>,
+    /// How that ended: `applied`, `partly`, `interrupted`, or `refused` where nothing was begun.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub verdict: Option<String>,
 }
 
 /// What holds changes back.
@@ -195,6 +198,26 @@ pub struct OutcomeStatus {
     /// The instance.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub instance_id: Option<String>,
+}
+
+impl PlanStatus {
+    /// Returns how far a plan has come of which nothing else is known.
+    fn of(standing: &Standing) -> Self {
+        Self {
+            observed_generation: None,
+            sync: standing.state.sync().to_owned(),
+            health: standing.state.health().to_owned(),
+            current: false,
+            conditions: standing.conditions(),
+            held: Vec::new(),
+            outcomes: Vec::new(),
+            outcomes_omitted: 0,
+            approved_by: None,
+            started_at: None,
+            finished_at: None,
+            verdict: None,
+        }
+    }
 }
 
 /// Returns the objects of plans, the current one first.
@@ -243,19 +266,7 @@ fn of_superseded(former: &Superseded) -> PlanStatus {
     let message = "another plan took its place before anything of it was carried out".to_owned();
     let (state, reason) = (State::Superseded, SUPERSEDED.to_owned());
     let standing = Standing { state, reason, message, since: former.at };
-    PlanStatus {
-        observed_generation: None,
-        sync: standing.state.sync().to_owned(),
-        health: standing.state.health().to_owned(),
-        current: false,
-        conditions: standing.conditions(),
-        held: Vec::new(),
-        outcomes: Vec::new(),
-        outcomes_omitted: 0,
-        approved_by: None,
-        started_at: None,
-        finished_at: None,
-    }
+    PlanStatus::of(&standing)
 }
 
 /// Returns the name of a plan's object: the same decisions have the same.
@@ -376,18 +387,17 @@ fn of_current(status: &Status, current: &PlanNow) -> PlanStatus {
     let past = status.history.iter().find(|past| past.digest == *digest);
     let (outcomes, omitted) = past.map(|past| outcomes(past)).unwrap_or_default();
     let applying = status.applying.get(&current.plan.capacity.plan_id);
+    let ended = past.filter(|_| applying.is_none());
     PlanStatus {
-        observed_generation: None,
-        sync: standing.state.sync().to_owned(),
-        health: standing.state.health().to_owned(),
         current: true,
-        conditions: standing.conditions(),
         held: held(&current.held),
         outcomes,
         outcomes_omitted: omitted,
         approved_by: past.map(|past| approved(&past.approved)),
         started_at: applying.map(|(_, since)| *since).or(past.map(|past| past.started_at)),
-        finished_at: past.filter(|_| applying.is_none()).map(|past| past.ended_at),
+        finished_at: ended.map(|past| past.ended_at),
+        verdict: ended.map(|past| verdict_of(past)),
+        ..PlanStatus::of(&standing)
     }
 }
 
@@ -397,17 +407,9 @@ fn of_part(part: &Part) -> PlanStatus {
     let message = format!("{rows} changes are under way");
     let standing = Standing { state, reason, message, since: part.since };
     PlanStatus {
-        observed_generation: None,
-        sync: standing.state.sync().to_owned(),
-        health: standing.state.health().to_owned(),
-        current: false,
-        conditions: standing.conditions(),
-        held: Vec::new(),
-        outcomes: Vec::new(),
-        outcomes_omitted: 0,
         approved_by: Some(approved(&part.approved)),
         started_at: Some(part.since),
-        finished_at: None,
+        ..PlanStatus::of(&standing)
     }
 }
 
@@ -484,6 +486,8 @@ pub(super) const SUPERSEDED: &str = "Superseded";
 pub(super) const BY_DIGEST: &str = "digest, by ";
 pub(super) const BROKEN: &str = "nobody: the glass was broken by ";
 const UNKNOWN: &str = "not known any more";
+/// How an apply ended that was refused before its first change.
+const REFUSED: &str = "refused";
 /// Under which name outcomes are counted that an object does not list.
 pub(super) const NOT_LISTED: &str = "not listed";
 
@@ -541,18 +545,20 @@ fn of_past(past: &Past) -> PlanStatus {
     let standing = Standing { state, reason: reason.to_owned(), message, since: past.ended_at };
     let (outcomes, outcomes_omitted) = outcomes(past);
     PlanStatus {
-        observed_generation: None,
-        sync: standing.state.sync().to_owned(),
-        health: standing.state.health().to_owned(),
-        current: false,
-        conditions: standing.conditions(),
-        held: Vec::new(),
         outcomes,
         outcomes_omitted,
         approved_by: Some(approved(&past.approved)),
         started_at: Some(past.started_at),
         finished_at: Some(past.ended_at),
+        verdict: Some(verdict_of(past)),
+        ..PlanStatus::of(&standing)
     }
+}
+
+/// Returns how the carrying out of a plan ended, as one word.
+fn verdict_of(past: &Past) -> String {
+    let verdict = past.receipt.as_ref().map(|receipt| receipt.verdict);
+    verdict.map_or(REFUSED, Verdict::as_str).to_owned()
 }
 
 fn counts(past: &Past) -> String {

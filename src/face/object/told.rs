@@ -58,6 +58,17 @@ struct Status {
     started_at: Option<Timestamp>,
     #[serde(default)]
     finished_at: Option<Timestamp>,
+    /// Of objects that an earlier version wrote the conditions alone tell.
+    #[serde(default)]
+    verdict: Option<Ended>,
+}
+
+#[derive(Deserialize, Clone, Copy)]
+#[serde(rename_all = "kebab-case")]
+enum Ended {
+    Refused,
+    #[serde(untagged)]
+    With(Verdict),
 }
 
 #[derive(Deserialize)]
@@ -126,7 +137,7 @@ pub fn told(spec: Option<&Json>, status: &Json) -> Result<Told, String> {
 
 /// Adds how it ended.
 fn ends(past: &mut Past, status: Status) -> Result<(), String> {
-    let Status { conditions, outcomes, outcomes_omitted, finished_at, .. } = status;
+    let Status { conditions, outcomes, outcomes_omitted, finished_at, verdict, .. } = status;
     if finished_at.is_none() {
         let why =
             "whoever carried it out was gone before it ended; what it left, later plans took up";
@@ -134,17 +145,19 @@ fn ends(past: &mut Past, status: Status) -> Result<(), String> {
         return Ok(());
     }
     let said = |word: &str| conditions.iter().find(|condition| condition.reason == word);
-    if outcomes.is_empty() && outcomes_omitted == 0 {
+    let nothing = outcomes.is_empty() && outcomes_omitted == 0;
+    if matches!(verdict, Some(Ended::Refused)) || (verdict.is_none() && nothing) {
         let why = said("Refused").map(|condition| condition.message.clone());
         past.refused = Some(why.unwrap_or_else(|| "it is not known any more why".to_owned()));
         return Ok(());
     }
     let outcomes: Vec<ChangeOutcome> = outcomes.into_iter().map(row).collect::<Result<_, _>>()?;
     let settled = outcomes.iter().all(|row| row.outcome.is_settled());
-    let verdict = match (said("Interrupted"), settled) {
-        (Some(_), _) => Verdict::Interrupted,
-        (None, true) => Verdict::Applied,
-        (None, false) => Verdict::Partly,
+    let verdict = match (verdict, said("Interrupted"), settled) {
+        (Some(Ended::With(verdict)), _, _) => verdict,
+        (_, Some(_), _) => Verdict::Interrupted,
+        (_, None, true) => Verdict::Applied,
+        (_, None, false) => Verdict::Partly,
     };
     for row in &outcomes {
         *past.outcomes.entry(row.outcome.as_str().to_owned()).or_default() += 1;

@@ -18,7 +18,7 @@ use super::{
 use super::{controller, guard};
 
 use crate::fargate::Rates;
-use crate::ids::{Origin, PoolName, Region, ZoneId, ZoneName};
+use crate::ids::{Namespace, Origin, PoolName, Region, ZoneId, ZoneName};
 use crate::pod::TopologySpread;
 use crate::units::MicroUsd;
 
@@ -168,11 +168,20 @@ fn read_spec(spec: &Map<'_>, fleet: &mut Fleet) {
     if let Some(map) = spec.get("groups").as_ref().and_then(Field::map) {
         fleet.groups = map.entries().filter_map(|(name, field)| group(name, &field)).collect();
     }
+    if let Some(map) = spec.get("autoscalers").as_ref().and_then(Field::map) {
+        fleet.autoscaler_namespaces = autoscaler_namespaces(&map);
+    }
     if let Some(map) = spec.get("fargate").as_ref().and_then(Field::map) {
         fleet.fargate = fargate_rates(&map);
         map.finish(Severity::Error);
     }
     spec.finish(Severity::Error);
+}
+
+fn autoscaler_namespaces(map: &Map<'_>) -> Option<BTreeSet<Namespace>> {
+    let namespaces = map.get("namespaces").map(|field| field.texts());
+    map.finish(Severity::Error);
+    namespaces.map(|all| all.into_iter().map(Namespace::from).collect())
 }
 
 fn read_demand(map: &Map<'_>, demand: &mut DemandSettings) {

@@ -169,6 +169,9 @@ const VALID: &[&str] = &[
      batch: {idle: 50ms, most: 2s}, launches: {most: 50, within: 5m}, removals: {most: 5%, within: 24h},\n    \
      massRemoval: 30%, repairAfter: Never, confirm: [gpu], steer: true,\n    queue: interruptions}\n",
     "  controller: {}\n",
+    "  autoscalers: {namespaces: [infra, kube-system]}\n",
+    "  autoscalers: {namespaces: []}\n",
+    "  autoscalers: {}\n",
     "  failureDomains: {a: {workload: {zone: 34%}}, b: {pods: {node: 100%}}}\n",
 ];
 
@@ -180,6 +183,8 @@ const INVALID: &[&str] = &[
     "  apply: {windows: [{days: [monday], from: '08:00', to: '17:30'}]}\n",
     "  apply: {keys: [{name: a}]}\n",
     "  unknown: 1\n",
+    "  autoscalers: {namespace: infra}\n",
+    "  autoscalers: {namespaces: infra}\n",
     "  cluster: [a]\n",
     "  cluster: {name: 5}\n",
     "  cluster: {name: ''}\n",

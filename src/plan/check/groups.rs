@@ -7,12 +7,13 @@ use super::case::{Case, Row, number, resources};
 use super::{Verdict, words};
 use crate::catalog::{CapacityType, NodeSettings};
 use crate::fleet::Group;
-use crate::ids::{GroupName, InstanceId, PoolName};
-use crate::manifest::NodeGroup;
+use crate::ids::{GroupName, InstanceId, Labels, PoolName, WorkloadId, WorkloadKind};
+use crate::manifest::{NodeGroup, Scale};
 use crate::plan::wire::{
     Action, Condition, GroupSize, NodeState, Precondition, Reason, ResourceChange,
 };
 use crate::requirement::key;
+use crate::rival::{CLUSTER_AUTOSCALER, kind_of};
 
 /// What the tags begin with by which Cluster Autoscaler finds its groups, and those that only describe.
 const CLAIM: &str = "k8s.io/cluster-autoscaler/";
@@ -176,17 +177,11 @@ fn claimed(case: &Case<'_>, group: &NodeGroup) -> Option<&'static str> {
     let observed = case.facts.observed;
     let there = live(case, group);
     let claims = |tag: &String| tag.starts_with(CLAIM) && !tag.starts_with(DESCRIPTION);
-    let is_autoscaler = |id: &crate::ids::WorkloadId| {
-        id.name.contains("cluster-autoscaler") && id.kind == crate::ids::WorkloadKind::Deployment
-    };
-    let mut live_workloads = observed.workloads.iter().filter(|live| live.replicas > 0);
     if !group.manage {
         Some("the settings do not hand it over")
     } else if group.tags.keys().chain(there.iter().flat_map(|g| g.tags.keys())).any(claims) {
         Some("a tag hands it to Cluster Autoscaler")
-    } else if case.facts.desired.workloads.keys().any(is_autoscaler)
-        || live_workloads.any(|live| is_autoscaler(&live.id))
-    {
+    } else if is_resized_by_another(case) {
         Some("Cluster Autoscaler runs")
     } else if there.is_none()
         && !(observed.groups.is_empty()
@@ -203,6 +198,26 @@ fn claimed(case: &Case<'_>, group: &NodeGroup) -> Option<&'static str> {
         };
         there.is_some_and(|live| members(live) != live.desired).then_some("it is on its way")
     }
+}
+
+/// Returns whether Cluster Autoscaler runs or is declared to, where it counts.
+fn is_resized_by_another(case: &Case<'_>) -> bool {
+    let (desired, observed) = (case.facts.desired, case.facts.observed);
+    let counts = |id: &WorkloadId, labels: Option<&Labels>| {
+        let homes = desired.autoscaler_namespaces.as_ref();
+        id.kind == WorkloadKind::Deployment
+            && kind_of(&id.name, labels) == Some(CLUSTER_AUTOSCALER)
+            && homes.is_none_or(|homes| homes.contains(&id.namespace))
+    };
+    let labels = |template: &String| observed.templates.get(template).map(|pod| &pod.labels);
+    let declared = desired.workloads.values().filter(|one| one.scale != Scale::Replicas(0));
+    let live = observed.workloads.iter().filter(|live| live.replicas > 0);
+    let pods = observed.pods.iter().filter(|pod| pod.is_active());
+    declared.into_iter().any(|one| counts(&one.id, Some(&one.template.labels)))
+        || live.into_iter().any(|one| counts(&one.id, one.template.as_ref().and_then(labels)))
+        || pods
+            .into_iter()
+            .any(|pod| pod.owner.as_ref().is_some_and(|owner| counts(owner, labels(&pod.template))))
 }
 
 /// Returns whether the next member of a group has a zone that is certain.

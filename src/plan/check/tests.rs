@@ -96,8 +96,8 @@ fn problem() -> Problem {
 /// Moves `pods` pods of a workload that come from one node to another, in every place that says so.
 fn move_pods(plan: &mut Plan, name: &str, from: &str, to: &str) {
     let key = format!("shop/Deployment/{name}");
-    let pods = explain(plan, from).pods.remove(&key).unwrap();
-    *explain(plan, to).pods.entry(key).or_default() += pods;
+    let pods = explain(plan, from).pods.remove(key.as_str()).unwrap();
+    *explain(plan, to).pods.entry(key.into()).or_default() += pods;
     let rows = &mut plan.capacity.placements;
     for row in rows.iter_mut() {
         if row.workload == workload(name) && row.address == address(from) {

@@ -8,8 +8,8 @@ use crate::fleet::Group;
 use crate::ids::{Address, GroupName, InstanceId, PoolName};
 use crate::manifest::NodeGroup;
 use crate::plan::wire::{
-    Action, Amount, Change, Condition, ExplainRow, GroupSize, NodeState, Precondition, Reason,
-    ResourceChange, ResourceKind,
+    Action, Amount, Change, Condition, ExplainRow, GroupSize, NodeState, PodCounts, Precondition,
+    Reason, ResourceChange, ResourceKind,
 };
 use crate::solve::{BlockReason, KeepReason, RetireReason, live_group, observed_only};
 
@@ -150,8 +150,8 @@ fn explain(name: &str, reason: Reason) -> ExplainRow {
         estimated: false,
         hourly_before: None,
         hourly_after: None,
-        pods: BTreeMap::new(),
-        pods_before: BTreeMap::new(),
+        pods: PodCounts::default(),
+        pods_before: PodCounts::default(),
         daemons: Amount::default(),
         rejected: Vec::new(),
         overlays: Vec::new(),

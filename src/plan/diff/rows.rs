@@ -5,10 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::address::{Keys, Named};
 use super::{Parts, alternatives_row};
 use crate::fleet::{Instance, Node, tag};
-use crate::ids::{Address, NodeName, WorkloadId};
+use crate::ids::{Address, NodeName, WorkloadId, WorkloadKey};
 use crate::plan::wire::{
     Action, AlternativesRow, Amount, Change, Condition, ExplainRow, NodeState, PlacementRow,
-    Precondition, Reason, ResourceChange, ResourceKind, UnschedulableRow,
+    PodCounts, Precondition, Reason, ResourceChange, ResourceKind, UnschedulableRow,
 };
 use crate::requirement::key;
 use crate::solve::{
@@ -116,7 +116,7 @@ impl Rows {
             hourly_before: replaced.and_then(|standing| standing.price),
             hourly_after: Some(node.price),
             estimated: node.price_estimated,
-            pods: BTreeMap::new(),
+            pods: PodCounts::default(),
             pods_before: replaced.map(|standing| naming.pods_before(standing)).unwrap_or_default(),
             daemons: daemons_of(naming, node),
             rejected: rejected.clone(),
@@ -166,7 +166,7 @@ impl Rows {
             hourly_before: standing.price,
             hourly_after: standing.price.filter(|_| stays),
             estimated: stays && standing.price.is_some() && standing.price_estimated,
-            pods: BTreeMap::new(),
+            pods: PodCounts::default(),
             pods_before: naming.pods_before(standing),
             daemons: if stays { daemons } else { Amount::default() },
             rejected: Vec::new(),
@@ -197,12 +197,11 @@ impl Rows {
             self.explain.iter().enumerate().map(|(i, row)| (row.address.clone(), i)).collect();
         for (group, places) in &parts.solution.target.placements {
             let group = &parts.demand.groups[*group];
+            let workload = WorkloadKey::from(workload_key(&group.workload));
             for (place, count) in places {
                 let Some(address) = addresses.get(place) else { continue };
-                *self.explain[at[address]]
-                    .pods
-                    .entry(workload_key(&group.workload))
-                    .or_insert(0) += count;
+                let pods = &mut self.explain[at[address]].pods;
+                *pods.entry(workload.clone()).or_insert(0) += count;
                 let running = match place {
                     Place::Node(name) => group.running.get(name).copied().unwrap_or(0),
                     Place::Launch(_) => 0,
@@ -212,6 +211,11 @@ impl Rows {
                     let (workload, address) = (group.workload.clone(), address.clone());
                     self.placements.push(PlacementRow { workload, address, pods });
                 }
+            }
+        }
+        for row in &mut self.explain {
+            if row.pods_before == row.pods {
+                row.pods_before = row.pods.clone();
             }
         }
     }
@@ -245,15 +249,15 @@ impl Rows {
 struct Naming<'a> {
     parts: &'a Parts<'a>,
     keys: Keys,
-    /// Pods that run on each node, by workload.
-    running: BTreeMap<&'a NodeName, BTreeMap<String, u32>>,
+    /// Pods that run on each node.
+    running: BTreeMap<&'a NodeName, PodCounts>,
 }
 
 impl<'a> Naming<'a> {
     fn of(parts: &'a Parts<'a>) -> Self {
-        let mut running: BTreeMap<&NodeName, BTreeMap<String, u32>> = BTreeMap::new();
+        let mut running: BTreeMap<&NodeName, PodCounts> = BTreeMap::new();
         for group in &parts.demand.groups {
-            let workload = workload_key(&group.workload);
+            let workload = WorkloadKey::from(workload_key(&group.workload));
             for (node, pods) in group.running.iter().filter(|(_, pods)| **pods > 0) {
                 *running.entry(node).or_default().entry(workload.clone()).or_insert(0) += pods;
             }
@@ -261,7 +265,7 @@ impl<'a> Naming<'a> {
         Self { parts, keys: Keys::of(parts.observed), running }
     }
 
-    fn pods_before(&self, standing: &Standing) -> BTreeMap<String, u32> {
+    fn pods_before(&self, standing: &Standing) -> PodCounts {
         self.running.get(&standing.name).cloned().unwrap_or_default()
     }
 

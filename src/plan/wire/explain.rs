@@ -1,12 +1,15 @@
 //! Why each row is as it is, and which offerings may stand in for it.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::Amount;
-use crate::ids::{Address, InstanceId};
+use crate::ids::{Address, InstanceId, WorkloadKey};
 use crate::solve::{Alternative, KeepReason, LaunchReason, Rejection, Relaxed, RetireReason};
 use crate::units::MicroUsd;
 
@@ -17,6 +20,63 @@ pub struct AlternativesRow {
     pub address: Address,
     /// The offerings, cheapest first.
     pub offerings: Vec<Alternative>,
+}
+
+/// How many pods of each workload. Copies are one until one of them is changed: on most nodes of a large fleet nothing
+/// changes, and each would be told twice.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct PodCounts(Arc<BTreeMap<WorkloadKey, u32>>);
+
+impl PodCounts {
+    /// Returns whether it counts none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+impl Deref for PodCounts {
+    type Target = BTreeMap<WorkloadKey, u32>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.0
+    }
+}
+
+impl DerefMut for PodCounts {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        Arc::make_mut(&mut self.0)
+    }
+}
+
+impl<K: Into<WorkloadKey>> FromIterator<(K, u32)> for PodCounts {
+    fn from_iter<I: IntoIterator<Item = (K, u32)>>(pods: I) -> Self {
+        Self(Arc::new(pods.into_iter().map(|(key, count)| (key.into(), count)).collect()))
+    }
+}
+
+impl<'p> IntoIterator for &'p PodCounts {
+    type Item = (&'p WorkloadKey, &'p u32);
+    type IntoIter = std::collections::btree_map::Iter<'p, WorkloadKey, u32>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.0.iter()
+    }
+}
+
+impl JsonSchema for PodCounts {
+    fn schema_name() -> Cow<'static, str> {
+        BTreeMap::<String, u32>::schema_name()
+    }
+
+    fn json_schema(generator: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        BTreeMap::<String, u32>::json_schema(generator)
+    }
+
+    fn inline_schema() -> bool {
+        BTreeMap::<String, u32>::inline_schema()
+    }
 }
 
 /// Why a row is as it is.
@@ -46,10 +106,10 @@ pub struct ExplainRow {
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub estimated: bool,
     /// Planned pods on the node, DaemonSet pods excluded, by `namespace/kind/name`.
-    pub pods: BTreeMap<String, u32>,
+    pub pods: PodCounts,
     /// Pods that ran on the node, DaemonSet pods and pods without a place in the plan excluded.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub pods_before: BTreeMap<String, u32>,
+    #[serde(default, skip_serializing_if = "PodCounts::is_empty")]
+    pub pods_before: PodCounts,
     /// What DaemonSet pods take of the node.
     pub daemons: Amount,
     /// What was looked at and not taken.

@@ -56,6 +56,7 @@ impl Given {
                 rests: BTreeMap::new(),
                 problems: 0,
                 is_empty: false,
+                autoscaler_namespaces: None,
                 auto_mode: false,
             },
             kept: Kept::default(),
@@ -300,7 +301,7 @@ const OF_NUMBERS: &[Case] = &[
             g.plan.capacity.waves.iter_mut().for_each(|w| w.addresses.retain(|a| *a != of("1")));
             let mut rows = g.plan.capacity.explain.iter_mut();
             let row = rows.find(|row| row.address == of("2")).expect("a row");
-            row.pods_before.insert("web/Deployment/api".to_owned(), 1);
+            row.pods_before.insert("web/Deployment/api".into(), 1);
         },
         &["batch 0", "batch 1", "batch 2", "web 10", "web 9"],
     ),
@@ -496,7 +497,7 @@ fn a_removal_whose_pods_may_be_counted_on_a_launch_is_held_back_with_it() {
             given.kept.quarantine.insert("web".into(), held);
             let mut rows = given.plan.capacity.explain.iter_mut();
             let row = rows.find(|row| short(&row.address) == "web 2").expect("it goes");
-            row.pods_before.extend(moves.then(|| ("shop/Deployment/api".to_owned(), 1)));
+            row.pods_before.extend(moves.then(|| ("shop/Deployment/api".into(), 1)));
         })
     };
     assert!(quarantined(false).go().contains(&"web 2".to_owned()), "nobody is on it");

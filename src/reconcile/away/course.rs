@@ -5,7 +5,8 @@
 
 use jiff::{SignedDuration, Timestamp};
 
-use crate::fleet::{CordonedFor, Node, Pod};
+use crate::apply::leave::{first_to_leave, still_attached};
+use crate::fleet::{CordonedFor, Node, Observed, Pod};
 use crate::ids::NodeName;
 use crate::reconcile::event::Effect;
 use crate::reconcile::health::is_broken;
@@ -106,6 +107,20 @@ pub(super) struct Scene<'w> {
     pub(super) first: Vec<&'w Pod>,
     /// A volume that is still attached, though no pod is left that has to leave.
     pub(super) attached: Option<&'w String>,
+}
+
+impl<'w> Scene<'w> {
+    /// Returns what a look shows of a machine that is drained, on which these pods have to leave.
+    pub(super) fn of_drain(
+        node: Option<&'w Node>,
+        left: Vec<&'w Pod>,
+        world: &'w Observed,
+    ) -> Self {
+        let first = first_to_leave(left.clone(), world);
+        let empty = node.filter(|_| left.is_empty());
+        let attached = empty.and_then(|node| still_attached(node, world));
+        Self { node, left, first, attached }
+    }
 }
 
 /// What the last look shows of the node of a machine.

@@ -73,7 +73,7 @@ impl Outlook {
     }
 
     /// Returns whether nothing is held back.
-    pub(super) fn is_open(&self) -> bool {
+    pub(in crate::reconcile) fn is_open(&self) -> bool {
         self.held.is_empty()
     }
 }

@@ -18,8 +18,8 @@ use crate::plan::wire::{Action, KeepReason, PlacementRow, Reason};
 use crate::pod::PodTemplate;
 use crate::port::Fate;
 use crate::reconcile::Kind;
+use crate::reconcile::current::Current;
 use crate::reconcile::fixture::{Story, at, has_one_go, world};
-use crate::reconcile::state::Current;
 use crate::reconcile::status::Held;
 use crate::story::workload_id;
 

@@ -6,6 +6,7 @@ use super::*;
 use crate::fleet::CordonedFor;
 use crate::manifest::ControllerSettings;
 use crate::port::CordonOutcome;
+use crate::reconcile::Kept;
 use crate::reconcile::event::{Event, Signal};
 use crate::reconcile::fixture::{Story, world};
 
@@ -145,4 +146,85 @@ fn what_was_replaced_for_a_fault_counts_as_broken_for_an_hour() {
     // With the only other machine of the pool the same is wrong.
     assert_eq!(goes(&mut story, 16, 65), None);
     assert!(goes(&mut story, 65, 75).is_some());
+}
+
+#[test]
+fn what_was_replaced_for_a_fault_counts_after_a_restart_as_well() {
+    let kept = has_one_go("i-1").state().kept.clone().expect("it is kept");
+    assert_eq!(kept.repaired.len(), 1);
+    let written = serde_json::to_string(&kept).expect("text");
+    let goes = |recalled: Kept| {
+        let mut story = Story::begin();
+        story.next(900, Event::Signal(Signal::Gained));
+        story.lives();
+        story.change(|state| state.kept = Some(recalled));
+        for minutes in 16..60 {
+            fails(&mut story, minutes, &["i-2"], &["i-1"]);
+        }
+        story.state().away.contains_key(&InstanceId::from("i-2"))
+    };
+    assert!(!goes(serde_json::from_str(&written).expect("it reads")));
+    assert!(goes(Kept::default()), "where nothing was replaced it would go");
+}
+
+#[test]
+fn of_more_machines_than_are_remembered_none_is_replaced_because_a_part_fails() {
+    let repaired = |n: usize| Repaired {
+        instance: format!("i-{n:017x}").as_str().into(),
+        pool: "other".into(),
+        at: Timestamp::from_second(1_000_000).expect("a time"),
+    };
+    for (known, goes) in [(REPAIRED_MAX - 1, true), (REPAIRED_MAX, false)] {
+        let mut story = Story::begin();
+        story.next(1, Event::Signal(Signal::Gained));
+        story.lives();
+        story.change(|state| {
+            let kept = state.kept.as_mut().expect("it is kept");
+            kept.repaired = (0..known).map(repaired).collect();
+        });
+        for minutes in 0..15 {
+            fails(&mut story, minutes, &["i-1"], &[]);
+        }
+        assert_eq!(!story.state().going().is_empty(), goes, "{known}");
+    }
+}
+
+#[test]
+fn a_machine_is_spared_that_is_ready_again_before_its_pods_are_asked_to_leave() {
+    let mut story = Story::begin();
+    story.next(1, Event::Signal(Signal::Gained));
+    story.lives();
+    let mut look = |minutes: i64, ready: bool| {
+        let mut seen = world(2 + minutes * 60);
+        seen.nodes.get_mut("node-of-i-1").expect("its node").ready = ready;
+        let seconds = 2 + minutes * 60;
+        for done in story.next(seconds, Event::World(Arc::new(seen))) {
+            let Some(instance) = done.strip_prefix("cordons node-of-") else { continue };
+            let (mark, end) = (Some(CordonedFor::Leaving), Ok(CordonOutcome::Outdated));
+            story.next(seconds, Event::Cordoned { instance: instance.into(), mark, end });
+        }
+        story.state().going()
+    };
+    look(0, true);
+    assert_eq!((1..=30).find(|minutes| !look(*minutes, false).is_empty()), None);
+    assert_eq!(look(31, false), [InstanceId::from("i-1")].into());
+    let spared = (32..36).any(|minutes| look(minutes, true).is_empty());
+    assert!(spared, "it runs again");
+}
+
+#[test]
+fn a_repair_counts_as_a_removal_and_what_ec2_takes_does_not() {
+    for (why, counts) in
+        [(NOT_READY, 1), (NEVER_READY, 1), (Fault::Kernel.reason(), 1), ("spot-interruption", 0)]
+    {
+        let mut story = has_one_go("i-1");
+        story.change(|state| {
+            let away = state.away.get_mut("i-1").expect("it goes");
+            away.leaving.why = why.to_owned();
+        });
+        let end = Ok(crate::reconcile::event::Ending::Told);
+        story.next(1_000, Event::Ended { instance: "i-1".into(), end });
+        let kept = story.state().kept.as_ref().expect("it is kept");
+        assert_eq!(kept.removed.len(), counts, "{why}");
+    }
 }

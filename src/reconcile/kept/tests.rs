@@ -247,7 +247,7 @@ fn full() -> Kept {
                     .collect(),
             })
             .collect(),
-        confirmed: (0..APPROVALS_MAX).map(id).collect(),
+        confirmed: (0..CONFIRMED_MAX).map(id).collect(),
         sold_out: (0..SOLD_OUT_MAX)
             .map(|n| SoldOut {
                 exclusion: Exclusion {
@@ -409,4 +409,13 @@ fn what_is_kept_is_bounded_and_reads_back() {
     assert!(text.len() < 100_000, "{}", text.len());
     assert_eq!(serde_json::from_str::<Kept>(&text).expect("reads"), kept);
     assert_eq!(serde_json::from_str::<Kept>("{}").expect("reads"), Kept::default());
+}
+
+#[test]
+fn of_more_confirmations_than_are_kept_the_newest_stay() {
+    let id = |n: usize| InstanceId::from(format!("i-{:017x}", 1_000 - n).as_str());
+    let confirmed = (0..CONFIRMED_MAX + 3).map(id).collect();
+    let mut kept = Kept { confirmed, ..Kept::default() };
+    kept.forget(at(0));
+    assert_eq!(kept.confirmed, (3..CONFIRMED_MAX + 3).map(id).collect::<Vec<_>>());
 }

@@ -190,3 +190,30 @@ fn a_machine_that_was_told_to_end_is_no_more_whatever_an_older_look_shows() {
         assert!(state != InstanceState::Running, "{seconds}: {state:?}");
     }
 }
+
+#[test]
+fn what_was_allowed_is_not_begun_once_somebody_suspended_it_while_it_was_being_kept() {
+    for suspends in [false, true] {
+        let mut story = Story::begin();
+        story.next(1, Heard::Signal(crate::reconcile::Signal::Gained));
+        story.lives();
+        story.next(2, Heard::World(Arc::new(world(2))));
+        let mut plan = Plan { applyable: true, ..fixture::plan() };
+        plan.capacity.waves.retain(|wave| wave.step == WaveStep::Launch);
+        for _ in 0..2 {
+            if story.state().planning.is_some() {
+                story.planned(3, plan.clone());
+            }
+        }
+        let waits = |story: &Story| story.state().lanes.values().any(|lane| lane.begins.is_some());
+        assert!(waits(&story), "its launches are being kept");
+        if suspends {
+            let (reason, by) = ("r".to_owned(), "a".to_owned());
+            let request = crate::reconcile::Request::Suspend { reason, until: None, by };
+            story.next(4, Heard::Signal(crate::reconcile::Signal::Request(request)));
+        }
+        story.saves(5);
+        assert!(!waits(&story));
+        assert_eq!(story.state().lanes.is_empty(), suspends);
+    }
+}

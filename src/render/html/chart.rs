@@ -8,7 +8,7 @@ use super::super::amount::count;
 use super::super::row::{Row, Symbol};
 use super::safe::text;
 use crate::plan::Plan;
-use crate::plan::wire::{Amount, NodeState, ResourceKind, workload_key};
+use crate::plan::wire::{Amount, NodeState, ResourceKind, WorkloadKey, workload_key};
 
 /// Most pictures of one side; where there are more, nodes that are alike share one.
 const PICTURES_MAX: usize = 240;
@@ -81,7 +81,7 @@ fn picture(
     };
     let sum = |of: fn(&Amount) -> i64| -> i64 {
         let asked = pods.iter().map(|(name, n)| {
-            requests.get(name).map_or(0, |amount| of(amount)).saturating_mul(i64::from(*n))
+            requests.get(name.as_str()).map_or(0, |amount| of(amount)).saturating_mul(i64::from(*n))
         });
         asked.fold(0, i64::saturating_add).saturating_add(of(&explain.daemons))
     };
@@ -91,9 +91,12 @@ fn picture(
     let (by, of): (_, fn(&Amount) -> i64) =
         if cpu_share >= memory_share { ("cpu", cpu) } else { ("memory", memory) };
     let whole = of(&state.allocatable);
-    let part = |(name, n): (&String, &u32)| {
-        let asked = requests.get(name).map_or(0, |amount| of(amount)).saturating_mul(i64::from(*n));
-        (name.clone(), *n, share(asked, whole))
+    let part = |(name, n): (&WorkloadKey, &u32)| {
+        let asked = requests
+            .get(name.as_str())
+            .map_or(0, |amount| of(amount))
+            .saturating_mul(i64::from(*n));
+        (name.to_string(), *n, share(asked, whole))
     };
     let picture = Picture {
         pool: row.resource.name.clone(),
@@ -225,14 +228,14 @@ fn draw(picture: &Picture, labels: &[String], colours: &Colours) -> String {
 
 /// Which workload has which colour: the largest have their own.
 struct Colours {
-    classes: BTreeMap<String, usize>,
+    classes: BTreeMap<WorkloadKey, usize>,
 }
 
 const CLASSES: [&str; 10] = ["c0", "c1", "c2", "c3", "c4", "c5", "c6", "c8", "c9", "c7"];
 
 impl Colours {
     fn of(plan: &Plan, rows: &[Row<'_>]) -> Self {
-        let mut pods: BTreeMap<&String, u64> = BTreeMap::new();
+        let mut pods: BTreeMap<&WorkloadKey, u64> = BTreeMap::new();
         for explain in rows.iter().filter_map(|row| row.explain) {
             for (name, n) in explain.pods.iter().chain(&explain.pods_before) {
                 *pods.entry(name).or_insert(0) += u64::from(*n);
@@ -247,8 +250,8 @@ impl Colours {
         let weight = |name: &str, n: u64| {
             i128::from(cpu.get(name).copied().unwrap_or(0).max(1)) * i128::from(n)
         };
-        let mut largest: Vec<(&String, u64)> = pods.into_iter().collect();
-        largest.sort_by_key(|(name, n)| (std::cmp::Reverse(weight(name, *n)), (*name).clone()));
+        let mut largest: Vec<(&WorkloadKey, u64)> = pods.into_iter().collect();
+        largest.sort_by_key(|(name, n)| (std::cmp::Reverse(weight(name.as_str(), *n)), *name));
         let own = largest.into_iter().take(COLOURS).enumerate();
         Self { classes: own.map(|(index, (name, _))| (name.clone(), index)).collect() }
     }
@@ -258,7 +261,7 @@ impl Colours {
     }
 
     fn legend(&self) -> String {
-        let mut own: Vec<(&String, &usize)> = self.classes.iter().collect();
+        let mut own: Vec<(&WorkloadKey, &usize)> = self.classes.iter().collect();
         own.sort_by_key(|(_, index)| **index);
         let square = |class: &str| {
             format!(
@@ -267,7 +270,8 @@ impl Colours {
         };
         let mut html = "<p class=\"legend\">".to_owned();
         for (name, index) in own {
-            let _ = write!(html, "<span>{}{}</span>", square(CLASSES[*index]), text(name, 60));
+            let _ =
+                write!(html, "<span>{}{}</span>", square(CLASSES[*index]), text(name.as_str(), 60));
         }
         let _ = writeln!(
             html,

@@ -11,7 +11,7 @@ use super::super::{comparison as words, detail, table};
 use super::chart::nodes;
 use super::safe::text;
 use crate::plan::Plan;
-use crate::plan::wire::{ComparedWorkload, CostRow, workload_key};
+use crate::plan::wire::{ComparedWorkload, CostRow, WorkloadKey, workload_key};
 
 const NAME: usize = 120;
 const LINE: usize = 600;
@@ -120,7 +120,8 @@ fn line(plan: &Plan, row: &Row<'_>, with_details: bool) -> String {
         Symbol::Blocked => "warn",
         Symbol::Keep => "dim",
     };
-    let pods: Vec<&String> = row.explain.iter().flat_map(|e| e.pods.keys()).take(20).collect();
+    let pods = row.explain.iter().flat_map(|e| e.pods.keys()).take(20);
+    let pods: Vec<&str> = pods.map(WorkloadKey::as_str).collect();
     let node = row.resource.change.before.as_ref();
     let node = node.and_then(|s| s.node.as_ref()).map(ToString::to_string).unwrap_or_default();
     let (kind, zone, bought) = (table::kind(row), table::zone(row), table::bought(row));

@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use super::{Account, Fault, Form, Template, at_once, field, invalid, listed, refused};
 use crate::catalog::{CapacityType, InstanceType, NodeSettings};
-use crate::fleet::{Instance, InstanceState, tag};
+use crate::fleet::{Instance, InstanceState, MadeWith, tag};
 use crate::ids::{Labels, PoolName};
 use crate::manifest::{Desired, Pool};
 use crate::pod::{Taint, TaintEffect};
@@ -49,6 +49,12 @@ impl Account {
                     CapacityReservationId";
         let template = Template {
             user_data: String::from_utf8_lossy(&data).into_owned(),
+            image: field(form, "LaunchTemplateData.ImageId").to_owned(),
+            security_groups: listed(form, "LaunchTemplateData.SecurityGroupId")
+                .into_iter()
+                .chain(listed(form, "LaunchTemplateData.NetworkInterface.1.SecurityGroupId"))
+                .map(str::to_owned)
+                .collect(),
             reservation: form.get(into).cloned(),
         };
         let mut templates = self.templates.borrow_mut();
@@ -79,6 +85,13 @@ impl Account {
         let capacity = request.capacity_type.as_str();
         Ok(match outcome {
             LaunchOutcome::Launched(id) => {
+                let groups = template.security_groups.iter().map(|id| id.as_str().into());
+                let made_with = MadeWith {
+                    image: Some(template.image.as_str().into()),
+                    subnet: Some(subnet.into()),
+                    security_groups: Some(groups.collect()),
+                };
+                self.world.set_made_with(&id, made_with);
                 let ids = Xml::default().text("item", id.as_str());
                 let one = Xml::default().text("instanceType", kind.name.as_str());
                 let one = one.text("lifecycle", capacity).element("instanceIds", &ids);
@@ -203,22 +216,39 @@ fn state(state: InstanceState) -> (&'static str, &'static str) {
 
 fn instance(instance: &Instance) -> Xml {
     let (code, name) = state(instance.state);
-    let tags = instance.tags.iter();
+    // Of one that was launched elsewhere only the words are known: by no id may they be taken for an image.
+    let words = Some((IMAGE_TAG, instance.image.as_str()));
+    let words = words.filter(|(key, of)| !of.is_empty() && !instance.tags.contains_key(*key));
+    let tags = instance.tags.iter().map(|(key, value)| (key.as_str(), value.as_str()));
+    let tags = tags.chain(words);
     let tags = tags.map(|(key, value)| Xml::default().text("key", key).text("value", value));
     let placement = Xml::default().text("availabilityZone", instance.zone.as_str());
     let xml = Xml::default()
         .text("instanceId", instance.id.as_str())
-        .text("imageId", &instance.image)
         .element("instanceState", &Xml::default().text("code", code).text("name", name))
         .text("instanceType", instance.instance_type.as_str())
         .text("launchTime", &time(instance.launched_at))
         .element("placement", &placement)
         .list("tagSet", "item", tags);
+    let xml = made_with(xml, &instance.made_with);
     match (instance.capacity_type, &instance.reservation) {
         (CapacityType::Spot, _) => xml.text("instanceLifecycle", "spot"),
         (_, Some(reservation)) => xml.text("capacityReservationId", reservation.as_str()),
         (_, None) => xml,
     }
+}
+
+/// Adds what a machine was made with, where this account launched it.
+fn made_with(xml: Xml, found: &MadeWith) -> Xml {
+    let MadeWith { image: Some(image), subnet: Some(subnet), security_groups } = found else {
+        return xml;
+    };
+    let groups = security_groups.iter().flatten();
+    xml.text("imageId", image.as_str()).text("subnetId", subnet.as_str()).list(
+        "groupSet",
+        "item",
+        groups.map(|id| Xml::default().text("groupId", id.as_str())),
+    )
 }
 
 fn fleet() -> Xml {

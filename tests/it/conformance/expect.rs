@@ -85,7 +85,7 @@ impl Made {
         let mut explain = self.plan.capacity.explain.iter();
         let found = explain.find(|explain| explain.address == row.address);
         let pods = found.into_iter().flat_map(|explain| &explain.pods);
-        pods.map(|(key, n)| (key.rsplit('/').next().unwrap_or(key), *n)).collect()
+        pods.map(|(key, n)| (key.as_str().rsplit('/').next().unwrap_or(key.as_str()), *n)).collect()
     }
 
     /// Returns, for each node after the plan that holds pods of `name`, its state and how many.

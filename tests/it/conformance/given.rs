@@ -171,7 +171,7 @@ impl Given {
         let Catalog { region, prices, warnings, .. } = all;
         let (region, prices, warnings) = (region.clone(), prices.clone(), warnings.clone());
         let measured = Measured::default();
-        Catalog { region, zones, types, prices, warnings, measured, quotas: None }
+        Catalog { region, zones, types, prices, warnings, measured, quotas: None, offered: None }
     }
 
     /// Prices the spot offerings of a type, where a case tells.

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use fleetwright::catalog::{CapacityType, Catalog, InstanceType, NodeSettings, allocation};
 use fleetwright::fleet::{
-    Exclusion, Group, Instance, InstanceState, LiveWorkload, Membership, Node, Observed, Pod,
-    PodPhase, tag,
+    Exclusion, Group, Instance, InstanceState, LiveWorkload, MadeWith, Membership, Node, Observed,
+    Pod, PodPhase, tag,
 };
 use fleetwright::ids::{InstanceId, Labels, NodeName, WorkloadId, WorkloadKind};
 use fleetwright::manifest::{Desired, Pool, Scale};
@@ -68,6 +68,7 @@ pub(super) fn add(
         state: InstanceState::Running,
         launched_at: born,
         image: class.map(|class| class.image.clone()).unwrap_or_default(),
+        made_with: MadeWith::default(),
         tags: if is_foreign { BTreeMap::new() } else { tags(world, pool) },
         group: member.map(membership),
     };
@@ -363,7 +364,8 @@ pub(super) fn carried_out(world: &Observed, plan: &Plan, desired: &Desired) -> O
     for row in &plan.capacity.explain {
         let Some(node) = at.get(row.address.as_str()) else { continue };
         for (key, count) in &row.pods {
-            let owner = known.iter().find(|(id, _)| fleetwright::solve::workload_key(id) == *key);
+            let owner =
+                known.iter().find(|(id, _)| fleetwright::solve::workload_key(id) == key.as_str());
             let (owner, template) = owner.expect("a planned pod has a workload");
             let stays =
                 |pod: &Pod| pod.owner.as_ref() == Some(owner) && pod.node.as_ref() == Some(node);
@@ -420,6 +422,7 @@ fn launch(world: &mut Observed, state: &NodeState, index: Option<&str>) -> NodeN
         state: InstanceState::Running,
         launched_at: world.taken_at,
         image: state.image.clone().unwrap_or_default(),
+        made_with: MadeWith::default(),
         tags: tags.map(|(key, value)| (key.to_owned(), value.to_owned())).into(),
         group: None,
     };

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use fleetwright::apply::{Outcome, Verdict};
 use fleetwright::face::object::{
     Object, ObjectKind, PLANS_MAX, ROWS_MAX, definitions, objects, told,
 };
@@ -167,6 +168,29 @@ fn whoever_reads_the_objects_knows_what_was_carried_out_as_if_it_had_done_so() {
         }
         let error = told(spec, &status).expect_err(why);
         assert!(error.contains(why), "{why}: {error}");
+    }
+}
+
+#[test]
+fn how_a_plan_ended_is_known_once_its_conditions_tell_of_what_is_pursued_now() {
+    let mut status = busy();
+    let now = status.plan.as_ref().expect("a plan").digest().clone();
+    let mut past = Past::clone(&status.history[0]);
+    past.digest = now;
+    let receipt = past.receipt.as_mut().expect("it was begun");
+    for row in &mut receipt.outcomes {
+        row.outcome = Outcome::Done;
+    }
+    for verdict in [Verdict::Applied, Verdict::Partly, Verdict::Interrupted] {
+        past.receipt.as_mut().expect("it was begun").verdict = verdict;
+        status.history = vec![Arc::new(past.clone())];
+        status.applying.clear();
+        let object = current(&status);
+        let ready = condition(&object, "Ready").expect("it is always there");
+        assert_eq!(ready["reason"], "Pending");
+        let told = told(object.spec.as_ref(), &object.status).expect("it is read").past;
+        let receipt = told.and_then(|past| past.receipt).expect("it was begun");
+        assert_eq!(receipt.verdict, verdict);
     }
 }
 

@@ -5,14 +5,14 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::process::Command;
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use aws_sdk_sqs::types::QueueAttributeName;
 use fleetwright::reconcile::SHOWN_WITHIN;
 use serde_json::json;
 
-use super::cluster::{post, runtime};
+use super::burst::Launches;
+use super::cluster::runtime;
 use super::kubelets::get;
 use super::moto::Moto;
 use super::proxy::Fault;
@@ -281,14 +281,7 @@ fn an_apply_of_ci_is_given_the_lock_and_its_receipt_has_the_loop_serve_the_commi
 fn a_burst_of_pods_has_its_launch_call_within_a_fraction_of_a_second() {
     let bursts = size("FLEETWRIGHT_BURSTS", 5);
     let scene = Scene::set("controller", None);
-    let calls: Arc<Mutex<Vec<Instant>>> = Arc::default();
-    let seen = Arc::clone(&calls);
-    scene.aws.judge(move |call| {
-        if call.name() == "CreateFleet" {
-            seen.lock().expect("held").push(Instant::now());
-        }
-        Fault::None
-    });
+    let launches = Launches::through(&scene.aws);
     runtime().block_on(async {
         let replica = scene.start("a");
         replica.says("nothing to change").await;
@@ -296,25 +289,7 @@ fn a_burst_of_pods_has_its_launch_call_within_a_fraction_of_a_second() {
         let mut waits = Vec::new();
         for burst in 0..bursts {
             let begun = Instant::now();
-            let before = calls.lock().expect("held").len();
-            for n in 0..3 {
-                let pod = json!({
-                    "apiVersion": "v1", "kind": "Pod",
-                    "metadata": { "name": format!("p-{burst}-{n}"), "namespace": "default" },
-                    "spec": { "nodeSelector": { "pool": "general" }, "containers": [{
-                        "name": "main", "image": "main:1",
-                        "resources": { "requests": { "cpu": "500m", "memory": "64Mi" } }
-                    }] }
-                });
-                post(&client, "/api/v1/namespaces/default/pods", &pod).await;
-            }
-            let last = Instant::now();
-            while calls.lock().expect("held").len() == before {
-                assert!(last.elapsed() < PATIENCE, "{}", replica.said());
-                tokio::time::sleep(Duration::from_millis(1)).await;
-            }
-            let called = calls.lock().expect("held")[before];
-            waits.push(called.saturating_duration_since(last).as_millis());
+            waits.push(launches.after_burst(&client, burst, || replica.said()).await);
             // As fast as the budget for launches fills again.
             let rest = Duration::from_millis(700).saturating_sub(begun.elapsed());
             tokio::time::sleep(rest).await;
@@ -328,7 +303,7 @@ fn a_burst_of_pods_has_its_launch_call_within_a_fraction_of_a_second() {
             at(100)
         ));
         assert!(at(50) < 2_000, "{waits:?}");
-        let made = calls.lock().expect("held").len();
+        let made = launches.made();
         assert!(made >= bursts && made <= bursts + bursts / 10 + 1, "{made} calls");
         replica.end();
     });

@@ -6,7 +6,6 @@
 
 use std::fs::{self, File};
 use std::process::{Child, Command, Stdio};
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use fleetwright::manifest::TreeFile;
@@ -16,20 +15,18 @@ use kube::Client;
 use serde_json::{Value as Json, json};
 use tempfile::TempDir;
 
-use super::cluster::{post, runtime};
+use super::burst::Launches;
+use super::cluster::runtime;
 use super::large::mebibytes;
-use super::proxy::{Fault, Proxy};
+use super::proxy::Proxy;
 use super::scene::POOLS;
 use super::{measured, size};
 
-/// Longest wait for a launch call.
+/// Longest wait for the first plan.
 const PATIENCE: Duration = Duration::from_mins(2);
 
 /// Between two bursts: the node of the one before has joined, and its pods run.
 const REST: Duration = Duration::from_secs(4);
-
-/// Pods of a burst, which have room on one machine.
-const BURST: usize = 3;
 
 const FLEET: &str = "\
 apiVersion: fleetwright.dev/v1
@@ -175,34 +172,12 @@ impl Drop for Replica {
     }
 }
 
-/// Has the pods of a burst wait for a node.
-async fn burst(client: &Client, burst: usize) {
-    for n in 0..BURST {
-        let pod = json!({
-            "apiVersion": "v1", "kind": "Pod",
-            "metadata": { "name": format!("p-{burst}-{n}"), "namespace": "default" },
-            "spec": { "nodeSelector": { "pool": "general" }, "containers": [{
-                "name": "main", "image": "main:1",
-                "resources": { "requests": { "cpu": "500m", "memory": "64Mi" } }
-            }] }
-        });
-        post(client, "/api/v1/namespaces/default/pods", &pod).await;
-    }
-}
-
 #[test]
 fn a_burst_of_pods_has_its_launch_call_soon_in_a_fleet_that_stands() {
     let (nodes, pods) = (size("FLEETWRIGHT_NODES", 40), size("FLEETWRIGHT_PODS", 20));
     let bursts = size("FLEETWRIGHT_BURSTS", 2);
     let scene = Scene::set(nodes, pods);
-    let calls: Arc<Mutex<Vec<Instant>>> = Arc::default();
-    let seen = Arc::clone(&calls);
-    scene.aws.judge(move |call| {
-        if call.name() == "CreateFleet" {
-            seen.lock().expect("held").push(Instant::now());
-        }
-        Fault::None
-    });
+    let launches = Launches::through(&scene.aws);
     let mut replica = Replica(scene.start());
     let begun = Instant::now();
     while !scene.said().contains("nothing to change") {
@@ -216,15 +191,7 @@ fn a_burst_of_pods_has_its_launch_call_soon_in_a_fleet_that_stands() {
         let client = Client::try_from(config).expect("a client");
         for n in 0..bursts {
             tokio::time::sleep(REST).await;
-            let before = calls.lock().expect("held").len();
-            burst(&client, n).await;
-            let last = Instant::now();
-            while calls.lock().expect("held").len() == before {
-                assert!(last.elapsed() < PATIENCE, "{}", scene.said());
-                tokio::time::sleep(Duration::from_millis(1)).await;
-            }
-            let called = calls.lock().expect("held")[before];
-            waits.push(called.saturating_duration_since(last).as_millis());
+            waits.push(launches.after_burst(&client, n, || scene.said()).await);
         }
         tokio::time::sleep(REST).await;
     });
@@ -239,7 +206,7 @@ fn a_burst_of_pods_has_its_launch_call_soon_in_a_fleet_that_stands() {
         mebibytes(&replica.0, "VmHWM"),
     ));
     // Each burst has one machine; where only some of its pods were seen, it may have another.
-    let made = calls.lock().expect("held").len();
+    let made = launches.made();
     assert!(made >= bursts && made <= bursts * 2, "{made} calls\n{}", scene.said());
     let ended =
         scene.aws.ledger().into_iter().filter(|row| row.call.name() == "TerminateInstances");

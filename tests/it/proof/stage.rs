@@ -117,7 +117,8 @@ impl Stage {
         let explain = self.made.plan.capacity.explain.iter().find(|e| e.address == row.address)?;
         let staying: Vec<u32> = self.kinds.iter().map(|kind| kind.runs_on(&name)).collect();
         let coming = self.demand.groups.iter().enumerate().map(|(index, group)| {
-            let here = explain.pods.get(&workload_key(&group.workload)).copied().unwrap_or(0);
+            let here =
+                explain.pods.get(workload_key(&group.workload).as_str()).copied().unwrap_or(0);
             let of_group = self.kinds.iter().zip(&staying).filter(|(kind, _)| kind.group == index);
             here.saturating_sub(of_group.map(|(_, count)| count).sum())
         });

@@ -26,7 +26,7 @@ impl Stage {
         let mut explain = self.made.plan.capacity.explain.iter();
         let explain = explain.find(|explain| explain.address == seat.address);
         for group in &self.demand.groups {
-            let here = explain.and_then(|row| row.pods.get(&workload_key(&group.workload)));
+            let here = explain.and_then(|row| row.pods.get(workload_key(&group.workload).as_str()));
             let ran = group.running.get(&seat.node.name).copied().unwrap_or(0);
             if here.copied().unwrap_or(0) < ran {
                 let (name, node) = (&group.workload, &seat.node.name);

@@ -46,6 +46,8 @@ impl Checks {
             | What::Ended(_)
             | What::Launched(_)
             | What::Pinned(..)
+            | What::Serves(_)
+            | What::Nominate(_)
             | What::Raise { .. } => return,
         };
         let times = self.writes.entry(key.clone()).or_default();

@@ -12,7 +12,7 @@ use fleetwright::reconcile::Status;
 use jiff::Timestamp;
 
 use super::budgets::over;
-use super::{Asked, Checks, SHOWN_WITHIN, Sight, Step};
+use super::{APPLY, Asked, Checks, SHOWN_WITHIN, Sight, Step};
 
 /// A machine that a plan has come.
 #[derive(Clone)]
@@ -115,7 +115,7 @@ impl Checks {
         if !request.tags.contains_key(tag::CLUSTER) || !request.tags.contains_key(tag::POOL) {
             self.fail(at, &format!("I2: {id} was launched without our tags"));
         }
-        if self.launches.iter().any(|(_, known, _)| known == id) {
+        if call.replica == APPLY || self.launches.iter().any(|(_, known, _)| known == id) {
             return;
         }
         self.launches.push((at, id.clone(), unit.unwrap_or_default()));

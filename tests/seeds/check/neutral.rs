@@ -101,6 +101,7 @@ fn is_same(a: &Observed, b: &Observed) -> bool {
         && a.nodes == b.nodes
         && a.pods == b.pods
         && a.workloads == b.workloads
+        && a.resolved == b.resolved
         && in_effect(a).eq(in_effect(b))
         && a.sources == b.sources
 }
@@ -113,8 +114,12 @@ fn in_effect(look: &Observed) -> impl Iterator<Item = &Exclusion> {
 /// Returns a machine of a plan that drifts from what is launched in its place, where they are alike.
 pub(super) fn drifts_from_itself(plan: &Plan) -> Option<String> {
     let explained = plan.capacity.explain.iter();
-    let drifted =
-        explained.filter(|row| matches!(because(row), Some(RetireReason::Drifted { .. })));
+    // What it was made with no row of a plan shows: there the words are alike, and what they mean is another.
+    let is_alike = |because: &RetireReason| {
+        let RetireReason::Drifted { field, is, declared } = because else { return false };
+        field != "image" || declared.split(' ').next() == Some(is)
+    };
+    let drifted = explained.filter(|row| because(row).is_some_and(is_alike));
     let drifted: Vec<&Address> = drifted.map(|row| &row.address).collect();
     let launched: Vec<_> =
         rows(plan, WaveStep::Launch).filter_map(|row| row.change.after.as_ref()).collect();

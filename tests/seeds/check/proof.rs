@@ -1,5 +1,6 @@
 //! Traces that violate the invariants, one each: a check that does not complain of its own is none.
 
+mod settings;
 mod violations;
 
 use std::future::Future;
@@ -9,7 +10,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use fleetwright::fleet::CORDONED_ANNOTATION;
-use fleetwright::reconcile::{AwayPhase, Going, Held, HeldBy, Limits, Planner};
+use fleetwright::reconcile::{AwayPhase, Going, Held, HeldBy, Kept, Limits, Planner};
 use fleetwright::units::Bytes;
 
 use super::budgets::{READS_PER_MINUTE, SAME_MOST};
@@ -22,9 +23,10 @@ use crate::seeds::files::{Commit, Files, Plans, catalog};
 use crate::seeds::outside::APPLY;
 use crate::seeds::run::Run;
 use fleetwright::fleet::tag;
-use fleetwright::manifest::{Most, Rate};
+use fleetwright::manifest::{GuardSettings, Most, Rate};
 use fleetwright::plan::wire::WaveStep;
 use fleetwright::port::LaunchRequest;
+use settings::OF_SETTINGS;
 use violations::{OF_LAUNCHES, OF_PLANS, OF_REMOVALS};
 
 /// What is given to checks: of a fleet at rest, with plans that change it.
@@ -34,6 +36,8 @@ struct Trace {
     settings: ControllerSettings,
     status: Status,
     world: Observed,
+    guard: GuardSettings,
+    kept: Kept,
     is_empty: bool,
     /// Launches more; replaces every machine; removes every machine.
     grows: Plan,
@@ -83,6 +87,8 @@ impl Trace {
             checks: Rc::default(),
             settings: Files::read(&commit, 1, &catalog).fleet.controller.clone(),
             status,
+            guard: GuardSettings::default(),
+            kept: Kept::default(),
             is_empty: false,
             grows: plan(commit.clone().with("api", 40)),
             rolls: plan(Commit { image: "al2023@v20261001".to_owned(), ..commit.clone() }),
@@ -100,6 +106,8 @@ impl Trace {
             status: &self.status,
             effects,
             settings: &self.settings,
+            guard: &self.guard,
+            kept: &self.kept,
             is_empty: self.is_empty,
         });
     }
@@ -287,7 +295,7 @@ impl Trace {
 /// With the check that does not.
 pub(crate) fn prove() -> Result<(), String> {
     let trace = Trace::new();
-    for (invariant, about, violate) in [OF_PLANS, OF_LAUNCHES, OF_REMOVALS].concat() {
+    for (invariant, about, violate) in [OF_PLANS, OF_LAUNCHES, OF_REMOVALS, OF_SETTINGS].concat() {
         let mut trace = Trace { checks: Rc::default(), ..trace.clone() };
         violate(&mut trace);
         let said = trace.checks.borrow().well().err().unwrap_or_default();
@@ -303,6 +311,7 @@ pub(crate) fn prove() -> Result<(), String> {
 
 fn in_order(trace: &mut Trace) {
     holds_an_older_plan(&mut trace.clone());
+    settings::in_order(trace);
     trace.clone().leaves(SignedDuration::from_mins(15));
     trace.tick();
     trace.plans();

@@ -10,7 +10,7 @@ use fleetwright::reconcile::{AwayPhase, Effect, Going, Held, PlanNow};
 use jiff::{SignedDuration, Timestamp};
 
 use super::budgets::over;
-use super::{Asked, Checks, Ended, Sight, Step, because, rows};
+use super::{APPLY, Asked, Checks, Ended, Sight, Step, because, rows};
 
 /// The longest that a read of Kubernetes takes.
 const READ_TAKES: SignedDuration = SignedDuration::from_millis(200);
@@ -155,6 +155,9 @@ impl Checks {
         };
         if let Some((missing, _)) = planned.after.iter().find(|launch| !came(launch)) {
             self.fail(at, &format!("I8: {id} was told to end before {missing} was Ready"));
+        }
+        if call.replica == APPLY {
+            return;
         }
         self.removals.push((at, id.clone(), planned.unit));
         let nodes = self.most_nodes(at, settings.removals.within);

@@ -48,6 +48,19 @@ pub(crate) struct Ended {
     pub(crate) ready: BTreeSet<ChangeId>,
 }
 
+/// Another commit than before is kept as the one that is served.
+#[derive(Debug, Clone)]
+pub(crate) struct Served {
+    /// The one before.
+    pub(crate) from: String,
+    /// The one that is served now.
+    pub(crate) to: String,
+    /// Whether CI was done with it, and whether somebody broke the glass.
+    pub(crate) applied: bool,
+    /// See above.
+    pub(crate) glass: bool,
+}
+
 /// What was asked.
 #[derive(Clone)]
 pub(crate) enum What {
@@ -79,6 +92,10 @@ pub(crate) enum What {
     },
     /// A pod is to leave.
     Evict(Uid),
+    /// A pod is nominated to a node.
+    Nominate(Uid),
+    /// Another commit is kept as the one that is served.
+    Serves(Served),
     /// A plan was made again before its first call: launches of it that are needed no more.
     Pinned(PlanId, BTreeSet<Address>),
     /// A message was taken off the queue; and machines of ours that it was about, and that were neither
@@ -103,6 +120,11 @@ impl std::fmt::Debug for What {
             Self::Cordon { node, on: true, .. } => write!(f, "cordons {node}"),
             Self::Cordon { node, on: false, .. } => write!(f, "uncordons {node}"),
             Self::Evict(uid) => write!(f, "evicts {uid}"),
+            Self::Nominate(uid) => write!(f, "nominates {uid}"),
+            Self::Serves(Served { from, to, .. }) => {
+                let short = |name: &str| name.trim_start_matches('0').to_owned();
+                write!(f, "serves {} in place of {}", short(to), short(from))
+            }
             Self::Pinned(plan, dropped) => {
                 write!(f, "makes {plan} again, without {} launches", dropped.len())
             }

@@ -5,8 +5,9 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use fleetwright::fleet::{CordonedFor, Node, Pod};
+use fleetwright::fleet::{CordonedFor, Node, Part, Pod, Unread};
 use fleetwright::ids::{GroupName, InstanceId, NodeName, Uid};
+use fleetwright::manifest::MergedBy;
 use fleetwright::port::{
     Cloud, Cluster, ClusterObjects, CordonOutcome, EvictOutcome, Fate, Holdings, LaunchOutcome,
     LaunchRequest, NodeNow, PortError,
@@ -15,7 +16,8 @@ use fleetwright::reconcile::{Desk, Head, Kept, Message, Request, Signal, Signals
 use jiff::{SignedDuration, Timestamp};
 
 use super::asked::By;
-use super::{APPLY, STALE, Shared, What};
+use super::{APPLY, STALE, Served, Shared, What};
+use crate::seeds::check::is_applied;
 use crate::seeds::files::{Files, Plans};
 
 /// How long it takes to hear a signal.
@@ -48,6 +50,8 @@ pub(crate) struct Replica {
     shown: RefCell<BTreeSet<InstanceId>>,
     /// Whether it was told that it leads.
     pub(crate) leads: Cell<bool>,
+    /// Who it last heard to have the lease.
+    holder: Cell<Option<usize>>,
     /// Whether it would receive messages.
     pub(crate) takes: Cell<bool>,
     /// What people ask of it.
@@ -69,6 +73,7 @@ impl Replica {
             read: RefCell::default(),
             shown: RefCell::default(),
             leads: Cell::default(),
+            holder: Cell::default(),
             takes: Cell::default(),
             requests: RefCell::default(),
             ends: Cell::default(),
@@ -147,6 +152,12 @@ impl Cloud for Replica {
         if self.shared.chance(faults.partial) {
             holdings.instances.clear();
             holdings.unread.push("the second page was not answered".to_owned());
+        }
+        if self.shared.chance(faults.images) {
+            let unread =
+                |words| Unread { part: Part::Image, words, reason: "no answer".to_owned() };
+            let images = std::mem::take(&mut holdings.resolved.images);
+            holdings.resolved.unread = images.into_keys().map(unread).collect();
         }
         let listed = holdings.instances.iter().map(|instance| instance.id.clone());
         self.shown.borrow_mut().extend(listed);
@@ -300,18 +311,21 @@ impl Desk for Replica {
     }
 
     async fn save(&self, kept: &Kept) -> Result<(), PortError> {
-        self.writes("write record").await?;
+        let by = self.writes("write record").await?;
         if !self.may_write() {
             return Err(broken("write record"));
         }
         // What CI writes is CI's.
+        self.serves(&by, kept);
         let applied = self.shared.kept.borrow().applied.clone();
         *self.shared.kept.borrow_mut() = Kept { applied, ..kept.clone() };
         self.replies("write record").await
     }
 
-    async fn nominate(&self, _pod: &Pod, _node: &NodeName) -> Result<(), PortError> {
-        self.writes("nominate pod").await.map(|_| ())
+    async fn nominate(&self, pod: &Pod, _node: &NodeName) -> Result<(), PortError> {
+        let by = self.writes("nominate pod").await?;
+        self.shared.note(&by, What::Nominate(pod.uid.clone()));
+        self.replies("nominate pod").await
     }
 }
 
@@ -338,12 +352,31 @@ impl Signals for Replica {
 }
 
 impl Replica {
+    /// Notes that another commit is kept as the one that is served, where CI carries out merges.
+    fn serves(&self, by: &By, kept: &Kept) {
+        let merged_by = self.shared.files.borrow().fleet.controller.merged_by;
+        if merged_by != MergedBy::Ci {
+            return;
+        }
+        let before = self.shared.kept.borrow();
+        let changed = before.served.as_ref().zip(kept.served.as_ref()).filter(|(a, b)| a != b);
+        let Some((from, to)) = changed.map(|(from, to)| (from.clone(), to.clone())) else { return };
+        let applied = is_applied(&before, &to);
+        let glass = before.break_glass.is_some() || kept.break_glass.is_some();
+        drop(before);
+        self.shared.note(by, What::Serves(Served { from, to, applied, glass }));
+    }
+
     fn signal(&self) -> Option<Signal> {
         if self.ends.take() {
             return Some(Signal::Shutdown);
         }
         let holds = self.may_write();
-        if holds != self.leads.get() {
+        // Who does not hold it hears of each who does.
+        let holder = self.shared.lease.get().map(|(by, _)| by);
+        let other = !holds && holder.is_some() && self.holder.get() != holder;
+        self.holder.set(holder.or(self.holder.get()));
+        if holds != self.leads.get() || other {
             self.leads.set(holds);
             let holder = self.shared.lease.get().map(|(by, _)| format!("replica-{by}"));
             return Some(if holds {

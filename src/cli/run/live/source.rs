@@ -31,6 +31,9 @@ const COUNTS_FOR: Duration = Duration::from_mins(5);
 /// How long it counts that EC2 could not be asked.
 const UNKNOWN_COUNTS_FOR: Duration = Duration::from_secs(30);
 
+/// The longest that a commit waits for what its node classes come to.
+const LOOKED_UP_WITHIN: Duration = Duration::from_secs(5);
+
 /// The most by which a read is put off, so that clusters do not all ask at once.
 const JITTER_MAX: Duration = Duration::from_secs(5);
 const JITTER_SHARE: u32 = 10;
@@ -92,6 +95,9 @@ impl Followed {
             && last.base == tree.base
             && last.at.elapsed() < last.counts_for
         {
+            // Nobody waits for it, and what is known by then is not asked again.
+            let (aws, of) = (Arc::clone(&self.aws), Arc::clone(&last.plans.machines));
+            tokio::spawn(async move { aws.look_up(&of).await });
             return Ok((last.head.clone(), last.plans.clone()));
         }
         let (base, at) = (tree.base.clone(), Instant::now());
@@ -133,7 +139,9 @@ impl Followed {
         }
         let (machines, aws) = (Arc::new(machines), Arc::clone(&self.aws));
         let (ahead, of) = (Arc::clone(&aws), Arc::clone(&machines));
-        tokio::spawn(async move { ahead.warm(&of).await });
+        let looked_up = tokio::spawn(async move { ahead.warm(&of).await });
+        // Where it takes longer it goes on, and the plans after the next know of it.
+        let _ = tokio::time::timeout(LOOKED_UP_WITHIN, looked_up).await;
         Ok((
             head,
             LivePlans {

@@ -82,11 +82,11 @@ fn move_pod(lot: &mut Lot, plan: &mut Plan) -> bool {
     let name = workload_key(&from.workload);
     for row in &mut capacity.explain {
         if row.address == from.address {
-            let pods = row.pods.get_mut(&name).expect("a pod that is placed there");
+            let pods = row.pods.get_mut(name.as_str()).expect("a pod that is placed there");
             *pods -= 1;
             row.pods.retain(|_, pods| *pods > 0);
         } else if row.address == *to {
-            *row.pods.entry(name.clone()).or_default() += 1;
+            *row.pods.entry(name.as_str().into()).or_default() += 1;
         }
     }
     let mut placements: BTreeMap<(WorkloadId, Address), u32> = BTreeMap::new();

@@ -51,10 +51,10 @@ pub(super) const DEFECTS: &[Defect] = &[
         explain(p, "0").pods.clear();
     }),
     ("fit/gone", "pods on a node that goes", |p, _| {
-        explain(p, "1").pods.insert("shop/Deployment/api".to_owned(), 1);
+        explain(p, "1").pods.insert("shop/Deployment/api".into(), 1);
     }),
     ("fit/workload", "pods of no workload", |p, _| {
-        explain(p, "3").pods.insert("shop/Deployment/ghost".to_owned(), 1);
+        explain(p, "3").pods.insert("shop/Deployment/ghost".into(), 1);
     }),
     ("fit/placements", "a move that is not listed", |p, _| {
         drop(p.capacity.placements.remove(0));

@@ -3,7 +3,7 @@
 use super::*;
 use crate::fleet::{Group, Membership};
 use crate::manifest::{GroupKind, NodeGroup};
-use crate::plan::wire::{GroupSize, Reason};
+use crate::plan::wire::{GroupSize, PodCounts, Reason};
 
 const NAME: &str = "asg-web";
 
@@ -53,8 +53,8 @@ fn resize(from: u32, to: u32, reason: Reason) -> (ResourceChange, ExplainRow) {
         estimated: false,
         hourly_before: None,
         hourly_after: None,
-        pods: [].into(),
-        pods_before: [].into(),
+        pods: PodCounts::default(),
+        pods_before: PodCounts::default(),
         daemons: Amount::default(),
         rejected: Vec::new(),
         overlays: Vec::new(),

@@ -13,7 +13,9 @@ use crate::ids::{NodeName, WorkloadId, WorkloadKind};
 use crate::plan::Plan;
 use crate::plan::check::{Violation, check};
 use crate::plan::fixture::{Inputs, address, inputs, plan, sealed, workload};
-use crate::plan::wire::{Action, Amount, ExplainRow, NodeState, PlacementRow, ResourceChange};
+use crate::plan::wire::{
+    Action, Amount, ExplainRow, NodeState, PlacementRow, PodCounts, ResourceChange,
+};
 use crate::pod::{
     Expression, HostPort, NodeInclusion, PodAffinity, PodAffinityTerm, Selector, TopologySpread,
     WhenUnsatisfiable,
@@ -56,7 +58,7 @@ impl Town {
             town.plan.resource_changes.push(row_of(row, name, stays));
             town.plan.capacity.explain.push(ExplainRow {
                 address: address(name),
-                pods: BTreeMap::new(),
+                pods: PodCounts::default(),
                 daemons: Amount::default(),
                 ..explain.clone()
             });
@@ -90,7 +92,7 @@ impl Town {
         });
         let key = crate::solve::workload_key(&id);
         for (node, stay, come) in on {
-            self.explain(node).pods.insert(key.clone(), stay + come);
+            self.explain(node).pods.insert(key.as_str().into(), stay + come);
             let row = PlacementRow { workload: id.clone(), address: address(node), pods: *come };
             self.plan.capacity.placements.extend((*come > 0).then_some(row));
         }

@@ -94,12 +94,12 @@ fn what_goes_already_goes_on_beside_another_autoscaler_and_while_nobody_knows_th
             if unknown {
                 (state.start.mode, state.head) = (None, None);
             } else {
-                state.rival = Some("karpenter runs".to_owned());
+                state.rivals.found = Some("karpenter runs".to_owned());
             }
         });
         assert_eq!(story.state().mode(), Mode::Observe);
         // The next look for another one is minutes away.
-        story.change(|state| state.rival_due = at(10_000));
+        story.change(|state| state.rivals.due = at(10_000));
         let done = looks(&mut story, 5, 100, true);
         assert!(done.contains_key("drains i-1"), "{unknown}: {done:?}");
     }

@@ -1,0 +1,96 @@
+//! The plan of everything, and those that it took the place of.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use jiff::{SignedDuration, Timestamp};
+
+use super::kept::later;
+use super::state::State;
+use super::status::{HeldBy, Status, Superseded};
+use super::work::{instance, retired};
+use crate::ids::{Address, Digest, InstanceId};
+use crate::plan::wire::Action;
+use crate::plan::{Plan, left_to_others};
+
+/// How long a plan has to stand for it to be told of that another one took its place: in a busy cluster plans change
+/// by the second, and each that is told of is written twice more.
+const SUPERSEDED_AFTER: SignedDuration = SignedDuration::from_mins(1);
+
+/// The plan of everything.
+#[derive(Debug, Clone)]
+pub(super) struct Current {
+    pub(super) plan: Arc<Plan>,
+    pub(super) since: Timestamp,
+    pub(super) held: BTreeMap<Address, HeldBy>,
+    /// Machines that it leaves alone because of whose they are.
+    pub(super) of_others: BTreeSet<InstanceId>,
+}
+
+impl Current {
+    /// Returns it as of `since`, before anybody has judged what of it is held back.
+    pub(super) fn new(plan: Arc<Plan>, since: Timestamp) -> Self {
+        let of_others = left_to_others(&plan).into_iter().cloned().collect();
+        Self { plan, since, held: BTreeMap::new(), of_others }
+    }
+}
+
+/// Plans that others took the place of.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Aside {
+    /// The newest first.
+    pub(super) plans: Vec<Superseded>,
+    /// Since when this process leads: before, others may have carried out what was planned.
+    pub(super) leads_since: Timestamp,
+}
+
+impl State {
+    /// Takes a plan of everything for what is pursued from now on.
+    pub(super) fn becomes_current(&mut self, plan: &Arc<Plan>) {
+        let digest = &plan.capacity.digest;
+        let same = self.current.as_ref().filter(|c| c.plan.capacity.digest == *digest);
+        let since = same.map_or(self.now, |current| current.since);
+        if same.is_none() {
+            self.count("plans.changed", 1);
+            self.supersedes(digest);
+        }
+        self.ahead_since = None;
+        let going: BTreeSet<InstanceId> = retired(plan).filter_map(instance).collect();
+        // What a plan with errors leaves alone it has not forgiven.
+        if !plan.errored {
+            if let Some(kept) = &mut self.kept {
+                // What was confirmed is that it goes for the reason of that day.
+                kept.confirmed.retain(|id| going.contains(id));
+            }
+            self.planned_since.retain(|id, _| going.contains(id));
+            for id in going {
+                self.planned_since.entry(id).or_insert(self.now);
+            }
+        }
+        if let Some(kept) = &mut self.kept {
+            kept.note_approved(plan);
+        }
+        self.current = Some(Current::new(Arc::clone(plan), since));
+    }
+
+    /// Remembers the current plan where it stood for long enough that somebody may ask for it, and nothing of it was
+    /// begun: another one takes its place.
+    fn supersedes(&mut self, by: &Digest) {
+        let now = self.now;
+        self.aside.plans.retain(|former| former.digest != *by);
+        // Who does not lead does not know what is carried out: by the other replica, or by an apply.
+        let leads = |former: &&Current| self.leader && self.aside.leads_since <= former.since;
+        let Some(former) = self.current.as_ref().filter(leads) else { return };
+        let mut rows = former.plan.resource_changes.iter();
+        let changes = rows.any(|row| row.change.actions.iter().any(|a| *a != Action::NoOp));
+        let may_go = changes && !former.plan.errored;
+        let begun = self.lanes.values().map(|lane| lane.past.started_at);
+        let mut begun = begun.chain(self.history.iter().map(|past| past.started_at));
+        let untouched = !begun.any(|at| former.since <= at);
+        if may_go && untouched && later(former.since, SUPERSEDED_AFTER) <= now {
+            let digest = former.plan.capacity.digest.clone();
+            self.aside.plans.insert(0, Superseded { digest, at: now });
+            self.aside.plans.truncate(Status::SUPERSEDED_MAX);
+        }
+    }
+}

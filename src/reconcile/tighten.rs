@@ -1,0 +1,66 @@
+//! What a plan is limited to that is made again without what is held back.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::event::Limits;
+use super::status::Held;
+use super::work::retired;
+use crate::ids::{Address, NodeName};
+use crate::plan::Plan;
+use crate::plan::wire::ResourceChange;
+
+/// Returns the limits under which a plan leaves out what is held back; `None` where they are as tight
+/// already.
+pub(super) fn tightened(plan: &Plan, limits: &Limits, held: &[(Address, Held)]) -> Option<Limits> {
+    let rows: BTreeMap<&Address, &ResourceChange> =
+        plan.resource_changes.iter().map(|row| (&row.address, row)).collect();
+    let for_good: BTreeSet<&Address> =
+        held.iter().filter(|(_, held)| lasts(held)).map(|(address, _)| address).collect();
+    let held: BTreeSet<&Address> = held.iter().map(|(address, _)| address).collect();
+    let stands =
+        |address: &Address| rows.get(address).is_some_and(|row| row.change.before.is_some());
+    let mut next = limits.clone();
+    // Of what stands, what may go now is all that may change: a plan without the rest would look for
+    // others to go in its place.
+    if held.iter().any(|address| stands(address)) {
+        let free = retired(plan).filter(|row| !held.contains(&row.address));
+        let free: BTreeSet<NodeName> = free.filter_map(node).collect();
+        next.only = Some(match &limits.only {
+            Some(only) => free.intersection(only).cloned().collect(),
+            None => free,
+        });
+    }
+    let replaces = replaces(plan, &for_good);
+    let coming = held.into_iter().filter(|address| !stands(address) && !replaces.contains(address));
+    next.exclude.extend(coming.cloned());
+    next.exclude.sort();
+    next.exclude.dedup();
+    (next != *limits).then_some(next)
+}
+
+/// Returns the rows of exchanges of which a row is held back for good. What comes in the place of something that stays does
+/// not come; whatever else would come at the same address is for pods that wait, and nothing holds that back.
+fn replaces<'p>(plan: &'p Plan, for_good: &BTreeSet<&Address>) -> BTreeSet<&'p Address> {
+    let explained = plan.capacity.explain.iter();
+    let groups: BTreeMap<&Address, &str> =
+        explained.filter_map(|row| Some((&row.address, row.group.as_deref()?))).collect();
+    let stay: BTreeSet<&str> = for_good.iter().filter_map(|of| groups.get(of).copied()).collect();
+    groups
+        .into_iter()
+        .filter(|(_, group)| stay.contains(group))
+        .map(|(address, _)| address)
+        .collect()
+}
+
+/// Returns whether a removal is held back until somebody says otherwise: what passes by itself is waited for, so that
+/// nothing is launched which it would spare.
+fn lasts(held: &Held) -> bool {
+    matches!(held, Held::Mode { .. } | Held::NotConfirmed { .. } | Held::Breaker { .. })
+}
+
+/// Returns the node of a row, by the name it stands under: the machine's while no node has joined.
+fn node(row: &ResourceChange) -> Option<NodeName> {
+    let before = row.change.before.as_ref()?;
+    let of_instance = || before.instance_id.as_ref().map(|id| NodeName::from(id.as_str()));
+    before.node.clone().or_else(of_instance)
+}

@@ -1,0 +1,171 @@
+//! Traces that violate what settings and people allow.
+
+use std::sync::Arc;
+
+use fleetwright::ids::NodeName;
+use fleetwright::manifest::{ApprovalRule, MergedBy, Mode, Window};
+use fleetwright::plan::wire::Check;
+use fleetwright::reconcile::{Request, Suspension};
+use jiff::tz::TimeZone;
+
+use super::violations::Violation;
+use super::{Asked, Commit, Effect, Files, SignedDuration, Trace, What, catalog};
+use crate::seeds::outside::Served;
+
+impl Trace {
+    fn nominates(&self, pods: usize) {
+        let pod = self.world.pods.first().expect("one").as_ref().clone();
+        let (pod, node) = (Box::new(pod), NodeName::from("n"));
+        self.effects(&vec![Effect::Nominate { pod, node }; pods]);
+    }
+
+    fn nominated(&mut self) {
+        let uid = self.world.pods.first().expect("one").uid.clone();
+        self.calls(What::Nominate(uid));
+        self.now = self.now.checked_add(SignedDuration::from_secs(10)).expect("a time");
+    }
+
+    fn suspension(&self) -> Suspension {
+        let (reason, by) = ("a freeze".to_owned(), "alice".to_owned());
+        Suspension { reason, until: None, since: self.now, by }
+    }
+
+    fn approves(&self) {
+        let digest = self.grows.capacity.digest.clone();
+        let request = Request::Approve { digest, by: "alice".to_owned() };
+        let plan = Arc::new(self.grows.clone());
+        self.checks.borrow_mut().somebody_asks(&request, Some(&plan));
+    }
+
+    /// Merges two commits that CI carries out; returns their names.
+    fn merges(&mut self) -> [String; 2] {
+        self.settings.merged_by = MergedBy::Ci;
+        let (apply, catalog) = ("by: ci".to_owned(), catalog());
+        let commit = Commit { apply, ..Commit::default() };
+        [7, 8].map(|n| {
+            let files = Files::read(&commit, n, &catalog);
+            self.checks.borrow_mut().committed(&files, self.now);
+            files.name.clone()
+        })
+    }
+
+    fn serves_other([from, to]: [String; 2], applied: bool) -> What {
+        What::Serves(Served { from, to, applied, glass: false })
+    }
+
+    fn carries_out_merge(&self, commit: String) {
+        let (plan, without) = (Arc::new(self.grows.clone()), Vec::new());
+        let begun = std::collections::BTreeMap::new();
+        self.effects(&[Effect::Apply { ticket: 2, commit, plan, without, waits: true, begun }]);
+    }
+
+    /// Has the only window be an hour ago.
+    fn closes(&mut self) {
+        let now = self.now.to_zoned(TimeZone::UTC);
+        let minute =
+            u32::from(now.hour().unsigned_abs()) * 60 + u32::from(now.minute().unsigned_abs());
+        let (from, to) = (minute - 120, minute - 60);
+        self.guard.windows = vec![Window { days: Vec::new(), from, to, zone: TimeZone::UTC }];
+        self.status.now = self.now;
+    }
+
+    fn warns(&mut self) {
+        self.settings.approval = ApprovalRule::Policy;
+        let status = "warn".to_owned();
+        self.grows.checks = vec![Check { status, ..Check::default() }];
+    }
+}
+
+pub(super) const OF_SETTINGS: &[Violation] = &[
+    ("I21", "a plan in mode observe", |t| {
+        t.settings.mode = Mode::Observe;
+        t.applies(&t.grows);
+    }),
+    ("I21", "a removal in mode additive", |t| {
+        t.settings.mode = Mode::Additive;
+        t.plans();
+        t.applies(&t.shrinks);
+    }),
+    ("I21", "a drain in mode observe", |t| {
+        t.settings.mode = Mode::Observe;
+        let (instance, pods) = ("i-1".into(), Vec::new());
+        t.effects(&[Effect::Evict { instance, pods }]);
+    }),
+    ("I21", "a write in mode observe with nothing under way", |t| {
+        t.settings.mode = Mode::Observe;
+        t.effects(&[]);
+        t.later(1);
+        let uid = t.world.pods.first().expect("one").uid.clone();
+        t.calls(What::Evict(uid));
+    }),
+    ("I22", "a plan while suspended", |t| {
+        t.status.suspended = Some(t.suspension());
+        t.applies(&t.grows);
+    }),
+    ("I22", "a plan outside of the windows", |t| {
+        t.closes();
+        t.applies(&t.grows);
+    }),
+    ("I23", "a plan that nobody approved", |t| {
+        t.settings.approval = ApprovalRule::Digest;
+        t.applies(&t.grows);
+    }),
+    ("I23", "another plan than the one that was approved", |t| {
+        t.settings.approval = ApprovalRule::Digest;
+        t.approves();
+        t.applies(&t.grows);
+        t.applies(&t.rolls);
+    }),
+    ("I23", "a plan of which policies warn", |t| {
+        t.warns();
+        t.applies(&t.grows);
+    }),
+    ("I23", "a removal that nobody confirmed", |t| {
+        t.settings.confirm = ["web".into()].into();
+        t.plans();
+        t.applies(&t.shrinks);
+    }),
+    ("I24", "a merge that is carried out and not served", |t| {
+        let [served, merged] = t.merges();
+        t.kept.served = Some(served);
+        t.carries_out_merge(merged);
+    }),
+    ("I24", "a merge that is served before its receipt", |t| {
+        let both = t.merges();
+        t.calls(Trace::serves_other(both, false));
+    }),
+    ("I25", "a pod that is nominated for ever", |t| (0..4).for_each(|_| t.nominated())),
+    ("I25", "a pod that is nominated again at once", |t| {
+        t.nominated();
+        t.now = t.now.checked_sub(SignedDuration::from_secs(5)).expect("a time");
+        t.nominated();
+    }),
+    ("I25", "too many pods at once", |t| {
+        t.settings.steer = true;
+        t.nominates(101);
+    }),
+    ("I25", "pods of a loop that does not steer", |t| t.nominates(1)),
+];
+
+/// What settings and people allow.
+pub(super) fn in_order(trace: &Trace) {
+    let mut t = trace.clone();
+    t.settings.mode = Mode::Additive;
+    t.settings.steer = true;
+    t.nominates(100);
+    (0..3).for_each(|_| t.nominated());
+    t.settings.approval = ApprovalRule::Digest;
+    t.approves();
+    t.plans();
+    t.applies(&t.grows);
+    t.status.break_glass = Some(t.suspension());
+    t.closes();
+    t.applies(&t.grows);
+    t.settings.mode = Mode::Observe;
+    t.effects(&[]);
+    t.calls(What::Ended("i-1".into()));
+    let both = t.merges();
+    t.calls(Trace::serves_other(both.clone(), true));
+    t.later(60);
+    t.call(&Asked { ..t.asked(Trace::serves_other(both, false)) });
+}

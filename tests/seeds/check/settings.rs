@@ -1,0 +1,257 @@
+//! What settings and people allow: modes, windows, suspensions, approvals, merges that CI carries out, steering.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use fleetwright::ids::{Digest, InstanceId, Uid};
+use fleetwright::manifest::{ApprovalRule, MergedBy, Mode};
+use fleetwright::plan::Plan;
+use fleetwright::plan::wire::{ResourceChange, WaveStep};
+use fleetwright::reconcile::{Effect, Request};
+use jiff::{SignedDuration, Timestamp};
+
+use super::{Asked, Checks, Kept, Step, What, rows};
+use crate::seeds::files::Files;
+use crate::seeds::outside::Served;
+
+/// Most times that a pod is nominated, the least time between two of them, and the most at once.
+const NOMINATED_MOST: usize = 3;
+const NOMINATED_AGAIN: SignedDuration = SignedDuration::from_secs(10);
+const NOMINATED_AT_ONCE: usize = 100;
+
+/// What is known of settings and people.
+#[derive(Default)]
+pub(super) struct Said {
+    /// Commits, in order.
+    commits: Vec<Merged>,
+    /// Plans that somebody approved.
+    approved: Vec<(Digest, Arc<Plan>)>,
+    /// Machines of which somebody confirmed the removal.
+    confirmed: BTreeSet<InstanceId>,
+    /// Since when a replica only looks on, with nothing under way.
+    looks_on: BTreeMap<usize, Timestamp>,
+    /// When a life nominated each pod.
+    nominated: BTreeMap<(usize, Uid), Vec<Timestamp>>,
+}
+
+/// A commit.
+struct Merged {
+    name: String,
+    at: Timestamp,
+    by: MergedBy,
+    patience: SignedDuration,
+}
+
+impl Said {
+    /// Forgets what a life did that has ended.
+    pub(super) fn restarted(&mut self, replica: usize) {
+        self.looks_on.remove(&replica);
+        self.nominated.retain(|(of, _), _| *of != replica);
+    }
+
+    fn index(&self, name: &str) -> Option<usize> {
+        self.commits.iter().position(|commit| commit.name == name)
+    }
+}
+
+impl Checks {
+    /// Notes a commit.
+    pub(crate) fn committed(&mut self, files: &Files, at: Timestamp) {
+        let controller = &files.fleet.controller;
+        let (by, patience) = (controller.merged_by, controller.ci_patience);
+        self.said.commits.push(Merged { name: files.name.clone(), at, by, patience });
+    }
+
+    /// Notes what somebody asks for, who sees `plan`.
+    pub(crate) fn somebody_asks(&mut self, request: &Request, plan: Option<&Arc<Plan>>) {
+        self.asked = true;
+        match request {
+            Request::Approve { digest, .. } => {
+                let seen = plan.filter(|plan| plan.capacity.digest == *digest);
+                self.said.approved.extend(seen.map(|plan| (digest.clone(), Arc::clone(plan))));
+            }
+            Request::Confirm { instance, .. } => {
+                self.said.confirmed.insert(instance.clone());
+            }
+            Request::Suspend { .. }
+            | Request::Resume { .. }
+            | Request::BreakGlass { .. }
+            | Request::MendGlass { .. }
+            | Request::Reset { .. } => {}
+        }
+    }
+
+    /// Notes what the settings of a replica say, which are those of the commit that it serves.
+    pub(super) fn heeds(&mut self, step: &Step<'_>) {
+        let looks_on = step.settings.mode == Mode::Observe && step.status.applying.is_empty();
+        if looks_on {
+            self.said.looks_on.entry(step.replica).or_insert(step.now);
+        } else {
+            self.said.looks_on.remove(&step.replica);
+        }
+        let hints = |effect: &&Effect| matches!(effect, Effect::Nominate { .. });
+        let nominated = step.effects.iter().filter(hints).count();
+        if nominated > NOMINATED_AT_ONCE {
+            self.fail(step.now, &format!("I25: {nominated} pods are nominated at once"));
+        }
+        if nominated > 0 && !step.settings.steer {
+            self.fail(step.now, "I25: pods are nominated, and nobody asked for that");
+        }
+    }
+
+    /// I21 to I24: nothing is begun that settings and people do not allow.
+    pub(super) fn is_allowed(&mut self, effect: &Effect, step: &Step<'_>) {
+        let Effect::Apply { plan, commit, .. } = effect else {
+            return self.only_looks(effect, step);
+        };
+        let Step { now, status, settings, .. } = *step;
+        let removes = rows(plan, WaveStep::Retire).next().is_some();
+        match settings.mode {
+            Mode::Observe => self.fail(now, "I21: a plan is begun in mode observe"),
+            Mode::Additive if removes => self.fail(now, "I21: a removal is begun in mode additive"),
+            Mode::Additive | Mode::Full => {}
+        }
+        if status.suspended.is_some() {
+            self.fail(now, "I22: a plan is begun while somebody has the loop suspended");
+        }
+        self.is_confirmed(plan, step);
+        // By its own clock, which may be wrong.
+        let clock = status.now;
+        if status.break_glass.is_some() {
+            return;
+        }
+        if !step.guard.is_open(clock) {
+            self.fail(now, &format!("I22: a plan is begun at {clock:.0}, outside of every window"));
+        }
+        if !self.is_approved(plan, settings.approval) {
+            self.fail(now, "I23: a plan is begun that nobody has approved");
+        }
+        if let Some(from) = step.kept.served.clone() {
+            let applied = is_applied(step.kept, commit);
+            self.merge_waits(now, &Served { from, to: commit.clone(), applied, glass: false });
+        }
+    }
+
+    /// I21: who looks on only does nothing but take back what it did before.
+    fn only_looks(&mut self, effect: &Effect, step: &Step<'_>) {
+        let does = match effect {
+            Effect::Cordon { mark, .. } => mark.is_some(),
+            Effect::Shield { .. }
+            | Effect::Evict { .. }
+            | Effect::End { .. }
+            | Effect::DeleteNode { .. }
+            | Effect::Acknowledge { .. }
+            | Effect::Nominate { .. } => true,
+            Effect::Recall
+            | Effect::Save(_)
+            | Effect::ReadHead
+            | Effect::ReadCommit { .. }
+            | Effect::Observe
+            | Effect::Plan { .. }
+            | Effect::Apply { .. }
+            | Effect::Turn { .. }
+            | Effect::Interrupt
+            | Effect::Wake(_)
+            | Effect::Exit => false,
+        };
+        if does && step.settings.mode == Mode::Observe {
+            self.fail(step.now, &format!("I21: in mode observe there is {effect:?}"));
+        }
+    }
+
+    /// I23: what asks for a confirmation has it.
+    fn is_confirmed(&mut self, plan: &Plan, step: &Step<'_>) {
+        let asks = |row: &&ResourceChange| {
+            let before = row.change.before.as_ref();
+            let pool = before.and_then(|before| before.pool.as_ref());
+            let known = before.and_then(|before| before.instance_id.as_ref());
+            pool.is_some_and(|pool| step.settings.confirm.contains(pool))
+                && !known.is_some_and(|id| self.said.confirmed.contains(id))
+        };
+        if let Some(row) = rows(plan, WaveStep::Retire).find(asks) {
+            let what = format!("I23: {} goes, and nobody has confirmed that", row.address);
+            self.fail(step.now, &what);
+        }
+    }
+
+    /// Returns whether a plan is approved: by the rule, or because somebody approved all that it changes.
+    fn is_approved(&self, plan: &Plan, rule: ApprovalRule) -> bool {
+        let by_rule = match rule {
+            ApprovalRule::Merge => true,
+            ApprovalRule::Digest => false,
+            ApprovalRule::Policy => plan.checks.iter().all(|check| check.status == "pass"),
+        };
+        let changes = |plan: &Plan| {
+            let steps = [WaveStep::Launch, WaveStep::Retire];
+            let all =
+                steps.into_iter().flat_map(|step| rows(plan, step).cloned().collect::<Vec<_>>());
+            all.map(|row| (row.address, row.change)).collect::<Vec<_>>()
+        };
+        let covers = |approved: &Arc<Plan>| {
+            let all = changes(approved);
+            changes(plan).iter().all(|change| all.contains(change))
+        };
+        let approved = |(digest, approved): &(Digest, Arc<Plan>)| {
+            *digest == plan.capacity.digest || covers(approved)
+        };
+        by_rule || self.said.approved.iter().any(approved)
+    }
+
+    /// I21: what a replica writes which only looks on.
+    pub(super) fn writes_nothing(&mut self, call: &Asked) {
+        let since = self.said.looks_on.get(&call.replica);
+        let writes = match &call.what {
+            What::Launch(..)
+            | What::Terminate(_)
+            | What::Raise { .. }
+            | What::Evict(_)
+            | What::Acknowledge(..)
+            | What::Nominate(_) => true,
+            What::Cordon { on, .. } => *on,
+            What::Launched(_) | What::Ended(_) | What::Pinned(..) | What::Serves(_) => false,
+        };
+        if writes && since.is_some_and(|since| call.began > *since) {
+            self.fail(call.at, &format!("I21: in mode observe it {:?}", call.what));
+        }
+    }
+
+    /// I24: a merge waits for the receipt of CI, or for as long as CI has.
+    pub(super) fn merge_waits(&mut self, at: Timestamp, served: &Served) {
+        let Served { from, to, applied, glass } = served;
+        let (Some(before), Some(after)) = (self.said.index(from), self.said.index(to)) else {
+            return;
+        };
+        let commits = &self.said.commits;
+        // The first that came after what was served: those that come meanwhile do not have it wait for longer.
+        let Some(first) = commits.get(before + 1).filter(|_| after > before) else { return };
+        let commit = &commits[after];
+        let due = first.at.checked_add(commit.patience.min(first.patience)).unwrap_or(first.at);
+        // Who counts with a clock that was ever set counts by another.
+        let counts = self.clock_set.is_none();
+        if commit.by == MergedBy::Ci && !applied && !glass && counts && at < due {
+            let what =
+                format!("I24: a merge is served before {due:.0}, and CI is not done with it");
+            self.fail(at, &what);
+        }
+    }
+
+    /// I25: a pod is nominated a bounded number of times, and not at once again.
+    pub(super) fn nominates(&mut self, call: &Asked, pod: &Uid) {
+        let times = self.said.nominated.entry((call.replica, pod.clone())).or_default();
+        let last = times.last().copied();
+        times.push(call.began);
+        let count = times.len();
+        if count > NOMINATED_MOST {
+            self.fail(call.at, &format!("I25: pod {pod} is nominated for the {count}th time"));
+        }
+        let soon = |last: Timestamp| call.began.duration_since(last) < NOMINATED_AGAIN;
+        if last.is_some_and(soon) && self.clock_set.is_none() {
+            self.fail(call.at, &format!("I25: pod {pod} is nominated again at once"));
+        }
+    }
+}
+
+/// Returns whether CI has left a receipt of a commit.
+pub(crate) fn is_applied(kept: &Kept, commit: &str) -> bool {
+    kept.applied.as_ref().is_some_and(|applied| applied.whole && applied.commit == commit)
+}

@@ -1,0 +1,115 @@
+//! Images that are released behind the words of a node class, which stay as they are.
+
+use std::rc::Rc;
+
+use fleetwright::catalog::Catalog;
+use fleetwright::fleet::Node;
+use fleetwright::ids::InstanceId;
+
+use super::files::Commit;
+use super::incidents::{End, Story, is, minutes, settled};
+use super::outside::{Faults, What};
+use super::run::Run;
+
+/// The stories.
+pub(crate) const ALL: &[(&str, Story)] = &[
+    (
+        "AMIDrift: an image that is released rolls one node at a time, replaced first, and no more",
+        released,
+    ),
+    ("an image that cannot be looked up replaces nothing, and is told", unread),
+    ("images that are released in a roll end in one fleet of the last", released_again),
+];
+
+/// What the class of the stories says, which no commit changes.
+const LATEST: &str = "al2023@latest";
+
+fn commit() -> Commit {
+    let disruption = "disruption: { consolidateAfter: 0s, budgets: [{ nodes: '1' }] }".to_owned();
+    Commit { image: LATEST.to_owned(), disruption, ..Commit::default().with("api", 12) }
+}
+
+/// Returns the machines that were made with another image than is meant now.
+fn behind(run: &Run) -> Vec<InstanceId> {
+    let observed = run.observed();
+    let now: Vec<_> = observed.resolved.images[LATEST].iter().map(|choice| &choice.id).collect();
+    let machines = run.machines().into_iter();
+    let behind =
+        machines.filter(|m| m.made_with.image.as_ref().is_none_or(|id| !now.contains(&id)));
+    behind.map(|machine| machine.id).collect()
+}
+
+fn calls(run: &Run) -> (usize, usize) {
+    let asked = run.shared.asked.borrow();
+    let count = |is: fn(&What) -> bool| asked.iter().filter(|call| is(&call.what)).count();
+    (
+        count(|what| matches!(what, What::Launch(..))),
+        count(|what| matches!(what, What::Terminate(_))),
+    )
+}
+
+fn released(catalog: &Rc<Catalog>) -> End {
+    let mut run = settled(catalog, 90, commit())?;
+    let (before, asked) = (run.machines().len(), calls(&run));
+    is(before >= 3 && behind(&run).is_empty(), || format!("{before} machines"))?;
+    run.shared.world.release_image(LATEST);
+    is(behind(&run).len() == before, || "the image is no new one".to_owned())?;
+    let begun = run.now();
+    while !behind(&run).is_empty() {
+        run.pass(jiff::SignedDuration::from_secs(1));
+        run.well()?;
+        let observed = run.observed();
+        let serves = |node: &&Node| node.ready && !node.unschedulable;
+        let (serving, there) =
+            (observed.nodes.values().filter(serves).count(), run.machines().len());
+        let moved = run.now().duration_since(begun);
+        is(serving >= before && there <= before + 1, || {
+            format!("{serving} of {before} nodes take pods, and {there} machines run")
+        })?;
+        is(moved < minutes(90), || format!("{:?} are left after {moved:#}", behind(&run)))?;
+    }
+    run.comes_to_rest(minutes(20))?;
+    // Whoever begins anew finds nothing to do.
+    run.kill(0);
+    run.start(0);
+    run.pass(minutes(30));
+    run.well()?;
+    let (launches, removals) = calls(&run);
+    let made = (launches - asked.0, removals - asked.1);
+    is(made == (before, before), || format!("{made:?} for {before} machines"))
+}
+
+fn unread(catalog: &Rc<Catalog>) -> End {
+    let mut run = settled(catalog, 91, commit())?;
+    let asked = calls(&run);
+    run.faults(Faults { images: 1_000, ..Faults::default() });
+    run.shared.world.release_image(LATEST);
+    run.pass(minutes(30));
+    run.well()?;
+    is(calls(&run) == asked, || format!("{asked:?} calls became {:?}", calls(&run)))?;
+    let plan = run.status().and_then(|status| status.plan).ok_or("no plan")?;
+    let told = plan.plan.capacity.diagnostics.iter().any(|row| {
+        row.severity == "warning"
+            && row.message.starts_with("which image it means now is not known")
+    });
+    is(told, || format!("{:?}", plan.plan.capacity.diagnostics))?;
+    // Pods get their nodes all the same.
+    run.commit(|commit| commit.with("api", 18));
+    run.pass(minutes(5));
+    let waits = run.observed().pods.iter().filter(|pod| pod.node.is_none()).count();
+    is(waits == 0, || format!("{waits} pods wait"))?;
+    run.faults(Faults::default());
+    run.comes_to_rest(minutes(120))?;
+    is(behind(&run).is_empty(), || "not rolled once it was known".to_owned())
+}
+
+fn released_again(catalog: &Rc<Catalog>) -> End {
+    let mut run = settled(catalog, 92, commit())?;
+    for _ in 0..3 {
+        run.shared.world.release_image(LATEST);
+        run.pass(minutes(4));
+        run.well()?;
+    }
+    run.comes_to_rest(minutes(120))?;
+    is(behind(&run).is_empty(), || format!("{:?} are left", behind(&run)))
+}
