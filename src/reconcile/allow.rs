@@ -74,9 +74,25 @@ pub struct Circumstances<'a> {
 /// Returns for each change of `plan` whether it may be carried out now, by address.
 #[must_use]
 pub fn allowed(plan: &Plan, with: &Circumstances<'_>, now: Timestamp) -> Vec<(Address, Verdict)> {
+    judged(plan, with, Room::of(with, now), now)
+}
+
+/// Returns whether a plan that was allowed may still be begun once its changes are kept: by then people, settings or the
+/// world may say otherwise of any of them. Budgets count it already, and what is under way is itself or was there before.
+pub(super) fn may_begin(plan: &Plan, with: &Circumstances<'_>, now: Timestamp) -> bool {
+    let nothing = BTreeSet::new();
+    let with = Circumstances { under_way: &nothing, removing: false, ..with.clone() };
+    judged(plan, &with, Room::endless(now), now).iter().all(|(_, of)| *of == Verdict::Go)
+}
+
+fn judged(
+    plan: &Plan,
+    with: &Circumstances<'_>,
+    mut room: Room,
+    now: Timestamp,
+) -> Vec<(Address, Verdict)> {
     let units = units(plan);
     let mut verdicts: BTreeMap<Address, Verdict> = BTreeMap::new();
-    let mut room = Room::of(with, now);
     // What may wait for a launch takes no room from what launches: where it had the last of a budget, that launch was
     // held back by it, and it by that launch, for ever.
     let (free, others): (Vec<&Unit<'_>>, Vec<&Unit<'_>>) = units.iter().partition(|u| u.is_free);
@@ -296,6 +312,18 @@ impl Room {
         }
     }
 
+    /// Returns what there is where budgets hold nothing back.
+    fn endless(now: Timestamp) -> Self {
+        Self {
+            launches: u32::MAX,
+            launches_unused: true,
+            next_launch: now,
+            removals: u32::MAX,
+            removals_unused: true,
+            next_removal: now,
+        }
+    }
+
     /// Returns whether a unit has room. One that is larger than a budget goes alone, while nothing of
     /// the budget is used: else it would never go.
     fn launches(&self, unit: &Unit<'_>) -> bool {
@@ -341,13 +369,6 @@ fn of_all(plan: &Plan, with: &Circumstances<'_>, now: Timestamp) -> Cause {
         return all(Held::Window { opens: guard.next_opening(now) });
     }
     None
-}
-
-/// Returns whether a plan that was allowed may still be begun, after its changes were kept: what people and settings say of
-/// plans may be otherwise by then. Budgets count it already.
-pub(super) fn may_begin(plan: &Plan, with: &Circumstances<'_>, now: Timestamp) -> bool {
-    let removes = super::work::retired(plan).next().is_some();
-    of_all(plan, with, now).is_none() && (with.mode == Mode::Full || !removes)
 }
 
 /// Returns what holds every removal back where the commit asks for nothing: absence is no wish.

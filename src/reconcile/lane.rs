@@ -210,20 +210,7 @@ impl State {
 
     /// Begins what waited until its launches and removals were kept, where they are now.
     pub(super) fn begin_kept(&mut self, effects: &mut Vec<Effect>) {
-        let unread = self.world_reads.failures > 0;
-        let now = self.now;
-        let with = self.circumstances();
-        let outdated = |lane: &Lane| {
-            with.as_ref().is_none_or(|with| !allow::may_begin(&lane.plan, &with.borrow(), now))
-        };
-        let mut waiting = self.lanes.values().filter(|lane| lane.begins.is_some());
-        if waiting.any(|lane| unread || outdated(lane)) {
-            // What cannot be read now is no ground to remove anything; and a window may have closed since, or somebody have
-            // suspended what is not begun yet.
-            self.drop_waiting();
-            self.replan_at = self.now;
-            return;
-        }
+        self.drop_outdated();
         let Some(saved) = &self.saved else { return };
         for (ticket, lane) in &mut self.lanes {
             let turns =
@@ -275,9 +262,31 @@ impl State {
 
     /// Gives up what waits until it is kept: nothing of it was begun.
     pub(super) fn drop_waiting(&mut self) {
-        let waits = |_: &Ticket, lane: &mut Lane| lane.begins.is_some();
-        let dropped: Vec<Lane> = self.lanes.extract_if(.., waits).map(|(_, lane)| lane).collect();
-        for lane in dropped {
+        let waiting = self.lanes.iter().filter(|(_, lane)| lane.begins.is_some());
+        self.drop_lanes(&waiting.map(|(ticket, _)| *ticket).collect::<Vec<_>>());
+    }
+
+    /// Gives up what waits and may not be begun any more, and has that planned again.
+    fn drop_outdated(&mut self) {
+        // What cannot be read now is no ground to change anything.
+        let unread = self.world_reads.failures > 0;
+        let now = self.now;
+        let with = self.circumstances();
+        let may = |lane: &Lane| {
+            with.as_ref().is_some_and(|with| allow::may_begin(&lane.plan, &with.borrow(), now))
+        };
+        let waiting = self.lanes.iter().filter(|(_, lane)| lane.begins.is_some());
+        let outdated: Vec<Ticket> =
+            waiting.filter(|(_, lane)| unread || !may(lane)).map(|(ticket, _)| *ticket).collect();
+        if !outdated.is_empty() {
+            self.drop_lanes(&outdated);
+            self.replan_at = now;
+        }
+    }
+
+    fn drop_lanes(&mut self, tickets: &[Ticket]) {
+        for ticket in tickets {
+            let Some(lane) = self.lanes.remove(ticket) else { continue };
             self.release(&lane, None);
             self.count("reconciles.refused", 1);
         }

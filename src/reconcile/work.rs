@@ -315,7 +315,9 @@ impl State {
 
     pub(super) fn circumstances(&self) -> Option<Gathered<'_>> {
         // The last look may have failed in part: what was planned over did not.
-        let (world, _) = self.planned.as_ref()?;
+        let (planned, _) = self.planned.as_ref()?;
+        let seen = self.world.as_ref().filter(|seen| seen.is_complete());
+        let world = seen.unwrap_or(planned);
         let left_behind = world.left_behind();
         let counts = |node: &&Node| !node.is_fargate() && !left_behind.contains_key(&node.name);
         let nodes = world.nodes.values().filter(counts);

@@ -1,5 +1,6 @@
 //! Launches of which nobody has heard: they are awaited once their apply is over, and by whoever comes after it.
 
+mod outdated;
 mod removals;
 
 use jiff::Timestamp;

@@ -7,7 +7,7 @@ use crate::reconcile::Kind;
 use crate::reconcile::fixture::has_one_go;
 
 /// Returns a loop that was given a plan by which `i-1` goes, and may have it go at once.
-fn removes() -> Story {
+pub(super) fn removes() -> Story {
     let mut story = Story::begin();
     story.change(|state| {
         let head = Arc::make_mut(state.head.as_mut().expect("read"));
