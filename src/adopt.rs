@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::Serialize;
 
 use crate::fleet::{Instance, InstanceState, MadeWith, Node, Observed, tag};
-use crate::ids::{Address, InstanceId, LabelValue, NodeName, PoolName, Uid};
+use crate::ids::{Address, InstanceId, LabelValue, NodeName, PoolName, Tags, Uid};
 use crate::manifest::Desired;
 use crate::plan::canonical;
 use crate::requirement::key;
@@ -195,7 +195,7 @@ fn of_node(node: &Node, id: &InstanceId) -> Option<Instance> {
         launched_at: node.created_at,
         image: String::new(),
         made_with: MadeWith::default(),
-        tags: BTreeMap::new(),
+        tags: Tags::new(),
         reservation: None,
         group: None,
     })

@@ -39,7 +39,7 @@ use crate::catalog::{CapacityType, Market};
 use crate::fargate;
 use crate::ids::{
     GroupName, InstanceId, InstanceTypeName, LabelKey, Labels, Namespace, NodeName, Region,
-    ReservationId, Uid, WorkloadId, WorkloadKind, ZoneName,
+    ReservationId, Tags, Uid, WorkloadId, WorkloadKind, ZoneName,
 };
 use crate::pod::{Amounts, PodTemplate, Taint};
 use crate::storage::Storage;
@@ -182,7 +182,7 @@ pub struct Instance {
     pub made_with: MadeWith,
     /// Tags.
     #[serde(default)]
-    pub tags: BTreeMap<String, String>,
+    pub tags: Tags,
     /// The capacity reservation it runs in.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reservation: Option<ReservationId>,

@@ -4,9 +4,12 @@
 //! a node's is meant; they promise nothing about the characters inside, so whoever prints one for a
 //! person escapes it.
 
-use std::collections::{BTreeMap, BTreeSet};
+mod shared;
+
+pub use shared::Shared;
+
+use std::collections::BTreeSet;
 use std::fmt;
-use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
 use schemars::JsonSchema;
@@ -139,83 +142,11 @@ impl Texts {
     }
 }
 
-/// Labels as Kubernetes keeps them, in the order of their keys. Copies are one until one of them is changed: a node, its
-/// row of a plan and all worlds that it was seen in have the same.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct Labels(Arc<BTreeMap<LabelKey, LabelValue>>);
+/// Labels as Kubernetes keeps them.
+pub type Labels = Shared<LabelKey, LabelValue>;
 
-impl Labels {
-    /// Returns no labels.
-    #[must_use]
-    pub fn new() -> Self {
-        Self::default()
-    }
-}
-
-impl Deref for Labels {
-    type Target = BTreeMap<LabelKey, LabelValue>;
-
-    fn deref(&self) -> &Self::Target {
-        &self.0
-    }
-}
-
-impl DerefMut for Labels {
-    fn deref_mut(&mut self) -> &mut Self::Target {
-        Arc::make_mut(&mut self.0)
-    }
-}
-
-impl FromIterator<(LabelKey, LabelValue)> for Labels {
-    fn from_iter<I: IntoIterator<Item = (LabelKey, LabelValue)>>(labels: I) -> Self {
-        Self(Arc::new(labels.into_iter().collect()))
-    }
-}
-
-impl<const N: usize> From<[(LabelKey, LabelValue); N]> for Labels {
-    fn from(labels: [(LabelKey, LabelValue); N]) -> Self {
-        labels.into_iter().collect()
-    }
-}
-
-impl IntoIterator for Labels {
-    type Item = (LabelKey, LabelValue);
-    type IntoIter = std::collections::btree_map::IntoIter<LabelKey, LabelValue>;
-
-    fn into_iter(self) -> Self::IntoIter {
-        Arc::unwrap_or_clone(self.0).into_iter()
-    }
-}
-
-impl<'l> IntoIterator for &'l Labels {
-    type Item = (&'l LabelKey, &'l LabelValue);
-    type IntoIter = std::collections::btree_map::Iter<'l, LabelKey, LabelValue>;
-
-    fn into_iter(self) -> Self::IntoIter {
-        self.0.iter()
-    }
-}
-
-impl Extend<(LabelKey, LabelValue)> for Labels {
-    fn extend<I: IntoIterator<Item = (LabelKey, LabelValue)>>(&mut self, labels: I) {
-        Arc::make_mut(&mut self.0).extend(labels);
-    }
-}
-
-impl JsonSchema for Labels {
-    fn schema_name() -> std::borrow::Cow<'static, str> {
-        BTreeMap::<LabelKey, LabelValue>::schema_name()
-    }
-
-    fn json_schema(generator: &mut schemars::SchemaGenerator) -> schemars::Schema {
-        BTreeMap::<LabelKey, LabelValue>::json_schema(generator)
-    }
-
-    fn inline_schema() -> bool {
-        BTreeMap::<LabelKey, LabelValue>::inline_schema()
-    }
-}
+/// Tags as EC2 keeps them.
+pub type Tags = Shared<String, String>;
 
 /// The file and line that an object came from.
 #[derive(

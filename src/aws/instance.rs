@@ -1,12 +1,13 @@
 //! Instances as EC2 lists them.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use aws_sdk_ec2::types::{Instance as Ec2Instance, InstanceLifecycleType};
 use jiff::Timestamp;
 
 use crate::catalog::CapacityType;
 use crate::fleet::{Instance, InstanceState, MadeWith};
+use crate::ids::Tags;
 
 /// Tag that keeps the image as the node class names it: EC2 knows only its id.
 pub(super) const IMAGE_TAG: &str = "fleetwright.dev/image";
@@ -39,7 +40,7 @@ pub(super) fn instance(found: Ec2Instance) -> Result<Instance, String> {
         security_groups: Some(groups).filter(|groups| !groups.is_empty()),
     };
     let tags = found.tags.unwrap_or_default().into_iter();
-    let tags: BTreeMap<String, String> =
+    let tags: Tags =
         tags.filter_map(|tag| Some((tag.key?, tag.value.unwrap_or_default()))).collect();
     let zone = found.placement.and_then(|placement| placement.availability_zone);
     let launched = found.launch_time.ok_or_else(|| without("a time of launch"))?;

@@ -17,6 +17,7 @@ use super::client::Aws;
 use super::fault::port_error;
 use super::limiter::Api;
 use crate::fleet::tag;
+use crate::ids::Tags;
 use crate::port::PortError;
 
 /// Most templates that one sweep deletes: the calls are few, and launches need them too.
@@ -55,7 +56,7 @@ impl Aws {
         &self,
         age: Duration,
         before: &BTreeMap<String, String>,
-        tags: impl Iterator<Item = &'t std::collections::BTreeMap<String, String>>,
+        tags: impl Iterator<Item = &'t Tags>,
     ) -> Result<Swept, PortError> {
         const VERB: &str = "delete launch template";
         let used: BTreeSet<&String> = tags.filter_map(|tags| tags.get(TEMPLATE_TAG)).collect();

@@ -12,7 +12,7 @@ use super::{Inputs, as_measured, frozen, in_scope, input, size};
 use crate::fleet::{
     Group, Instance, InstanceState, KEY_LABEL, MadeWith, Membership, Node, Observed, tag,
 };
-use crate::ids::{Address, GroupName, InstanceId, NodeName};
+use crate::ids::{Address, GroupName, InstanceId, NodeName, Tags};
 use crate::manifest::{Scaler, ScalerRule};
 use crate::plan::wire::{Action, LaunchReason, NodeState, Plan, ResourceChange, ResourceKind};
 use crate::plan::{Pinned, change_id, seal};
@@ -357,7 +357,7 @@ fn add(world: &mut Observed, row: &ResourceChange, after: &NodeState, group: Opt
         launched_at: world.taken_at,
         image: after.image.clone().unwrap_or_default(),
         made_with: MadeWith::default(),
-        tags: if group.is_some() { BTreeMap::new() } else { tags.chain(open).collect() },
+        tags: if group.is_some() { Tags::new() } else { tags.chain(open).collect() },
         reservation: after.reservation.clone(),
         group: group.map(|name| Membership {
             name: name.clone(),

@@ -202,7 +202,7 @@ fn explain((pool, key): (&str, &str), reason: Reason, pods: &[(&str, u32)]) -> E
         estimated: false,
         hourly_before: None,
         hourly_after: None,
-        pods: pods.iter().map(|(name, n)| ((*name).to_owned(), *n)).collect(),
+        pods: pods.iter().map(|(name, n)| ((*name).into(), *n)).collect(),
         pods_before: PodCounts::default(),
         daemons: amount(150, Bytes::mib(200).0, 2),
         rejected: Vec::new(),

@@ -203,7 +203,7 @@ impl State {
             launched_at: self.now,
             image: String::new(),
             made_with: MadeWith::default(),
-            tags: group.tags.clone(),
+            tags: group.tags.clone().into(),
             reservation: None,
             group: Some(Membership {
                 name: group.name.clone(),

@@ -85,7 +85,7 @@ impl State {
             launched_at: self.now,
             image: request.image.clone(),
             made_with: MadeWith { image, ..MadeWith::default() },
-            tags: request.tags.clone(),
+            tags: request.tags.clone().into(),
             reservation: request.reservation.clone(),
             group: None,
         };

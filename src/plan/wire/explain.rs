@@ -1,15 +1,10 @@
 //! Why each row is as it is, and which offerings may stand in for it.
 
-use std::borrow::Cow;
-use std::collections::BTreeMap;
-use std::ops::{Deref, DerefMut};
-use std::sync::Arc;
-
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::Amount;
-use crate::ids::{Address, InstanceId, WorkloadKey};
+use crate::ids::{Address, InstanceId, Shared, WorkloadKey};
 use crate::solve::{Alternative, KeepReason, LaunchReason, Rejection, Relaxed, RetireReason};
 use crate::units::MicroUsd;
 
@@ -22,62 +17,8 @@ pub struct AlternativesRow {
     pub offerings: Vec<Alternative>,
 }
 
-/// How many pods of each workload. Copies are one until one of them is changed: on most nodes of a large fleet nothing
-/// changes, and each would be told twice.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct PodCounts(Arc<BTreeMap<WorkloadKey, u32>>);
-
-impl PodCounts {
-    /// Returns whether it counts none.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-}
-
-impl Deref for PodCounts {
-    type Target = BTreeMap<WorkloadKey, u32>;
-
-    fn deref(&self) -> &Self::Target {
-        &self.0
-    }
-}
-
-impl DerefMut for PodCounts {
-    fn deref_mut(&mut self) -> &mut Self::Target {
-        Arc::make_mut(&mut self.0)
-    }
-}
-
-impl<K: Into<WorkloadKey>> FromIterator<(K, u32)> for PodCounts {
-    fn from_iter<I: IntoIterator<Item = (K, u32)>>(pods: I) -> Self {
-        Self(Arc::new(pods.into_iter().map(|(key, count)| (key.into(), count)).collect()))
-    }
-}
-
-impl<'p> IntoIterator for &'p PodCounts {
-    type Item = (&'p WorkloadKey, &'p u32);
-    type IntoIter = std::collections::btree_map::Iter<'p, WorkloadKey, u32>;
-
-    fn into_iter(self) -> Self::IntoIter {
-        self.0.iter()
-    }
-}
-
-impl JsonSchema for PodCounts {
-    fn schema_name() -> Cow<'static, str> {
-        BTreeMap::<String, u32>::schema_name()
-    }
-
-    fn json_schema(generator: &mut schemars::SchemaGenerator) -> schemars::Schema {
-        BTreeMap::<String, u32>::json_schema(generator)
-    }
-
-    fn inline_schema() -> bool {
-        BTreeMap::<String, u32>::inline_schema()
-    }
-}
+/// How many pods of each workload: on most nodes of a large fleet nothing changes, and each would be told twice.
+pub type PodCounts = Shared<WorkloadKey, u32>;
 
 /// Why a row is as it is.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

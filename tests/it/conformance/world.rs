@@ -8,7 +8,7 @@ use fleetwright::fleet::{
     Exclusion, Group, Instance, InstanceState, LiveWorkload, MadeWith, Membership, Node, Observed,
     Pod, PodPhase, tag,
 };
-use fleetwright::ids::{InstanceId, Labels, NodeName, WorkloadId, WorkloadKind};
+use fleetwright::ids::{InstanceId, Labels, NodeName, Tags, WorkloadId, WorkloadKind};
 use fleetwright::manifest::{Desired, Pool, Scale};
 use fleetwright::plan::wire::{Amount, NodeState, Plan, ResourceKind};
 use fleetwright::pod::{PodTemplate, Taint, TaintEffect};
@@ -69,7 +69,7 @@ pub(super) fn add(
         launched_at: born,
         image: class.map(|class| class.image.clone()).unwrap_or_default(),
         made_with: MadeWith::default(),
-        tags: if is_foreign { BTreeMap::new() } else { tags(world, pool) },
+        tags: if is_foreign { Tags::new() } else { tags(world, pool).into() },
         group: member.map(membership),
     };
     let mut labels = labels(line, found, &instance, catalog)?;

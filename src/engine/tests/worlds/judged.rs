@@ -1,6 +1,7 @@
 //! Plans of worlds drawn by lot, spoilt by hand: the judge's verdict against the model of the
 //! scheduler.
 
+use super::drawn::{Lot, drawn_repository, drawn_template};
 use super::*;
 use crate::catalog::allocation;
 use crate::ids::Address;
