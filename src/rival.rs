@@ -2,9 +2,9 @@
 //! are called.
 //!
 //! A name or a label anybody may give a Deployment of their own. So one stops this program where only those live who
-//! keep the cluster, or beside nodes that Karpenter has, since no tenant makes nodes; unless the repository declares
-//! where such controllers live (`spec.autoscalers.namespaces`). Who may resize a group is believed anywhere: then
-//! the group is left alone, with the reason.
+//! keep the cluster, or in the namespaces that the repository declares instead (`spec.autoscalers.namespaces`); and
+//! Karpenter wherever it is beside nodes that it has, since no tenant makes nodes. Who may resize a group is believed by
+//! less, and without a declaration anywhere: then the group is left alone, with the reason.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -29,32 +29,31 @@ pub struct Rival {
 }
 
 /// Returns the controllers in a cluster that make and remove nodes by themselves: of those that are called so, the
-/// ones in a namespace of whoever keeps the cluster, and Karpenter wherever nodes are that it may have; where it is
-/// declared which namespaces those are (`homes`), the ones in them alone.
+/// ones in a namespace of whoever keeps the cluster, or in those that are declared instead (`homes`), and Karpenter
+/// wherever nodes are that it may have.
 #[must_use]
 pub fn rivals(observed: &Observed, homes: Option<&BTreeSet<Namespace>>) -> Vec<Rival> {
     let mut found = rivals_among(&observed.workloads, &observed.pods, &observed.templates);
     let has_nodes = observed.nodes.values().any(may_be_of_karpenter);
-    found.retain(|rival| match homes {
-        Some(homes) => rival.lives_in(homes),
-        None => rival.is_at_home() || (rival.kind == KARPENTER && has_nodes),
+    found.retain(|rival| {
+        let is_home = homes.map_or_else(|| rival.is_at_home(), |homes| rival.lives_in(homes));
+        is_home || (rival.kind == KARPENTER && has_nodes)
     });
     found
 }
 
-/// Returns Cluster Autoscaler, as `namespace/name`, where it runs or is declared and may resize groups: wherever
-/// it is, since two that write one number undo each other; or in the declared namespaces alone.
+/// Returns Cluster Autoscaler, or what is called after it, as `namespace/name`, where it runs or is declared and may
+/// resize groups: wherever it is, since two that write one number undo each other; or in the declared namespaces alone.
 #[must_use]
 pub fn resizer(observed: &Observed, desired: &Desired) -> Option<String> {
     let declared = desired.workloads.values().filter(|workload| {
-        let is_it = kind_of(&workload.id.name, Some(&workload.template.labels));
-        let counts =
-            workload.id.kind == WorkloadKind::Deployment && workload.scale != Scale::Replicas(0);
-        counts && is_it == Some(CLUSTER_AUTOSCALER)
+        let is_it = may_resize(&workload.id.name, Some(&workload.template.labels)).is_some();
+        let is_deployment = workload.id.kind == WorkloadKind::Deployment;
+        is_it && is_deployment && workload.scale != Scale::Replicas(0)
     });
     let declared = declared.map(|workload| workload.id.to_string());
-    let live = rivals_among(&observed.workloads, &observed.pods, &observed.templates);
-    let live = live.into_iter().filter(|rival| rival.kind == CLUSTER_AUTOSCALER);
+    let live = (&observed.workloads[..], &observed.pods[..], &observed.templates);
+    let live = running(live, may_resize).into_iter();
     let mut all = declared.chain(live.map(|rival| rival.workload));
     let homes = desired.autoscaler_namespaces.as_ref();
     all.find(|workload| homes.is_none_or(|homes| lives_in(workload, homes)))
@@ -92,6 +91,18 @@ pub fn rivals_among(
     workloads: &[LiveWorkload],
     pods: &[Arc<Pod>],
     templates: &BTreeMap<String, Arc<PodTemplate>>,
+) -> Vec<Rival> {
+    running((workloads, pods, templates), kind_of)
+}
+
+/// Returns the Deployments that run and are one of something by their name and the labels of their templates.
+fn running(
+    (workloads, pods, templates): (
+        &[LiveWorkload],
+        &[Arc<Pod>],
+        &BTreeMap<String, Arc<PodTemplate>>,
+    ),
+    kind_of: fn(&str, Option<&Labels>) -> Option<&'static str>,
 ) -> Vec<Rival> {
     let kind = |id: &WorkloadId, template: Option<&String>| {
         let template = template.and_then(|template| templates.get(template));
@@ -138,12 +149,26 @@ const OF_CHART: &str = "-cluster-autoscaler";
 #[must_use]
 pub fn kind_of(name: &str, labels: Option<&Labels>) -> Option<&'static str> {
     let is_autoscaler = |name: &str| name == CLUSTER_AUTOSCALER || name.ends_with(OF_CHART);
-    let labels = NAME_LABELS.iter().filter_map(|key| labels?.get(*key)).map(LabelValue::as_str);
-    let mut names = std::iter::once(name).chain(labels);
+    let mut names = names(name, labels);
     if names.clone().any(is_autoscaler) {
         return Some(CLUSTER_AUTOSCALER);
     }
     names.any(|name| [KARPENTER, OLD_KARPENTER].contains(&name)).then_some(KARPENTER)
+}
+
+/// Returns whether a Deployment is Cluster Autoscaler for all that its name tells: kOps and others put a cloud or a
+/// cluster behind it. That it is an exporter costs a group that is left alone, with the reason.
+fn may_resize(name: &str, labels: Option<&Labels>) -> Option<&'static str> {
+    names(name, labels).any(|name| name.contains(CLUSTER_AUTOSCALER)).then_some(CLUSTER_AUTOSCALER)
+}
+
+/// Returns what a Deployment is called, by its name and by the labels of its pods.
+fn names<'a>(
+    name: &'a str,
+    labels: Option<&'a Labels>,
+) -> impl Iterator<Item = &'a str> + Clone + 'a {
+    let labels = NAME_LABELS.iter().filter_map(move |key| labels?.get(*key));
+    std::iter::once(name).chain(labels.map(LabelValue::as_str))
 }
 
 #[cfg(test)]
@@ -252,7 +277,13 @@ mod tests {
         let autoscaler = with("infra", "cluster-autoscaler", &[]);
         for (names, counts) in [(&["infra"][..], 1), (&["kube-system", "infra"], 1), (&[], 0)] {
             let homes: BTreeSet<Namespace> = homes(names);
-            assert_eq!(rivals(&karpenter, Some(&homes)).len(), counts, "{names:?}");
+            let tenants = with("infra", "karpenter", &[]);
+            assert_eq!(rivals(&tenants, Some(&homes)).len(), counts, "{names:?}");
+            assert_eq!(
+                rivals(&karpenter, Some(&homes)).len(),
+                1,
+                "whose nodes are there runs somewhere"
+            );
             assert_eq!(rivals(&autoscaler, Some(&homes)).len(), counts, "{names:?}");
             let desired = Desired { autoscaler_namespaces: Some(homes), ..Desired::default() };
             let resizes = resizer(&autoscaler, &desired);
@@ -262,5 +293,8 @@ mod tests {
         assert_eq!(rivals(&autoscaler, None), []);
         assert!(resizer(&autoscaler, &Desired::default()).is_some());
         assert_eq!(resizer(&karpenter, &Desired::default()), None);
+        let called_after = with("infra", "cluster-autoscaler-aws", &[]);
+        assert!(resizer(&called_after, &Desired::default()).is_some());
+        assert_eq!(rivals(&called_after, Some(&homes(&["infra"]))), []);
     }
 }

@@ -22,7 +22,6 @@ use super::fault::{is_no_capacity, port_error};
 use super::instance::IMAGE_TAG;
 use super::limiter::Api;
 use super::machine::Machines;
-use super::network::Subnets;
 use super::sweep::NO_SUCH_TEMPLATE;
 use super::template::Content;
 use crate::catalog::CapacityType;
@@ -157,36 +156,6 @@ impl Aws {
         }
     }
 
-    async fn subnets_of(
-        &self,
-        machines: &Machines,
-        class: &NodeClass,
-    ) -> Result<Subnets, AwsError> {
-        if let Some(known) = machines.recall(|known| known.subnets.get(&class.name).cloned()) {
-            return Ok(known);
-        }
-        let subnets = self.subnets(&class.machine.subnets).await?;
-        machines.keep(|known| {
-            known.subnets.insert(class.name.clone(), subnets.clone());
-        });
-        Ok(subnets)
-    }
-
-    async fn groups_of(
-        &self,
-        machines: &Machines,
-        class: &NodeClass,
-    ) -> Result<Vec<String>, AwsError> {
-        if let Some(known) = machines.recall(|known| known.groups.get(&class.name).cloned()) {
-            return Ok(known);
-        }
-        let groups = self.security_groups(&class.machine.security_groups).await?;
-        machines.keep(|known| {
-            known.groups.insert(class.name.clone(), groups.clone());
-        });
-        Ok(groups)
-    }
-
     /// Looks up what the launch template of a request holds.
     async fn content<'c>(
         &self,
@@ -194,18 +163,8 @@ impl Aws {
         class: &'c NodeClass,
         request: &LaunchRequest,
     ) -> Result<Content<'c>, AwsError> {
-        let key = (class.name.clone(), Hardware::of(&request.labels));
-        let known = machines.recall(|known| known.images.get(&key).cloned());
-        let image = if let Some(image) = known {
-            image
-        } else {
-            let terms = &class.machine.images;
-            let image = self.image(terms, key.1, &machines.kubernetes).await?;
-            machines.keep(|known| {
-                known.images.insert(key, image.clone());
-            });
-            image
-        };
+        let hardware = Hardware::of(&request.labels);
+        let image = self.image_of(machines, (class, hardware)).await?;
         let groups = self.groups_of(machines, class).await?;
         let profile = self.profile_of(machines, class).await?;
         let taints = [&request.taints[..], &request.startup_taints[..]].concat();

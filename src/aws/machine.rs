@@ -6,8 +6,6 @@ use std::sync::{Mutex, PoisonError};
 use tokio::time::Instant;
 
 use super::boot::Endpoint;
-use super::network::Subnets;
-use crate::fleet::Hardware;
 use crate::ids::{NodeClassName, PoolName};
 use crate::manifest::{Desired, NodeClass};
 
@@ -23,12 +21,9 @@ pub struct Machines {
     pub(super) looking: tokio::sync::Mutex<()>,
 }
 
-/// What was looked up: all launches of an apply are of one view of the account.
+/// What was looked up for launches alone; what nodes are held to afterwards is among [`super::resolve::Answers`].
 #[derive(Debug, Default, Clone)]
 pub(super) struct Known {
-    pub(super) subnets: BTreeMap<NodeClassName, Subnets>,
-    pub(super) groups: BTreeMap<NodeClassName, Vec<String>>,
-    pub(super) images: BTreeMap<(NodeClassName, Hardware), String>,
     pub(super) profiles: BTreeMap<NodeClassName, String>,
     /// Launch templates that are there, and when one was last launched from.
     pub(super) templates: BTreeMap<String, Instant>,

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use super::client::{Aws, AwsError};
 use super::machine::Machines;
 use super::network::Subnets;
-use crate::fleet::{ImageChoice, Part, Resolved, Unread};
+use crate::fleet::{Hardware, ImageChoice, Part, Resolved, Unread};
 use crate::manifest::{Generation, NodeClass, in_words};
 
 /// How long an answer counts. Images are released by the week; Karpenter asks every five minutes as well.
@@ -23,6 +23,9 @@ const ASKED_AGAIN_AFTER: Duration = Duration::from_secs(30);
 
 /// How long an answer is told where no newer one can be had.
 const TOLD_FOR: Duration = Duration::from_mins(15);
+
+/// How long one who asks goes on: what is left then is told as not known, and asked for by the next.
+const ASKS_FOR: Duration = Duration::from_mins(1);
 
 /// What is asked: the words, and what they are about.
 type Question = (Part, String);
@@ -96,9 +99,13 @@ impl Answers {
         });
     }
 
-    fn answer(&self, question: &Question) -> Option<Answer> {
+    /// Returns what is told of a question, where it was asked for that version of Kubernetes.
+    fn answer(&self, question: &Question, kubernetes: &str) -> Option<Answer> {
         let now = Instant::now();
-        self.with(|all| all.get(question)?.told(now)?.ok().cloned())
+        self.with(|all| {
+            let asked = all.get(question).filter(|asked| asked.kubernetes == kubernetes)?;
+            asked.told(now)?.ok().cloned()
+        })
     }
 
     /// Returns what is known, and what is known not to be; what nobody asks any more is forgotten.
@@ -143,54 +150,110 @@ fn questions(class: &NodeClass) -> [Question; 3] {
     ]
 }
 
+/// Returns whether a class says anything of a part.
+fn selects(class: &NodeClass, part: Part) -> bool {
+    let machine = &class.machine;
+    match part {
+        Part::Image => !machine.images.is_empty(),
+        Part::Subnets => !machine.subnets.is_empty(),
+        Part::SecurityGroups => !machine.security_groups.is_empty(),
+    }
+}
+
 impl Aws {
     /// Looks up what classes come to, as far as that is not known from lately; `kubernetes` is the version, or why it is
-    /// not known. What cannot be found out [`crate::port::Holdings::resolved`] tells.
+    /// not known. What cannot be found out [`crate::port::Holdings::resolved`] tells. Where somebody asks already, nothing
+    /// is asked.
     pub async fn resolve(&self, classes: &[&NodeClass], kubernetes: Result<&str, &str>) {
-        let answers = &self.answers;
-        let _alone = answers.asking.lock().await;
-        let version = kubernetes.unwrap_or_default();
+        let Ok(_alone) = self.answers.asking.try_lock() else { return };
+        let begun = Instant::now();
         // What a group's machines are like, whoever made the group decides.
         let ours = classes.iter().filter(|class| class.generation != Generation::Eksctl);
-        for class in ours {
-            let machine = &class.machine;
-            let [image, subnets, groups] = questions(class);
-            let is_due = |asked: &Question| answers.is_due(asked, version, Instant::now());
-            if !machine.images.is_empty() && is_due(&image) {
-                let end = self.images_of(&machine.images, kubernetes).await.map(Answer::Images);
-                answers.note((image, version), end, Instant::now());
+        for (class, question) in ours.flat_map(|class| questions(class).map(|asked| (class, asked)))
+        {
+            let version = kubernetes.unwrap_or_default();
+            if !selects(class, question.0)
+                || !self.answers.is_due(&question, version, Instant::now())
+            {
+                continue;
             }
-            if !machine.subnets.is_empty() && is_due(&subnets) {
-                let end = self.subnets(&machine.subnets).await.map(Answer::Subnets);
-                answers.note((subnets, version), end, Instant::now());
-            }
-            if !machine.security_groups.is_empty() && is_due(&groups) {
-                let found = self.security_groups(&machine.security_groups).await;
-                answers.note((groups, version), found.map(Answer::SecurityGroups), Instant::now());
+            let end = if begun.elapsed() < ASKS_FOR {
+                self.ask(question.0, class, kubernetes).await
+            } else {
+                Err(AwsError::Missing("looking up other node classes took too long".to_owned()))
+            };
+            self.answers.note((question, version), end, Instant::now());
+        }
+    }
+
+    async fn ask(
+        &self,
+        part: Part,
+        class: &NodeClass,
+        kubernetes: Result<&str, &str>,
+    ) -> Result<Answer, AwsError> {
+        let machine = &class.machine;
+        match part {
+            Part::Image => self.images_of(&machine.images, kubernetes).await.map(Answer::Images),
+            Part::Subnets => self.subnets(&machine.subnets).await.map(Answer::Subnets),
+            Part::SecurityGroups => {
+                self.security_groups(&machine.security_groups).await.map(Answer::SecurityGroups)
             }
         }
     }
 
-    /// Does the same for the classes of `machines`, whose launches find it.
+    /// Does the same for the classes of `machines`: launches take what is known then, and are held to it afterwards.
     pub async fn look_up(&self, machines: &Machines) {
         let classes: Vec<&NodeClass> = machines.classes().collect();
         self.resolve(&classes, Ok(&machines.kubernetes)).await;
-        for class in classes {
-            let name = &class.name;
-            for answer in questions(class).iter().filter_map(|asked| self.answers.answer(asked)) {
-                machines.keep(|known| match answer {
-                    Answer::Images(choices) => known.images.extend(
-                        choices.iter().map(|c| ((name.clone(), c.hardware), c.id.to_string())),
-                    ),
-                    Answer::Subnets(subnets) => {
-                        known.subnets.insert(name.clone(), subnets);
-                    }
-                    Answer::SecurityGroups(groups) => {
-                        known.groups.insert(name.clone(), groups);
-                    }
-                });
-            }
+    }
+
+    /// Returns the image that machines of such hardware are launched from.
+    pub(super) async fn image_of(
+        &self,
+        machines: &Machines,
+        (class, hardware): (&NodeClass, Hardware),
+    ) -> Result<String, AwsError> {
+        let [question, _, _] = questions(class);
+        if let Some(Answer::Images(known)) = self.answers.answer(&question, &machines.kubernetes)
+            && let Some(choice) = known.iter().find(|choice| choice.hardware == hardware)
+        {
+            return Ok(choice.id.to_string());
         }
+        // Of this hardware alone: the pod that waits for it needs no other.
+        self.image(&class.machine.images, hardware, &machines.kubernetes).await
+    }
+
+    /// Returns where machines of a class may be put.
+    pub(super) async fn subnets_of(
+        &self,
+        machines: &Machines,
+        class: &NodeClass,
+    ) -> Result<Subnets, AwsError> {
+        let ([_, question, _], version) = (questions(class), machines.kubernetes.as_str());
+        if let Some(Answer::Subnets(known)) = self.answers.answer(&question, version) {
+            return Ok(known);
+        }
+        let found = self.subnets(&class.machine.subnets).await?;
+        let answer = Answer::Subnets(found.clone());
+        self.answers.note((question, version), Ok(answer), Instant::now());
+        Ok(found)
+    }
+
+    /// Returns the security groups of machines of a class.
+    pub(super) async fn groups_of(
+        &self,
+        machines: &Machines,
+        class: &NodeClass,
+    ) -> Result<Vec<String>, AwsError> {
+        let ([_, _, question], version) = (questions(class), machines.kubernetes.as_str());
+        if let Some(Answer::SecurityGroups(known)) = self.answers.answer(&question, version) {
+            return Ok(known);
+        }
+        let found = self.security_groups(&class.machine.security_groups).await?;
+        let answer = Answer::SecurityGroups(found.clone());
+        self.answers.note((question, version), Ok(answer), Instant::now());
+        Ok(found)
     }
 
     /// Looks up what launches of every pool need, so that the first pods of each need not wait for that. What cannot be

@@ -36,7 +36,7 @@ use crate::kube::{ConnectError, Held, Kubernetes, Lease, LeaseError, RENEW_EVERY
 use crate::manifest::Desired;
 use crate::plan::Plan;
 use crate::port::{Clock, Cluster as _, Requirement};
-use crate::rival::rivals_among;
+use crate::rival::{Rival, rivals_among};
 
 /// Where the lock of applies is kept.
 pub(super) const LEASE_NAMESPACE: &str = "kube-system";
@@ -223,18 +223,18 @@ async fn offers(aws: &Aws, repository: &Repository) -> Requirement {
 async fn alone(kubernetes: &Kubernetes, homes: Option<&BTreeSet<Namespace>>) -> Requirement {
     let found = match kubernetes.objects().await {
         Ok(objects) => {
-            let mut all = rivals_among(&objects.workloads, &objects.pods, &objects.templates);
-            all.retain(|rival| homes.is_none_or(|homes| rival.lives_in(homes)));
-            match &all[..] {
-                [] => Ok("neither Karpenter nor Cluster Autoscaler runs".to_owned()),
-                some => {
-                    let names: Vec<String> =
-                        some.iter().map(|r| format!("{} ({})", r.kind, r.workload)).collect();
-                    Err(format!(
-                        "{} would fight for nodes, if that is what it is",
-                        names.join(", ")
-                    ))
+            let all = rivals_among(&objects.workloads, &objects.pods, &objects.templates);
+            let counts = |rival: &Rival| homes.is_none_or(|homes| rival.lives_in(homes));
+            let (count, others): (Vec<Rival>, Vec<Rival>) = all.into_iter().partition(counts);
+            match (in_words(&count), in_words(&others)) {
+                (Some(count), _) => {
+                    Err(format!("{count} would fight for nodes, if that is what it is"))
                 }
+                (None, None) => Ok("neither Karpenter nor Cluster Autoscaler runs".to_owned()),
+                (None, Some(others)) => Ok(format!(
+                    "none runs where `spec.autoscalers.namespaces` says; elsewhere {others}, which \
+                     counts beside nodes of its own alone"
+                )),
             }
         }
         Err(error) => Err(error.to_string()),
@@ -242,6 +242,13 @@ async fn alone(kubernetes: &Kubernetes, homes: Option<&BTreeSet<Namespace>>) -> 
     let remedy =
         "deploy/migrate says how to take over from it; groups that only it resizes may stay its";
     Requirement::of("no other autoscaler", found, remedy)
+}
+
+/// Returns the names of other autoscalers; `None` where there are none.
+fn in_words(rivals: &[Rival]) -> Option<String> {
+    let names: Vec<String> =
+        rivals.iter().map(|rival| format!("{} ({})", rival.kind, rival.workload)).collect();
+    (!names.is_empty()).then(|| names.join(", "))
 }
 
 /// Carries an approved plan out, with progress on stderr and the receipt on stdout.

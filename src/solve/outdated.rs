@@ -9,7 +9,7 @@ use std::fmt::Display;
 
 use super::drift::Moved;
 use crate::catalog::{CapacityType, Catalog, InstanceType};
-use crate::fleet::{Hardware, Instance, MadeWith, Observed, Part, Resolved, Unread};
+use crate::fleet::{Hardware, Instance, MadeWith, Observed, Part, Resolved, Unread, tag};
 use crate::manifest::{Desired, NodeClass, Problem, Severity, in_words};
 
 /// Most ids that a reason lists.
@@ -31,6 +31,8 @@ pub(super) fn outdated(
             declared: "one that EC2 still has".to_owned(),
         });
     }
+    // One that was taken over was launched by other words, which whoever adopted it did not promise to follow.
+    instance.tags.get(tag::SPEC)?;
     let kind = catalog.types.get(instance_type)?;
     selected_otherwise(made_with, kind, class, resolved)
 }
@@ -57,7 +59,8 @@ fn selected_otherwise(
         return Some(moved("subnet", is.to_string(), listed(now)));
     }
     let now = resolved.security_groups.get(&in_words(&class.machine.security_groups));
-    let groups = security_groups.as_ref().zip(now).filter(|(is, now)| is != now);
+    // More than those somebody attached, as the load balancer controller and the VPC's own tools do.
+    let groups = security_groups.as_ref().zip(now).filter(|(is, now)| !now.is_subset(is));
     groups.map(|(is, now)| moved("security groups", listed(is), listed(now)))
 }
 
@@ -84,7 +87,8 @@ pub fn unresolved(desired: &Desired, observed: &Observed) -> Vec<Problem> {
                     Part::SecurityGroups => in_words(&class.machine.security_groups),
                 }
         };
-        let warning = |unread: &Unread| Problem {
+        let warning = |unread: &Unread| {
+            Problem {
             origin: class.origin.clone(),
             severity: Severity::Warning,
             object: format!("EC2NodeClass {}", class.name),
@@ -93,7 +97,12 @@ pub fn unresolved(desired: &Desired, observed: &Observed) -> Vec<Problem> {
                 unread.part.words(),
                 unread.reason
             ),
-            hint: None,
+            hint: Some(
+                "whoever plans needs what deploy/aws/plan.json permits; a parameter elsewhere than \
+                 under /aws/service needs ssm:GetParameter on it as well"
+                    .to_owned(),
+            ),
+        }
         };
         observed.resolved.unread.iter().filter(concerns).map(warning).collect::<Vec<_>>()
     };
@@ -143,7 +152,7 @@ mod tests {
             security_groups: Some(ids(groups)),
         };
         let (plain, gpu, groups) = (TYPES[0], TYPES[1], &["sg-1", "sg-2"][..]);
-        let many = ["sg-1", "sg-2", "sg-3", "sg-4", "sg-5"];
+        let many = ["sg-1", "sg-3", "sg-4", "sg-5", "sg-6"];
         for (made_with, kind, resolved, expected) in [
             (made("ami-1", "subnet-2", groups), plain, &now, None),
             (made("ami-2", "subnet-1", groups), gpu, &now, None),
@@ -155,11 +164,12 @@ mod tests {
                 &now,
                 Some(("subnet", "subnet-3", "subnet-1, subnet-2")),
             ),
+            (made("ami-1", "subnet-1", &["sg-1", "sg-2", "sg-9"]), plain, &now, None),
             (
                 made("ami-1", "subnet-1", &many),
                 plain,
                 &now,
-                Some(("security groups", "sg-1, sg-2, sg-3 and 2 more", "sg-1, sg-2")),
+                Some(("security groups", "sg-1, sg-3, sg-4 and 2 more", "sg-1, sg-2")),
             ),
             (made("ami-0", "subnet-3", &["sg-1"]), plain, &Resolved::default(), None),
             (MadeWith::default(), plain, &now, None),
@@ -203,6 +213,19 @@ mod tests {
         assert!(again.target.launches.is_empty() && again.target.retires.is_empty());
         // A read that fails later takes nothing away.
         story.observed.resolved = Resolved::default();
+        assert!(story.solve().target.retires.is_empty());
+    }
+
+    #[test]
+    fn a_machine_that_was_taken_over_is_not_held_to_what_a_class_comes_to() {
+        let mut story = Story::new(&["m5.large"], 500, 512);
+        story.observed.resolved = images("ami-1", "ami-1");
+        story.step(3);
+        story.observed.resolved = images("ami-2", "ami-2");
+        assert!(!story.solve().target.retires.is_empty());
+        for instance in story.observed.instances.values_mut() {
+            instance.tags.remove(tag::SPEC);
+        }
         assert!(story.solve().target.retires.is_empty());
     }
 

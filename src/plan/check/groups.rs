@@ -13,11 +13,13 @@ use crate::plan::wire::{
     Action, Condition, GroupSize, NodeState, Precondition, Reason, ResourceChange,
 };
 use crate::requirement::key;
-use crate::rival::{CLUSTER_AUTOSCALER, kind_of};
 
 /// What the tags begin with by which Cluster Autoscaler finds its groups, and those that only describe.
 const CLAIM: &str = "k8s.io/cluster-autoscaler/";
 const DESCRIPTION: &str = "k8s.io/cluster-autoscaler/node-template/";
+/// What the name of its Deployment holds, or a label of its pods.
+const AUTOSCALER: &str = "cluster-autoscaler";
+const NAMES: [&str; 3] = ["app.kubernetes.io/name", "app", "k8s-app"];
 
 pub(super) fn check(case: &Case<'_>, verdict: &mut Verdict) {
     for row in &case.group_rows {
@@ -205,8 +207,9 @@ fn is_resized_by_another(case: &Case<'_>) -> bool {
     let (desired, observed) = (case.facts.desired, case.facts.observed);
     let counts = |id: &WorkloadId, labels: Option<&Labels>| {
         let homes = desired.autoscaler_namespaces.as_ref();
+        let mut labels = NAMES.iter().filter_map(|key| labels?.get(*key));
         id.kind == WorkloadKind::Deployment
-            && kind_of(&id.name, labels) == Some(CLUSTER_AUTOSCALER)
+            && (id.name.contains(AUTOSCALER) || labels.any(|it| it.as_str().contains(AUTOSCALER)))
             && homes.is_none_or(|homes| homes.contains(&id.namespace))
     };
     let labels = |template: &String| observed.templates.get(template).map(|pod| &pod.labels);
