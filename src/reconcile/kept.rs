@@ -353,7 +353,7 @@ impl Kept {
     /// it is or not at all. What is known of single launches, those first that helped, the oldest first: budgets
     /// count them all the same, and the machines that are there tell of them again. What was sold out: that is
     /// asked for once more. What launches decide that were asked for, the oldest first: they are waited for then,
-    /// and not asked for again. Removals, machines that go, and what somebody asked for are never left out;
+    /// and not asked for again. Removals, machines that go, repairs, and what somebody asked for are never left out;
     /// whoever writes looks whether it fits ([`Kept::size`]).
     #[must_use]
     pub fn fitted(&self, most: usize) -> Self {

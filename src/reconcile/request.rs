@@ -100,9 +100,12 @@ impl State {
                     kept.note_approved(&current.plan);
                 }
             }
-            Request::Confirm { instance, .. } => {
-                kept.confirmed.retain(|known| *known != instance);
-                kept.confirmed.extend(confirmed);
+            Request::Confirm { .. } => {
+                // Who confirms what is not planned right now takes nothing back that was confirmed before.
+                if let Some(instance) = confirmed {
+                    kept.confirmed.retain(|known| *known != instance);
+                    kept.confirmed.push(instance);
+                }
             }
             Request::Suspend { reason, until, by } => {
                 kept.suspended = Some(Suspension { reason, until, since, by });
@@ -291,8 +294,13 @@ mod tests {
         for instance in strange.into_iter().chain(kept) {
             ask(&mut story, 20, Request::Confirm { instance, by: "carol".into() });
         }
-        let kept = story.state().kept.as_ref().expect("it is kept");
-        assert_eq!(kept.confirmed, [known]);
+        let confirmed =
+            |story: &Story| story.state().kept.as_ref().expect("it is kept").confirmed.clone();
+        assert_eq!(confirmed(&story), [known.clone()]);
+        // Who asks again while no plan has it takes nothing back.
+        story.change(|state| state.current = None);
+        ask(&mut story, 21, Request::Confirm { instance: known.clone(), by: "dave".into() });
+        assert_eq!(confirmed(&story), [known]);
     }
 
     #[test]

@@ -268,6 +268,9 @@ fn full() -> Kept {
                 member: false,
             })
             .collect(),
+        repaired: (0..REPAIRED_MAX)
+            .map(|n| Repaired { instance: id(n), pool: name(n % 9), at: moment(n) })
+            .collect(),
         asked: vec![asked(1), asked(2)],
         ..Kept::default()
     }
@@ -295,9 +298,10 @@ fn what_does_not_fit_is_left_out_in_a_stated_order_and_counted() {
         assert_eq!(fitted.came().count(), MOVES_MAX, "budgets count all of them");
     }
     // The API server takes 256 KiB of annotations, and others have some.
-    let fitted = kept.fitted(100 << 10);
-    assert!(fitted.size() <= 100 << 10, "{}", fitted.size());
+    let fitted = kept.fitted(150 << 10);
+    assert!(fitted.size() <= 150 << 10, "{}", fitted.size());
     assert_eq!((&fitted.going, &fitted.removed), (&kept.going, &kept.removed));
+    assert_eq!((&fitted.repaired, &fitted.confirmed), (&kept.repaired, &kept.confirmed));
 }
 
 /// Returns a world with so many machines of ours, launched a second apart.
