@@ -52,8 +52,8 @@ pub fn resizer(observed: &Observed, desired: &Desired) -> Option<String> {
         is_it && is_deployment && workload.scale != Scale::Replicas(0)
     });
     let declared = declared.map(|workload| workload.id.to_string());
-    let live = (&observed.workloads[..], &observed.pods[..], &observed.templates);
-    let live = running(live, may_resize).into_iter();
+    let Observed { workloads, pods, templates, .. } = observed;
+    let live = running(workloads, pods, templates, may_resize).into_iter();
     let mut all = declared.chain(live.map(|rival| rival.workload));
     let homes = desired.autoscaler_namespaces.as_ref();
     all.find(|workload| homes.is_none_or(|homes| lives_in(workload, homes)))
@@ -92,16 +92,14 @@ pub fn rivals_among(
     pods: &[Arc<Pod>],
     templates: &BTreeMap<String, Arc<PodTemplate>>,
 ) -> Vec<Rival> {
-    running((workloads, pods, templates), kind_of)
+    running(workloads, pods, templates, kind_of)
 }
 
 /// Returns the Deployments that run and are one of something by their name and the labels of their templates.
 fn running(
-    (workloads, pods, templates): (
-        &[LiveWorkload],
-        &[Arc<Pod>],
-        &BTreeMap<String, Arc<PodTemplate>>,
-    ),
+    workloads: &[LiveWorkload],
+    pods: &[Arc<Pod>],
+    templates: &BTreeMap<String, Arc<PodTemplate>>,
     kind_of: fn(&str, Option<&Labels>) -> Option<&'static str>,
 ) -> Vec<Rival> {
     let kind = |id: &WorkloadId, template: Option<&String>| {

@@ -296,7 +296,7 @@ mod tests {
         }
         let confirmed =
             |story: &Story| story.state().kept.as_ref().expect("it is kept").confirmed.clone();
-        assert_eq!(confirmed(&story), [known.clone()]);
+        assert_eq!(confirmed(&story), std::slice::from_ref(&known));
         // Who asks again while no plan has it takes nothing back.
         story.change(|state| state.current = None);
         ask(&mut story, 21, Request::Confirm { instance: known.clone(), by: "dave".into() });

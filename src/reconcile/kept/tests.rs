@@ -201,6 +201,11 @@ fn a_removal_is_counted_no_earlier_than_it_was_by_the_clock_of_whoever_counts() 
     }
 }
 
+fn repaired(n: usize) -> Repaired {
+    let instance = format!("i-{n:017x}").as_str().into();
+    Repaired { instance, pool: "a-pool-with-a-name".into(), at: at(0) }
+}
+
 /// Returns what is kept where every list is as long as it can be.
 fn full() -> Kept {
     let id = |n: usize| InstanceId::from(format!("i-{n:017x}").as_str());
@@ -268,9 +273,7 @@ fn full() -> Kept {
                 member: false,
             })
             .collect(),
-        repaired: (0..REPAIRED_MAX)
-            .map(|n| Repaired { instance: id(n), pool: name(n % 9), at: moment(n) })
-            .collect(),
+        repaired: (0..REPAIRED_MAX).map(repaired).collect(),
         asked: vec![asked(1), asked(2)],
         ..Kept::default()
     }
