@@ -16,6 +16,7 @@ mod forecast;
 mod modes;
 mod pinned;
 mod quota;
+mod running;
 mod scheduled;
 mod size;
 #[cfg(test)]
@@ -27,6 +28,8 @@ pub use pinned::pinned;
 use std::collections::BTreeSet;
 
 use jiff::Timestamp;
+
+use running::of_what_runs;
 
 use crate::catalog::Catalog;
 use crate::demand::{Decider, Demand, DemandMode, PodGroup};
@@ -82,11 +85,13 @@ pub struct Scope {
     /// Of the nodes that are there only these may change; `None`: all of them. With none in it the
     /// plan only adds.
     pub only: Option<BTreeSet<NodeName>>,
+    /// Whether only pods count that there are, whatever else the repository asks for.
+    pub running: bool,
 }
 
 impl Scope {
     fn is_limited(&self) -> bool {
-        self.only.is_some() || !self.target.is_empty() || !self.exclude.is_empty()
+        self.only.is_some() || self.running || !self.target.is_empty() || !self.exclude.is_empty()
     }
 
     fn allows(&self, address: &Address) -> bool {
@@ -119,6 +124,11 @@ pub fn beyond(inputs: &Inputs) -> Vec<Diagnostic> {
 /// Returns what follows from `inputs` with what the world teaches: which nodes are none, groups that only the settings
 /// name, and what nodes really offer.
 fn as_measured<T>(inputs: &Inputs, follows: impl FnOnce(&Inputs) -> T) -> T {
+    let running = inputs.scope.running.then(|| of_what_runs(inputs.desired, inputs.observed));
+    let inputs = &match &running {
+        Some((desired, observed)) => Inputs { desired, observed, ..inputs.clone() },
+        None => inputs.clone(),
+    };
     let without_doubles = doubles::without(inputs.observed);
     let inputs = &match &without_doubles {
         Some(observed) => Inputs { observed, ..inputs.clone() },
@@ -293,7 +303,7 @@ fn nodes_at(inputs: &Inputs, demand: &Demand, addresses: &[String]) -> Vec<NodeN
 /// Returns a warning for each address of the scope that no row of `plan` has: most likely a slip, and
 /// a plan that did not do what was asked for must say so.
 fn unmatched(inputs: &Inputs, plan: &Plan) -> Vec<Diagnostic> {
-    let Scope { target, exclude, replace, only: _ } = &inputs.scope;
+    let Scope { target, exclude, replace, only: _, running: _ } = &inputs.scope;
     let has = |pattern: &String| {
         let scope = Scope { target: vec![pattern.clone()], ..Scope::default() };
         plan.resource_changes.iter().any(|row| scope.allows(&row.address))

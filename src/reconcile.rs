@@ -47,7 +47,7 @@ pub mod adr_0012 {}
 pub use crate::manifest::Mode;
 pub use asked::Asked;
 pub use drive::{Outside, drive};
-pub use event::{Effect, Event, Head, Limits, Signal, Ticket};
+pub use event::{Effect, Event, Head, Limits, NoCommit, Signal, Ticket};
 pub use kept::{Applied, Approved, Kept, Launched, Leaving, Quarantine, Removed, SoldOut};
 pub use message::{Kind, Message};
 pub use past::{Crowds, Past as PastMoves};

@@ -1,7 +1,7 @@
 //! Errors as the user sees them: what failed, why, and what to do.
 
 use crate::catalog::CatalogError;
-use crate::git::GitError;
+use crate::git::{GitError, GitErrorKind};
 use crate::plan::ReadPlanError;
 use crate::render::{ExplainError, escape};
 use crate::requirement::ParseRequirementsError;
@@ -38,6 +38,12 @@ impl CliError {
     pub(super) fn hint(mut self, hint: impl Into<String>) -> Self {
         self.hints.push(hint.into());
         self
+    }
+
+    /// Returns whether it is that a repository has no such commit.
+    pub(super) fn is_unknown_revision(&self) -> bool {
+        let git = self.source.downcast_ref::<GitError>();
+        git.is_some_and(|error| matches!(error.kind, GitErrorKind::UnknownRevision { .. }))
     }
 
     /// Adds what was being done when the error happened.

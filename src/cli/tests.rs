@@ -244,7 +244,7 @@ fn what_was_typed_means_what_it_says() {
                 target: vec!["ec2_instance.web".into(), "ec2_instance.db[\"0\"]".into()],
                 exclude: vec!["autoscaling_group.old".into()],
                 replace: vec!["ec2_instance.web[\"1\"]".into()],
-                only: None,
+                ..Scope::default()
             },
             ..planning(".")
         },

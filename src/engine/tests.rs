@@ -7,10 +7,11 @@ mod resources;
 mod worlds;
 
 use std::num::NonZero;
+use std::sync::Arc;
 
 use super::*;
 use crate::catalog::{Listed, Market, Quotas, TypeFacts};
-use crate::fleet::ClusterIdentity;
+use crate::fleet::{ClusterIdentity, Pod, PodPhase};
 use crate::ids::{InstanceTypeName, ZoneName};
 use crate::plan::canonical;
 use crate::plan::wire::{BaseWorld, Reason};
@@ -94,6 +95,38 @@ fn a_plan_warns_of_nodes_that_stand_cordoned_for_whatever_we_cordoned_them_and_o
             None => assert!(found.is_empty(), "{found:?}"),
         }
     }
+}
+
+#[test]
+fn where_only_pods_count_that_there_are_no_other_wish_is_planned_for() {
+    let mut story = workshop();
+    story.scale(5);
+    story.carry_out(&story.solve());
+    let scope = || Scope { only: Some(BTreeSet::new()), running: true, ..Scope::default() };
+    let adds = |story: &Story| plan_of(story, scope()).summary.add;
+    story.scale(40);
+    assert!(plan_of(&story, Scope::default()).summary.add > 0);
+    assert_eq!(adds(&story), 0, "the commit asks for more, and no pod waits");
+    let waits: Vec<_> = (0..30)
+        .map(|n| {
+            let mut pod = Pod::clone(&story.observed.pods[0]);
+            (pod.node, pod.phase) = (None, PodPhase::Pending);
+            pod.name = format!("waits-{n}").into();
+            pod.uid = format!("uid-waits-{n}").as_str().into();
+            Arc::new(pod)
+        })
+        .collect();
+    story.observed.pods.extend(waits);
+    story.scale(0);
+    story.observed.deliver([crate::story::workload_id()]);
+    assert!(plan_of(&story, Scope::default()).summary.destroy > 0);
+    let plan = plan_of(&story, scope());
+    assert!(plan.summary.add > 0 && plan.summary.destroy == 0, "{:?}", plan.summary);
+    let placed: u32 = plan.capacity.placements.iter().map(|row| row.pods).sum();
+    assert!(placed >= 30, "{placed}");
+    let inputs = Inputs { scope: Scope { running: true, ..Scope::default() }, ..inputs_of(&story) };
+    let again = crate::engine::pinned(&inputs, &plan);
+    assert!(again.missing.is_empty() && again.dropped.is_empty(), "{:?}", again.dropped);
 }
 
 #[test]

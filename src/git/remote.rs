@@ -167,8 +167,20 @@ impl Remote {
         ]);
         // Secrets go before anything is cut off, which might leave half of one.
         let plain = |said: String| cut(&redacted(&said, &self.url));
-        fetched.map(|()| reference).map_err(|said| GitErrorKind::Fetch(plain(said)))
+        fetched.map(|()| reference).map_err(|said| {
+            let (revision, reason) = (revision.to_owned(), plain(said));
+            if says_that_there_is_none(&reason) {
+                return GitErrorKind::UnknownRevision { revision, reason };
+            }
+            GitErrorKind::Fetch(reason)
+        })
     }
+}
+
+/// Returns whether what `git` said is the answer of the other side that it has no such commit or branch. One that hands out
+/// only what its branches end in (`Server does not allow request for unadvertised object`) has not said that.
+fn says_that_there_is_none(said: &str) -> bool {
+    said.contains("not our ref") || said.contains("couldn't find remote ref")
 }
 
 /// A folder of clones.
@@ -364,8 +376,11 @@ mod tests {
         lock.set_modified(long_ago).expect("an older one");
         let read = remote.read(None, &cache).expect("read again");
         assert_eq!(read.tree.files[0].content.as_deref(), Ok(&b"4"[..]), "what is there now");
-        let error = remote.read(Some("nowhere"), &cache).expect_err("no such branch");
-        assert!(error.to_string().contains("nowhere"), "{error}");
+        for none in ["nowhere", "1111111111111111111111111111111111111111"] {
+            let error = remote.read(Some(none), &cache).expect_err("there is none");
+            let certain = matches!(error.kind, GitErrorKind::UnknownRevision { .. });
+            assert!(certain && error.to_string().contains(none), "{error}");
+        }
     }
 
     #[test]

@@ -39,9 +39,13 @@ fn read_prefix(
     revision: &str,
     (limits, shelf): (Limits, Shelf),
 ) -> Result<TreeRead, GitErrorKind> {
-    let unknown = |error: git2::Error| GitErrorKind::UnknownRevision {
-        revision: revision.to_owned(),
-        reason: error.message().to_owned(),
+    let unknown = |error: git2::Error| {
+        if error.code() == ErrorCode::GenericError {
+            // Whether there is one it cannot tell.
+            return broken(error);
+        }
+        let (revision, reason) = (revision.to_owned(), error.message().to_owned());
+        GitErrorKind::UnknownRevision { revision, reason }
     };
     let object = repository.revparse_single(revision).map_err(unknown)?;
     let commit = object.peel_to_commit().map_err(unknown)?;

@@ -1,11 +1,12 @@
 //! Which commit is served: the newest, or the one before for as long as CI has to apply the newest.
 //!
-//! Invariant: a newer commit that waits for CI never leaves the loop without one to plan from, where
-//! the one that was served before can still be read.
+//! Invariant: a newer commit that waits for CI never leaves the loop without one to plan from. Until the one that was
+//! served before was read, another one stands in for it: of that only pods that there are have their machines, and
+//! nothing that stands goes. Where there is no such commit any more, the newest is served.
 
 use std::sync::Arc;
 
-use super::event::{Effect, Head};
+use super::event::{Effect, Head, NoCommit};
 use super::kept::{Applied, later};
 use super::state::{State, backoff, failed};
 use super::status::SourceState;
@@ -38,7 +39,7 @@ impl State {
     /// Serves a commit that was read, or has it wait for CI.
     fn serve(&mut self, head: Arc<Head>) {
         let known = self.head.as_ref().is_some_and(|served| served.commit == head.commit);
-        if known {
+        if known && !self.has_stand_in() {
             self.serves(head);
             return;
         }
@@ -52,8 +53,9 @@ impl State {
             self.serves(head);
             return;
         }
-        if self.head.is_none() && self.former.is_none() {
-            self.former = served.map(|commit| (commit, None));
+        if self.head.is_none() {
+            self.former = self.former.take().or(served.map(|commit| (commit, None)));
+            self.head = Some(Arc::clone(&head));
         }
         let patience = later(self.now, head.controller.ci_patience);
         let Some(kept) = &mut self.kept else { return };
@@ -72,11 +74,20 @@ impl State {
         let (Some(served), Some(newest)) = (served, newest) else { return };
         self.newer = None;
         if self.head.as_ref().is_some_and(|head| head.commit != served) {
-            (self.head, self.former) = (None, None);
+            self.former = Some((served, None));
+            self.former_due.worked(self.now);
         }
-        if self.head.as_ref().is_none_or(|head| head.commit != newest.commit) {
+        let is_newest = self.head.as_ref().is_some_and(|head| head.commit == newest.commit);
+        if !is_newest || self.has_stand_in() {
             self.serve(newest);
         }
+    }
+
+    /// Returns whether the commit that plans are made from only stands in for one that was served before and was not read
+    /// yet: it may be one that waits for CI.
+    pub(super) fn has_stand_in(&self) -> bool {
+        let wanted = self.former.as_ref().zip(self.head.as_ref());
+        wanted.is_some_and(|((former, _), head)| *former != head.commit)
     }
 
     /// Has plans be made from `head` from now on.
@@ -114,7 +125,7 @@ impl State {
         }
     }
 
-    pub(super) fn commit_was_read(&mut self, commit: &str, read: Result<Arc<Head>, String>) {
+    pub(super) fn commit_was_read(&mut self, commit: &str, read: Result<Arc<Head>, NoCommit>) {
         self.reading_former = false;
         let now = self.now;
         let wanted = self.former.as_ref().is_some_and(|(wanted, _)| wanted == commit);
@@ -130,18 +141,32 @@ impl State {
                 self.head = Some(head);
                 self.replan_at = now;
             }
-            Err(why) => {
+            Err(NoCommit::Gone(_)) if self.newer.is_some() => {
+                self.count("reads.git.gone", 1);
+                self.former_due.worked(now);
+                if let Some((newest, _)) = self.newer.take() {
+                    self.serves(newest);
+                }
+                self.replan_at = now;
+            }
+            Err(NoCommit::Gone(why) | NoCommit::Failed(why)) => {
                 self.count("reads.git.failed", 1);
                 self.count("errors.git", 1);
                 self.former_due.failed(now);
                 self.former = Some((commit.to_owned(), Some(why)));
+                // What the branch ends in by now takes its place, where it is gone.
+                self.git_due = self.git_due.min(self.next_read());
             }
         }
     }
 
     /// Has the commit that is served read again: what makes plans from it is no longer at hand.
     pub(super) fn lacks_planner(&mut self) {
-        if let Some(head) = self.head.as_ref().filter(|_| self.former.is_none()) {
+        if self.has_stand_in() {
+            // The newest was read last.
+            self.head =
+                self.newer.as_ref().map(|(newer, _)| Arc::clone(newer)).or(self.head.take());
+        } else if let Some(head) = self.head.as_ref().filter(|_| self.former.is_none()) {
             self.former = Some((head.commit.clone(), None));
         }
     }
@@ -152,8 +177,12 @@ mod tests {
     use jiff::SignedDuration;
 
     use super::*;
-    use crate::reconcile::fixture::{Story, at};
-    use crate::reconcile::{Event, Kept, Signal};
+    use crate::manifest::Mode;
+    use crate::plan::Plan;
+    use crate::plan::wire::WaveStep;
+    use crate::reconcile::fixture::{Story, at, world};
+    use crate::reconcile::{Event, Kept, Limits, Signal};
+    use crate::render::fixture;
 
     /// Has the branch end in a commit that CI carries out.
     fn reads(story: &mut Story, seconds: i64, commit: &str) {
@@ -188,11 +217,7 @@ mod tests {
         // Whoever led had served 3 already, and was told of a merge after it that waits for longer.
         reads(&mut story, 500, "4");
         leads(&mut story, 550, "3", Some(1_100));
-        assert_eq!(
-            served(&story),
-            None,
-            "it has only read of 3 that it is, and plans from nothing else"
-        );
+        assert_eq!(served(&story), Some("1"), "what it served itself stands in for 3");
         let former = story.state().former.as_ref().map(|(commit, _)| commit.clone());
         assert_eq!(former.as_deref(), Some("3"));
         let mut read = Head::clone(&story.state().newer.as_ref().expect("it waits").0);
@@ -203,6 +228,96 @@ mod tests {
         assert_eq!(served(&story), Some("3"), "it waits for longer than this process had it wait");
         story.next(1_100, Event::Timer);
         assert_eq!(served(&story), Some("4"));
+    }
+
+    /// Returns a loop that comes to lead where `3` is served and `4` waits for CI, and has read `4` alone, or `1` before.
+    fn leads_without_what_is_served(knows: bool) -> Story {
+        let mut story = Story::begin();
+        reads(&mut story, 10, "4");
+        if !knows {
+            // A process that has only begun.
+            story.change(|state| (state.head, state.former) = (None, None));
+        }
+        leads(&mut story, 20, "3", Some(2_000));
+        story.change(|state| state.planning = None);
+        story
+    }
+
+    /// Has the commit that is waited for be read; returns whether it is read again at once or later.
+    fn answers(story: &mut Story, seconds: i64, read: Result<Arc<Head>, NoCommit>) {
+        story.next(seconds, Event::Commit { commit: "3".to_owned(), read });
+    }
+
+    /// Has pods wait, and returns what is planned for them.
+    fn plans(story: &mut Story, seconds: i64) -> Option<Limits> {
+        story.change(|state| state.planning = None);
+        story.next(seconds, Event::World(Arc::new(world(seconds))));
+        story.change(|state| state.replan_at = at(seconds));
+        story.next(seconds, Event::Timer);
+        story.state().planning.as_ref().map(|planning| planning.limits.clone())
+    }
+
+    #[test]
+    fn until_what_is_served_was_read_another_commit_stands_in_by_which_pods_have_machines_and_nothing_goes()
+     {
+        for (knows, stands_in) in [(true, "1"), (false, "4")] {
+            let mut story = leads_without_what_is_served(knows);
+            for seconds in [30, 60, 400] {
+                answers(&mut story, seconds, Err(NoCommit::Failed("no route".to_owned())));
+                assert_eq!(served(&story), Some(stands_in), "{seconds}");
+                let adds = Limits { running: true, ..Limits::adds() };
+                assert_eq!(plans(&mut story, seconds + 1), Some(adds), "{seconds}");
+                assert_eq!(story.state().mode(), Mode::Additive, "and interruptions are heeded");
+                assert!(!story.state().reading_former, "not at once again");
+            }
+            let repository = story.state().status().repository;
+            assert_eq!(repository.stands_in_for.as_deref(), Some("3"));
+            let why = repository.waiting.map(|(_, why)| why).unwrap_or_default();
+            assert!(why.contains("commit 3") && why.contains("no route"), "{why}");
+            // What is launched is begun.
+            let mut launches = Plan { applyable: true, ..fixture::plan() };
+            launches.capacity.waves.retain(|wave| wave.step == WaveStep::Launch);
+            story.planned(402, launches);
+            let waits = |story: &Story| {
+                let mut lanes = story.state().lanes.values();
+                lanes.any(|lane| lane.begins.is_some())
+            };
+            assert!(waits(&story), "they are being kept");
+            story.next(800, Event::Timer);
+            assert!(story.state().reading_former, "it is asked for again");
+            let mut head = Head::clone(story.state().head.as_ref().expect("one stands in"));
+            head.commit = "3".to_owned();
+            answers(&mut story, 801, Ok(Arc::new(head)));
+            assert_eq!((served(&story), story.state().has_stand_in()), (Some("3"), false));
+            assert!(!waits(&story), "what waited is planned of the one that is served");
+            assert_eq!(story.state().mode(), Mode::Full);
+            assert_eq!(story.state().status().repository.stands_in_for, None);
+        }
+    }
+
+    #[test]
+    fn where_there_is_no_such_commit_any_more_the_newest_is_served_at_once() {
+        for knows in [true, false] {
+            let mut story = leads_without_what_is_served(knows);
+            answers(&mut story, 30, Err(NoCommit::Gone("not our ref".to_owned())));
+            assert_eq!((served(&story), story.state().has_stand_in()), (Some("4"), false));
+            assert!(story.state().newer.is_none(), "it waits for nothing");
+            let kept = story.state().kept.as_ref().and_then(|kept| kept.served.as_deref());
+            assert_eq!(kept, Some("4"));
+            assert_eq!(plans(&mut story, 31), Some(Limits::default()));
+        }
+    }
+
+    #[test]
+    fn what_was_confirmed_stays_so_while_another_commit_stands_in() {
+        let mut story = leads_without_what_is_served(true);
+        story.change(|state| {
+            state.kept.as_mut().expect("recalled").confirmed.push("i-1".into());
+        });
+        plans(&mut story, 40);
+        story.planned(41, fixture::plan());
+        assert!(story.state().current.is_some());
+        assert_eq!(story.state().kept.as_ref().expect("recalled").confirmed.len(), 1);
     }
 
     #[test]

@@ -45,8 +45,8 @@ pub(super) struct Aside {
 }
 
 impl State {
-    /// Takes a plan of everything for what is pursued from now on.
-    pub(super) fn becomes_current(&mut self, plan: &Arc<Plan>) {
+    /// Takes a plan of everything for what is pursued from now on; `stands_in` where its commit only stands in for another.
+    pub(super) fn becomes_current(&mut self, plan: &Arc<Plan>, stands_in: bool) {
         let digest = &plan.capacity.digest;
         let same = self.current.as_ref().filter(|c| c.plan.capacity.digest == *digest);
         let since = same.map_or(self.now, |current| current.since);
@@ -58,7 +58,7 @@ impl State {
         let going: BTreeSet<InstanceId> = retired(plan).filter_map(instance).collect();
         // What a plan with errors leaves alone it has not forgiven.
         if !plan.errored {
-            if let Some(kept) = &mut self.kept {
+            if let Some(kept) = self.kept.as_mut().filter(|_| !stands_in) {
                 // What was confirmed is that it goes for the reason of that day.
                 kept.confirmed.retain(|id| going.contains(id));
             }

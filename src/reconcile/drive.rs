@@ -19,7 +19,7 @@ use jiff::{SignedDuration, Timestamp};
 use tokio::sync::oneshot;
 use tracing::Span;
 
-use super::event::{Effect, Ending, Event, Head, Limits, Ticket};
+use super::event::{Effect, Ending, Event, Head, Limits, NoCommit, Ticket};
 use super::failing;
 use super::looks::{needs_as_before, shows_the_same};
 use super::ports::{Desk, Planner, Signals, Source};
@@ -319,8 +319,8 @@ where
             Effect::Plan { ticket, commit, world, limits } => {
                 self.plan(ticket, &commit, world, limits)
             }
-            Effect::Apply { ticket, commit, plan, without, waits, begun } => {
-                self.apply(ticket, &commit, (plan, without), (waits, begun))
+            Effect::Apply { ticket, commit, plan, without, waits, running, begun } => {
+                self.apply(ticket, &commit, (plan, without, running), (waits, begun))
             }
             Effect::Cordon { instance, node, mark } => Box::pin(async move {
                 let may_write = || signals.may_write();
@@ -372,7 +372,7 @@ where
                 if head.commit == commit {
                     return Ok(stock.keep((head, planner)));
                 }
-                Err(format!("`{}` was read in its place", head.commit))
+                Err(NoCommit::Gone(format!("`{}` was read in its place", head.commit)))
             });
             Event::Commit { commit, read }
         })
@@ -413,7 +413,7 @@ where
         &self,
         ticket: Ticket,
         commit: &str,
-        (plan, without): (Arc<Plan>, Vec<InstanceId>),
+        (plan, without, running): (Arc<Plan>, Vec<InstanceId>, bool),
         (waits, begun): (bool, BTreeMap<Address, apply::Before>),
     ) -> Begun<'a> {
         let Outside { cloud, cluster, clock, signals, .. } = self.outside;
@@ -435,7 +435,8 @@ where
             let (cloud, cluster) =
                 (Fenced::new(cloud, &may_write), Fenced::new(cluster, &may_write));
             let ports = apply::Ports { cloud: &cloud, cluster: &cluster, clock };
-            let again = Pinning { planner: &*planner, plan: Arc::clone(&plan), without, over };
+            let again =
+                Pinning { planner: &*planner, plan: Arc::clone(&plan), without, running, over };
             let settings = ApplySettings {
                 cluster: identity,
                 approved: None,
@@ -517,6 +518,8 @@ struct Pinning<'p, P> {
     /// The plan that is carried out.
     plan: Arc<Plan>,
     without: Vec<InstanceId>,
+    /// Whether only pods count that there are.
+    running: bool,
     /// The world that the plan was made over, where it was the last one.
     over: Option<Arc<Observed>>,
 }
@@ -550,7 +553,8 @@ impl<P: Planner> Replan for Pinning<'_, P> {
             if self.is_of(&world) {
                 return Pinned::as_approved(Plan::clone(&self.plan));
             }
-            self.planner.pinned(Arc::clone(&self.plan), Arc::new(world.into_owned())).await
+            let (plan, world) = (Arc::clone(&self.plan), Arc::new(world.into_owned()));
+            self.planner.pinned(plan, world, self.running).await
         })
     }
 }

@@ -37,6 +37,15 @@ pub struct Head {
     pub auto_mode: bool,
 }
 
+/// Why a commit was not read by its name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum NoCommit {
+    /// There is none of that name, as where the branch was forced: to ask again is of no use.
+    Gone(String),
+    /// Whether there is one could not be told.
+    Failed(String),
+}
+
 /// What a plan is limited to.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Limits {
@@ -44,13 +53,21 @@ pub struct Limits {
     pub only: Option<BTreeSet<NodeName>>,
     /// Rows that may not change.
     pub exclude: Vec<Address>,
+    /// Whether only pods count that there are, whatever else the commit asks for.
+    pub running: bool,
 }
 
 impl Limits {
+    /// Returns the limits of a plan that only adds.
+    #[must_use]
+    pub fn adds() -> Self {
+        Self { only: Some(BTreeSet::new()), ..Self::default() }
+    }
+
     /// Returns whether the plan is of everything.
     #[must_use]
     pub fn is_none(&self) -> bool {
-        self.only.is_none() && self.exclude.is_empty()
+        *self == Self::default()
     }
 }
 
@@ -82,7 +99,7 @@ pub enum Event {
         /// Its name.
         commit: String,
         /// What was read of it, or why nothing was.
-        read: Result<Arc<Head>, String>,
+        read: Result<Arc<Head>, NoCommit>,
     },
     /// The world was looked at, well or not: its sources say.
     World(Arc<Observed>),
@@ -247,6 +264,8 @@ pub enum Effect {
         without: Vec<InstanceId>,
         /// Whether machines are waited for that were launched.
         waits: bool,
+        /// Whether only pods count that there are, whatever else the commit asks for.
+        running: bool,
         /// How launches of it were asked for before.
         begun: BTreeMap<Address, apply::Before>,
     },

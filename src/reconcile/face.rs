@@ -102,6 +102,13 @@ impl State {
     fn repository(&self) -> RepositoryNow {
         let waiting = self.newer.as_ref().map(|(newer, until)| {
             let former = match &self.former {
+                Some((former, why)) if self.has_stand_in() => {
+                    let why = why.as_ref().map(|why| format!(" ({why})"));
+                    format!(
+                        "; until commit {former} was read{}, which is served, only pods that there are have machines",
+                        why.unwrap_or_default()
+                    )
+                }
                 Some((former, Some(why))) => {
                     format!("; commit {former}, which is served until then, cannot be read: {why}")
                 }
@@ -112,6 +119,11 @@ impl State {
         });
         RepositoryNow {
             commit: self.head.as_ref().map(|head| head.commit.clone()),
+            stands_in_for: self
+                .former
+                .as_ref()
+                .map(|(former, _)| former.clone())
+                .filter(|_| self.has_stand_in()),
             waiting,
             reads: self.git.clone(),
             problems: self.head.as_ref().map_or(0, |head| head.problems),

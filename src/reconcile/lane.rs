@@ -272,8 +272,15 @@ impl State {
         let unread = self.world_reads.failures > 0;
         let now = self.now;
         let with = self.circumstances();
+        let stands_in = self.has_stand_in();
         let may = |lane: &Lane| {
-            with.as_ref().is_some_and(|with| allow::may_begin(&lane.plan, &with.borrow(), now))
+            // What was planned of a commit that stood in is planned of the one that is served, once that was read.
+            let begins = lane.begins.as_deref();
+            let stood_in = matches!(begins, Some(Effect::Apply { running: true, .. }));
+            let allows = |with: &super::work::Gathered<'_>| {
+                allow::may_begin(&lane.plan, &with.borrow(), now)
+            };
+            stood_in == stands_in && with.as_ref().is_some_and(allows)
         };
         let waiting = self.lanes.iter().filter(|(_, lane)| lane.begins.is_some());
         let outdated: Vec<Ticket> =

@@ -3,7 +3,7 @@
 use std::future::Future;
 use std::sync::Arc;
 
-use super::event::{Head, Limits, Signal};
+use super::event::{Head, Limits, NoCommit, Signal};
 use super::kept::Kept;
 use crate::catalog::Catalog;
 use crate::fleet::Observed;
@@ -16,8 +16,14 @@ use crate::port::PortError;
 pub trait Planner {
     /// Returns the plan over `world`, at the moment that it was observed.
     fn plan(&self, world: Arc<Observed>, limits: Limits) -> impl Future<Output = Plan>;
-    /// Returns what planning again over `world`, pinned to `plan`, makes of it.
-    fn pinned(&self, plan: Arc<Plan>, world: Arc<Observed>) -> impl Future<Output = Pinned>;
+    /// Returns what planning again over `world`, pinned to `plan`, makes of it; where it is `running`, only pods count
+    /// that there are.
+    fn pinned(
+        &self,
+        plan: Arc<Plan>,
+        world: Arc<Observed>,
+        running: bool,
+    ) -> impl Future<Output = Pinned>;
     /// Returns what can be had: it tells the labels of what stands in for a launch.
     fn catalog(&self) -> &Catalog;
 }
@@ -34,9 +40,10 @@ pub trait Source {
     /// Reads one commit by the name that a head had, wherever the branch is by now.
     ///
     /// # Errors
-    /// When it cannot be read any more, with the reason in words; outside of Git always, but where the
-    /// files are still what they were.
-    fn commit(&self, commit: &str) -> impl Future<Output = Result<(Head, Self::Planner), String>>;
+    /// When there is no such commit, which it says where that is certain, or when it cannot be read, with the reason in
+    /// words; outside of Git always, but where the files are still what they were.
+    fn commit(&self, commit: &str)
+    -> impl Future<Output = Result<(Head, Self::Planner), NoCommit>>;
 }
 
 /// Whatever comes from outside unasked, and the lease.

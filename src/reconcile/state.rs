@@ -64,6 +64,8 @@ pub(super) struct Planning {
     pub(super) ticket: Ticket,
     pub(super) world: Arc<Observed>,
     pub(super) limits: Limits,
+    /// Whether it is limited by nothing but what may be done at all.
+    pub(super) whole: bool,
     pub(super) pass: Pass,
     pub(super) going: BTreeSet<InstanceId>,
     /// Which of all states of the machines that go this was, and how many had been told to end.
@@ -347,14 +349,15 @@ impl State {
     }
 
     /// Returns what the loop may do: as the caller says, else as the repository does; no more than plan while
-    /// somebody else makes and removes nodes.
+    /// somebody else makes and removes nodes, and no more than add while the commit that is served was not read.
     #[must_use]
     pub fn mode(&self) -> Mode {
         if self.rival().is_some() {
             return Mode::Observe;
         }
         let of_head = || self.head.as_ref().map(|head| head.controller.mode);
-        self.start.mode.or_else(of_head).unwrap_or_default()
+        let mode = self.start.mode.or_else(of_head).unwrap_or_default();
+        if self.has_stand_in() { mode.min(Mode::Additive) } else { mode }
     }
 
     /// Returns whether somebody has said that it is only to plan. What an earlier one has begun goes on while nobody

@@ -232,6 +232,8 @@ pub struct Failure {
 pub struct RepositoryNow {
     /// The commit that is served: what plans are made from. Outside of Git the hash of the tree.
     pub commit: Option<String>,
+    /// The commit that is served, where it was not read yet and another one stands in for it.
+    pub stands_in_for: Option<String>,
     /// A newer commit that was read and is not served yet, with the reason.
     pub waiting: Option<(String, String)>,
     /// How reads go.

@@ -119,7 +119,7 @@ impl State {
     ) -> bool {
         let begins = self.kept.as_ref().is_some_and(|kept| kept.suspended.is_none());
         let certain = self.world_reads.failures == 0 && !plan.errored;
-        let whole = planning.limits.is_none() && self.lanes.is_empty();
+        let whole = planning.whole && !planning.limits.running && self.lanes.is_empty();
         if !(self.may_act() && !self.stopping && begins && certain && whole) {
             return false;
         }

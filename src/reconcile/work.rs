@@ -155,13 +155,22 @@ impl State {
         if pass == Pass::Ahead {
             self.ahead_since.get_or_insert(self.now);
         }
+        let mut limits = self.widest();
         // While a plan removes, what it is about is left to it; what is needed beside it is launched.
-        let only = (!self.lanes.is_empty() || pass == Pass::Ahead).then(BTreeSet::new);
-        let limits = Limits { only, exclude: Vec::new() };
+        if !self.lanes.is_empty() || pass == Pass::Ahead {
+            limits.only = Some(BTreeSet::new());
+        }
         self.planned = Some((seen, head.commit.clone()));
         self.replan_at = later(self.now, REPLAN);
         (self.settled, self.covered) = (None, None);
         self.begin_plan((world, going), limits, pass, effects);
+    }
+
+    /// Returns the limits of the plan that is shown: of a commit that only stands in for another it only adds, for pods that
+    /// there are.
+    fn widest(&self) -> Limits {
+        let running = self.has_stand_in();
+        if running { Limits { running, ..Limits::adds() } } else { Limits::default() }
     }
 
     /// Returns whether what only adds is to be planned first: pods wait that did not when it was planned last, and a plan of
@@ -176,6 +185,7 @@ impl State {
             && !self.start.once
             && self.may_act()
             && self.lanes.is_empty()
+            && self.widest().is_none()
             && self.current.is_some()
             && self.ahead_since.is_none_or(|since| self.now < later(since, AHEAD_MOST))
             && !seen.nodes.values().any(cordoned)
@@ -196,6 +206,7 @@ impl State {
         let planning = Planning {
             ticket,
             world: Arc::clone(&world),
+            whole: limits == self.widest() && self.lanes.is_empty() && pass != Pass::Ahead,
             limits: limits.clone(),
             pass,
             going,
@@ -218,14 +229,15 @@ impl State {
         self.count("plan_millis", u64::try_from(took.as_millis()).unwrap_or(0));
         let outdated = planning.need != self.need
             || planning.going_no != self.going_no
-            || planning.ended_no != self.unseen.all_ended();
+            || planning.ended_no != self.unseen.all_ended()
+            || planning.limits.running != self.has_stand_in();
         if planning.ticket != ticket || outdated || self.kept.is_none() {
             self.replan_at = self.now;
             return;
         }
-        let whole = planning.limits.is_none();
+        let whole = planning.whole;
         if whole {
-            self.becomes_current(&plan);
+            self.becomes_current(&plan, planning.limits.running);
         }
         let verdicts = self.judge(&plan, whole);
         // A later round leaves out what is held back.
@@ -247,7 +259,7 @@ impl State {
             // There is nothing to launch, or not all of it may be: that is for the plan of everything.
             Pass::Ahead => {
                 let over = (planning.world, planning.going);
-                return self.begin_plan(over, Limits::default(), Pass::Round(0), effects);
+                return self.begin_plan(over, self.widest(), Pass::Round(0), effects);
             }
         };
         self.look_again_at(&held);
@@ -389,6 +401,7 @@ impl State {
             plan: Arc::clone(&plan),
             without: going.into_iter().collect(),
             waits: removes,
+            running: self.has_stand_in(),
             begun,
         };
         let waves = plan.capacity.waves.iter();

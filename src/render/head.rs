@@ -221,7 +221,9 @@ pub(super) fn standing(plan: &Plan) -> Vec<String> {
         }
     }
     if !plan.complete {
-        lines.push("This plan covers a part only (--target or --exclude).".to_owned());
+        lines.push(
+            "This plan covers a part only (--target, --exclude, or what a loop may do).".to_owned(),
+        );
     }
     let denied: Vec<&str> = plan
         .checks

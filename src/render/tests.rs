@@ -354,7 +354,7 @@ fn what_limits_a_plan_as_a_whole_stands_in_its_head() {
     for line in [
         "The inputs have errors: this plan removes nothing and cannot be applied.",
         "ec2 could not be read: access denied",
-        "This plan covers a part only (--target or --exclude).",
+        "This plan covers a part only (--target, --exclude, or what a loop may do).",
     ] {
         assert!(text.lines().any(|found| found == line), "{line}\n{text}");
     }

@@ -110,6 +110,8 @@ struct Over {
     unready: usize,
     /// Nodes that take no pods.
     closed: BTreeSet<NodeName>,
+    /// How many pods there are of each workload.
+    pods: BTreeMap<WorkloadId, u32>,
     /// The least that nodes have, by type and specification.
     allocatable: BTreeMap<(String, String), Amount>,
 }
@@ -325,7 +327,12 @@ impl Checks {
         let closed = nodes.clone().filter(|node| node.unschedulable);
         let closed = closed.map(|node| node.name.clone()).collect();
         let (nodes, allocatable) = (nodes.count(), allocatable(world));
-        self.over.insert(replica, Over { at, machines, nodes, unready, closed, allocatable });
+        let mut pods = BTreeMap::new();
+        for pod in world.pods.iter().filter(|pod| pod.is_active()) {
+            *pods.entry(pod.workload()).or_insert(0) += 1;
+        }
+        let over = Over { at, machines, nodes, unready, closed, pods, allocatable };
+        self.over.insert(replica, over);
     }
 
     /// Looks at what was asked since; `all` is everything that ever was.

@@ -339,16 +339,17 @@ impl Plans {
 
 impl Planner for Plans {
     async fn plan(&self, world: Arc<Observed>, limits: Limits) -> Plan {
-        let Limits { only, exclude } = limits;
+        let Limits { only, exclude, running } = limits;
         let exclude = exclude.iter().map(ToString::to_string).collect();
-        let scope = Scope { exclude, only, ..Scope::default() };
+        let scope = Scope { exclude, only, running, ..Scope::default() };
         self.think().await;
         judged(engine::plan(&self.inputs(&world, scope)), &self.files.fleet)
     }
 
-    async fn pinned(&self, plan: Arc<Plan>, world: Arc<Observed>) -> Pinned {
+    async fn pinned(&self, plan: Arc<Plan>, world: Arc<Observed>, running: bool) -> Pinned {
         self.think().await;
-        let pinned = engine::pinned(&self.inputs(&world, Scope::default()), &plan);
+        let scope = Scope { running, ..Scope::default() };
+        let pinned = engine::pinned(&self.inputs(&world, scope), &plan);
         let dropped = pinned.dropped.keys().cloned().collect();
         self.shared.was_pinned(self.replica, &plan.capacity.plan_id, dropped);
         pinned

@@ -20,6 +20,14 @@ pub(crate) const ALL: &[(&str, Story)] = &[
         "atlantis-5955: who comes to lead serves what was served, and has a merge wait for as long",
         another_leads_while_a_merge_waits,
     ),
+    (
+        "atlantis-5955: where what is served cannot be read, pods have machines and no merge goes ahead",
+        pods_come_while_what_is_served_cannot_be_read,
+    ),
+    (
+        "a branch that was forced: where what is served is no more, the newest is served at once",
+        what_is_served_is_no_more,
+    ),
 ];
 
 fn comes_while_image_rolls(catalog: &Rc<Catalog>) -> End {
@@ -44,6 +52,72 @@ fn pods_have_machines(mut run: Run) -> End {
     is(soon, || "pods wait for machines that may come".to_owned())?;
     is(run.checks.borrow().removals() == 0, || "machines went".to_owned())?;
     is(run.machines().len() > before, || "nothing was launched".to_owned())
+}
+
+/// Returns a run of which the process begins anew while a merge waits for a CI that never comes.
+fn begins_while_a_merge_waits(
+    catalog: &Rc<Catalog>,
+    seed: u64,
+    breaks: impl FnOnce(&mut Run, &str),
+) -> Result<Run, String> {
+    let commit = Commit {
+        apply: "by: ci".to_owned(),
+        controller: "ciPatience: 40m, removals: { most: 100% }, massRemoval: 100%".to_owned(),
+        ..Commit::default().with("api", 12)
+    };
+    let mut run = settled(catalog, seed, commit)?;
+    let served = run.status().and_then(|status| status.repository.commit);
+    let served = served.ok_or("nothing is served")?;
+    let image = "al2023@v20261001".to_owned();
+    run.commit(|commit| Commit { image, ..commit.with("jobs", 3) });
+    run.pass(minutes(2));
+    run.kill(0);
+    breaks(&mut run, &served);
+    run.start(0);
+    run.commit(|commit| commit.with("api", 30));
+    Ok(run)
+}
+
+fn all_are_placed(run: &Run) -> bool {
+    let observed = run.observed();
+    observed.pods.len() >= 33 && observed.pods.iter().all(|pod| pod.node.is_some())
+}
+
+fn pods_come_while_what_is_served_cannot_be_read(catalog: &Rc<Catalog>) -> End {
+    let breaks = |run: &mut Run, _: &str| run.faults(Faults { named: 1_000, ..Faults::default() });
+    let mut run = begins_while_a_merge_waits(catalog, 142, breaks)?;
+    let soon = run.until(minutes(5), all_are_placed);
+    run.well()?;
+    is(soon, || "pods wait for machines that may come".to_owned())?;
+    is(run.checks.borrow().removals() == 0, || "machines went".to_owned())?;
+    run.faults(Faults::default());
+    run.pass(minutes(6));
+    run.well()?;
+    let (_, status) = run.leader().ok_or("nobody leads")?;
+    let repository = status.repository;
+    let read = repository.stands_in_for.is_none() && repository.waiting.is_some();
+    is(read, || format!("what is served is not read: {repository:?}"))?;
+    run.comes_to_rest(minutes(90))
+}
+
+fn what_is_served_is_no_more(catalog: &Rc<Catalog>) -> End {
+    let breaks = |run: &mut Run, served: &str| {
+        run.shared.gone.borrow_mut().insert(served.to_owned());
+    };
+    let mut run = begins_while_a_merge_waits(catalog, 143, breaks)?;
+    let serves = run.until(minutes(2), |run| {
+        let newest = run.shared.files.borrow().name.clone();
+        run.leader().is_some_and(|(_, status)| {
+            let repository = status.repository;
+            repository.commit == Some(newest.clone()) && repository.stands_in_for.is_none()
+        })
+    });
+    is(serves, || "the newest is not served".to_owned())?;
+    run.until(minutes(5), all_are_placed);
+    // A life that begins after it serves it on.
+    run.kill(0);
+    run.start(0);
+    run.comes_to_rest(minutes(60))
 }
 
 fn another_leads_while_a_merge_waits(catalog: &Rc<Catalog>) -> End {

@@ -50,6 +50,8 @@ pub(crate) struct Faults {
     pub(crate) thinks: u64,
     /// Whether the repository cannot be read.
     pub(crate) git: bool,
+    /// Reads of commits by their names that fail.
+    pub(crate) named: u64,
     /// Whether nothing of Kubernetes answers.
     pub(crate) kubernetes: bool,
     /// Whether Kubernetes lists no nodes, as if that were all of them.
@@ -68,6 +70,8 @@ pub(crate) struct Shared {
     pub(crate) files: RefCell<Rc<Files>>,
     /// Every commit that there ever was.
     pub(crate) commits: RefCell<Vec<Rc<Files>>>,
+    /// Those of them that the repository has no more.
+    pub(crate) gone: RefCell<BTreeSet<String>>,
     /// What goes wrong.
     pub(crate) faults: Cell<Faults>,
     /// Chance.
@@ -102,6 +106,7 @@ impl Shared {
             time: Time::of(world),
             files: RefCell::new(Rc::clone(files)),
             commits: RefCell::new(vec![Rc::clone(files)]),
+            gone: RefCell::default(),
             faults: Cell::default(),
             random: RefCell::new(Random::new(seed)),
             asked: RefCell::default(),

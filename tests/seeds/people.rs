@@ -189,7 +189,7 @@ impl std::fmt::Debug for Again<'_> {
 
 impl Replan for Again<'_> {
     fn replan<'r>(&'r self, plan: &'r Plan, observed: &'r Observed) -> Replanned<'r> {
-        Box::pin(self.0.pinned(Arc::new(plan.clone()), Arc::new(observed.clone())))
+        Box::pin(self.0.pinned(Arc::new(plan.clone()), Arc::new(observed.clone()), false))
     }
 }
 

@@ -215,6 +215,7 @@ fn drawn(run: &mut Run) -> Faults {
         kubernetes: run.random.chance(100),
         nodeless: run.random.chance(50),
         images: if run.random.chance(200) { 1_000 } else { 0 },
+        named: if run.random.chance(100) { 1_000 } else { 0 },
     }
 }
 

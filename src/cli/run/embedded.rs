@@ -16,11 +16,12 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 
 use super::foresight::Foresight;
-use super::plans::Plans;
+use super::plans::{Plans, unread};
 use super::tell::Teller;
 use crate::apply::Bounds;
 use crate::cli::error::CliError;
 use crate::cli::lock::Lock;
+use crate::cli::planning;
 use crate::cli::repository::Repository;
 use crate::cli::settings::{RunSettings, SourceSettings};
 use crate::cli::world::WorldChoice;
@@ -29,7 +30,9 @@ use crate::fleet::Pod;
 use crate::ids::{NodeName, Uid};
 use crate::manifest::Desired;
 use crate::port::{Clock, Fate, PortError};
-use crate::reconcile::{Desk, Head, Kept, Outside, Signal, Signals, Source, State, drive};
+use crate::reconcile::{
+    Desk, Head, Kept, NoCommit, Outside, Signal, Signals, Source, State, drive,
+};
 use crate::sim::World;
 
 /// What the loop keeps, beside the world.
@@ -153,11 +156,13 @@ impl Source for Here {
         read().map_err(|error: CliError| error.to_string())
     }
 
-    async fn commit(&self, commit: &str) -> Result<(Head, Plans), String> {
+    async fn commit(&self, commit: &str) -> Result<(Head, Plans), NoCommit> {
         // Files that are not committed are there only as long as they are what they were.
         let revision = (!commit.starts_with("sha256:")).then(|| commit.to_owned());
         let source = SourceSettings { revision, ..self.source.clone() };
-        let plans = Plans::read(&source, &self.choice).map_err(|error| error.to_string())?;
+        let tree = planning::read(&source).map_err(unread)?;
+        let plans = Plans::of(&source, &self.choice, &tree, |_| None);
+        let plans = plans.map_err(|error| NoCommit::Failed(error.to_string()))?;
         Ok((plans.head(), plans))
     }
 }

@@ -19,7 +19,14 @@ use crate::git::TreeRead;
 use crate::manifest::Severity;
 use crate::plan::forecast::Forecast;
 use crate::plan::{Pinned, Plan, breakdown};
-use crate::reconcile::{Head, Limits, Planner};
+use crate::reconcile::{Head, Limits, NoCommit, Planner};
+
+/// Returns why a commit was not read by its name: there is none, or the read failed.
+#[expect(clippy::needless_pass_by_value, reason = "it is passed to map_err by name")]
+pub(super) fn unread(error: CliError) -> NoCommit {
+    let why = error.to_string();
+    if error.is_unknown_revision() { NoCommit::Gone(why) } else { NoCommit::Failed(why) }
+}
 
 /// Makes plans of one commit.
 pub(super) struct Plans {
@@ -112,9 +119,9 @@ impl Plans {
 impl Plans {
     /// Returns the plan over `world`, judged.
     pub(super) fn made(&self, world: &Observed, limits: Limits) -> Plan {
-        let Limits { only, exclude } = limits;
+        let Limits { only, exclude, running } = limits;
         let exclude = exclude.iter().map(ToString::to_string).collect();
-        let scope = Scope { exclude, only, ..Scope::default() };
+        let scope = Scope { exclude, only, running, ..Scope::default() };
         let mut plan = engine::plan(&self.inputs(world, scope));
         plan.capacity.cost.breakdown = breakdown(&plan, &self.repository.fleet.commitments);
         self.judge.record(&mut plan);
@@ -123,9 +130,10 @@ impl Plans {
 }
 
 impl Plans {
-    /// Returns what planning again over `world`, pinned to `plan`, makes of it.
-    pub(super) fn made_again(&self, plan: &Plan, world: &Observed) -> Pinned {
-        engine::pinned(&self.inputs(world, Scope::default()), plan)
+    /// Returns what planning again over `world`, pinned to `plan`, makes of it; where it is `running`, only pods count
+    /// that there are.
+    pub(super) fn made_again(&self, plan: &Plan, world: &Observed, running: bool) -> Pinned {
+        engine::pinned(&self.inputs(world, Scope { running, ..Scope::default() }), plan)
     }
 
     /// Returns what the clock will bring until `to`.
@@ -152,8 +160,8 @@ impl Planner for Plans {
         plan
     }
 
-    async fn pinned(&self, plan: Arc<Plan>, world: Arc<Observed>) -> Pinned {
-        self.made_again(&plan, &world)
+    async fn pinned(&self, plan: Arc<Plan>, world: Arc<Observed>, running: bool) -> Pinned {
+        self.made_again(&plan, &world, running)
     }
 
     fn catalog(&self) -> &Catalog {

@@ -64,6 +64,7 @@ pub(super) fn planning(path: PathBuf, args: PlanningArgs) -> Result<PlanningSett
             exclude: addresses(exclude)?,
             replace: addresses(replace)?,
             only: None,
+            running: false,
         },
         compare,
         guard,

@@ -18,7 +18,7 @@ impl Planner for Counting {
         fixture::plan()
     }
 
-    async fn pinned(&self, plan: Arc<Plan>, _: Arc<Observed>) -> Pinned {
+    async fn pinned(&self, plan: Arc<Plan>, _: Arc<Observed>, _: bool) -> Pinned {
         self.0.set(self.0.get() + 1);
         let missing = vec!["planned again".into()];
         Pinned { missing, ..Pinned::as_approved(Plan::clone(&plan)) }
@@ -56,7 +56,7 @@ fn what_was_just_planned_over_the_same_world_is_not_planned_again() {
         let planner = Counting(Cell::new(0));
         let over = over.map(Arc::new);
         let plan = Arc::new(fixture::plan());
-        let pinning = Pinning { planner: &planner, plan, without, over };
+        let pinning = Pinning { planner: &planner, plan, without, running: false, over };
         let pinned = poll_once(pinning.replan(&fixture::plan(), &now)).expect("at once");
         assert_eq!(planner.0.get(), again, "{what}");
         assert_eq!(pinned.missing.len(), usize::try_from(again).expect("few"), "{what}");
@@ -106,7 +106,7 @@ fn ours_as(minutes: i64, change: impl FnOnce(&mut Node)) -> Observed {
 fn times(plan: &Plan, over: Observed, now: &Observed) -> u32 {
     let (planner, over) = (Counting(Cell::new(0)), Some(Arc::new(over)));
     let (plan, without) = (Arc::new(plan.clone()), Vec::new());
-    let pinning = Pinning { planner: &planner, plan, without, over };
+    let pinning = Pinning { planner: &planner, plan, without, running: false, over };
     poll_once(pinning.replan(&fixture::plan(), now)).expect("at once");
     planner.0.get()
 }
@@ -179,7 +179,7 @@ fn a_plan_made_without_a_machine_that_goes_is_of_the_world_without_it() {
         planner.0.set(0);
         let (plan, without) = (Arc::new(fixture::plan()), vec!["i-1".into()]);
         let over = Some(Arc::new(over));
-        let pinning = Pinning { planner: &planner, plan, without, over };
+        let pinning = Pinning { planner: &planner, plan, without, running: false, over };
         poll_once(pinning.replan(&fixture::plan(), &whole)).expect("at once");
         assert_eq!(planner.0.get(), again);
     }

@@ -124,8 +124,9 @@ impl Trace {
     /// Has a plan be carried out of which launches were asked for before.
     fn applies_again(&self, plan: &Plan, begun: BTreeMap<Address, Before>) {
         let (plan, without) = (Arc::new(plan.clone()), Vec::new());
-        let commit = String::new();
-        self.effects(&[Effect::Apply { ticket: 2, commit, plan, without, waits: true, begun }]);
+        let (commit, waits, running) = (String::new(), true, false);
+        let ticket = 2;
+        self.effects(&[Effect::Apply { ticket, commit, plan, without, waits, running, begun }]);
     }
 
     fn asked(&self, what: What) -> Asked {

@@ -126,9 +126,31 @@ impl Checks {
         if !self.is_approved(plan, settings.approval) {
             self.fail(now, "I23: a plan is begun that nobody has approved");
         }
-        if let Some(from) = step.kept.served.clone() {
-            let applied = is_applied(step.kept, commit);
-            self.merge_waits(now, &Served { from, to: commit.clone(), applied, glass: false });
+        let Some(from) = step.kept.served.clone() else { return };
+        if status.repository.stands_in_for.as_ref() == Some(&from) {
+            return self.stands_in(plan, step);
+        }
+        let applied = is_applied(step.kept, commit);
+        let to = commit.clone();
+        self.merge_waits(now, &Served { from, to, applied, glass: false, gone: false });
+    }
+
+    /// I24: of a commit that stands in for the one that is served only pods that there are have their machines.
+    fn stands_in(&mut self, plan: &Plan, step: &Step<'_>) {
+        if rows(plan, WaveStep::Retire).next().is_some() {
+            self.fail(step.now, "I24: a commit that stands in for another has a machine go");
+        }
+        let none = BTreeMap::new();
+        let there = self.over.get(&step.replica).map_or(&none, |over| &over.pods);
+        let more =
+            plan.capacity.demand.iter().find(|row| {
+                row.counts.planned > there.get(&row.workload).copied().unwrap_or_default()
+            });
+        if let Some(row) = more {
+            let what = format!("{} pods of {}", row.counts.planned, row.workload);
+            let what =
+                format!("I24: {what} are planned for by a commit that stands in for another");
+            self.fail(step.now, &what);
         }
     }
 
@@ -217,7 +239,7 @@ impl Checks {
 
     /// I24: a merge waits for the receipt of CI, or for as long as CI has.
     pub(super) fn merge_waits(&mut self, at: Timestamp, served: &Served) {
-        let Served { from, to, applied, glass } = served;
+        let Served { from, to, applied, glass, gone } = served;
         let (Some(before), Some(after)) = (self.said.index(from), self.said.index(to)) else {
             return;
         };
@@ -228,7 +250,7 @@ impl Checks {
         let due = first.at.checked_add(commit.patience.min(first.patience)).unwrap_or(first.at);
         // Who counts with a clock that was ever set counts by another.
         let counts = self.clock_set.is_none();
-        if commit.by == MergedBy::Ci && !applied && !glass && counts && at < due {
+        if commit.by == MergedBy::Ci && !applied && !glass && !gone && counts && at < due {
             let what =
                 format!("I24: a merge is served before {due:.0}, and CI is not done with it");
             self.fail(at, &what);

@@ -55,10 +55,12 @@ pub(crate) struct Served {
     pub(crate) from: String,
     /// The one that is served now.
     pub(crate) to: String,
-    /// Whether CI was done with it, and whether somebody broke the glass.
+    /// Whether CI was done with it, whether somebody broke the glass, and whether there is no such commit as before any more.
     pub(crate) applied: bool,
     /// See above.
     pub(crate) glass: bool,
+    /// See above.
+    pub(crate) gone: bool,
 }
 
 /// What was asked.

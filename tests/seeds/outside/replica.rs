@@ -12,7 +12,9 @@ use fleetwright::port::{
     Cloud, Cluster, ClusterObjects, CordonOutcome, EvictOutcome, Fate, Holdings, LaunchOutcome,
     LaunchRequest, NodeNow, PortError,
 };
-use fleetwright::reconcile::{Desk, Head, Kept, Message, Request, Signal, Signals, Source};
+use fleetwright::reconcile::{
+    Desk, Head, Kept, Message, NoCommit, Request, Signal, Signals, Source,
+};
 use jiff::{SignedDuration, Timestamp};
 
 use super::asked::By;
@@ -291,14 +293,17 @@ impl Source for Replica {
         Ok((files.head(), self.plans(files)))
     }
 
-    async fn commit(&self, commit: &str) -> Result<(Head, Plans), String> {
+    async fn commit(&self, commit: &str) -> Result<(Head, Plans), NoCommit> {
         self.shared.time.sleep(self.shared.delay()).await;
-        if self.shared.faults.get().git {
-            return Err("could not resolve host: git.example.com".to_owned());
+        let faults = self.shared.faults.get();
+        if faults.git || faults.named > 0 && self.shared.chance(faults.named) {
+            let why = "could not resolve host: git.example.com".to_owned();
+            return Err(NoCommit::Failed(why));
         }
         let past = self.shared.commits.borrow();
-        let files = past.iter().find(|files| files.name == commit);
-        let files = files.ok_or_else(|| format!("there is no commit {commit}"))?;
+        let gone = self.shared.gone.borrow();
+        let files = past.iter().find(|files| files.name == commit && !gone.contains(commit));
+        let files = files.ok_or_else(|| NoCommit::Gone(format!("there is no commit {commit}")))?;
         let files = Rc::clone(files);
         Ok((files.head(), self.plans(files)))
     }
@@ -364,7 +369,8 @@ impl Replica {
         let applied = is_applied(&before, &to);
         let glass = before.break_glass.is_some() || kept.break_glass.is_some();
         drop(before);
-        self.shared.note(by, What::Serves(Served { from, to, applied, glass }));
+        let gone = self.shared.gone.borrow().contains(&from);
+        self.shared.note(by, What::Serves(Served { from, to, applied, glass, gone }));
     }
 
     fn signal(&self) -> Option<Signal> {

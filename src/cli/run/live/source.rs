@@ -15,14 +15,14 @@ use crate::cli::live::{Answers, market_of, reserves};
 use crate::cli::planning;
 use crate::cli::repository::Repository;
 use crate::cli::run::foresight::Foresight;
-use crate::cli::run::plans::Plans;
+use crate::cli::run::plans::{Plans, unread};
 use crate::cli::settings::SourceSettings;
 use crate::cli::world::WorldChoice;
 use crate::fleet::{ClusterIdentity, Observed};
 use crate::git::{TreeBase, TreeRead};
 use crate::manifest::Severity;
 use crate::plan::{Pinned, Plan};
-use crate::reconcile::{Head, Limits, Planner, Source};
+use crate::reconcile::{Head, Limits, NoCommit, Planner, Source};
 use crate::render::escape;
 
 /// How long counts what EC2 offers, what machines need to join, and what was looked up for launches.
@@ -115,11 +115,12 @@ impl Followed {
     }
 
     /// Reads one commit, wherever the branch is by now.
-    async fn one(&self, commit: &str) -> Result<(Head, LivePlans), CliError> {
+    async fn one(&self, commit: &str) -> Result<(Head, LivePlans), NoCommit> {
         // Files that are not committed are there only as long as they are what they were.
         let revision = (!commit.starts_with("sha256:")).then(|| commit.to_owned());
         let settings = SourceSettings { revision, ..self.settings.clone() };
-        self.made(blocking(move || planning::read(&settings)).await?).await
+        let tree = blocking(move || planning::read(&settings)).await.map_err(unread)?;
+        self.made(tree).await.map_err(|error| NoCommit::Failed(error.to_string()))
     }
 
     /// Returns what plans are made from, and what launches of them need.
@@ -209,8 +210,8 @@ impl Source for Followed {
         self.newest().await.map_err(|error| error.to_string())
     }
 
-    async fn commit(&self, commit: &str) -> Result<(Head, LivePlans), String> {
-        self.one(commit).await.map_err(|error| error.to_string())
+    async fn commit(&self, commit: &str) -> Result<(Head, LivePlans), NoCommit> {
+        self.one(commit).await
     }
 }
 
@@ -228,9 +229,9 @@ impl Planner for LivePlans {
         plan
     }
 
-    async fn pinned(&self, plan: Arc<Plan>, world: Arc<Observed>) -> Pinned {
+    async fn pinned(&self, plan: Arc<Plan>, world: Arc<Observed>, running: bool) -> Pinned {
         let plans = Arc::clone(&self.plans);
-        blocking(move || plans.made_again(&plan, &world)).await
+        blocking(move || plans.made_again(&plan, &world, running)).await
     }
 
     fn catalog(&self) -> &Catalog {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use fleetwright::ids::NodeName;
 use fleetwright::manifest::{ApprovalRule, MergedBy, Mode, Window};
+use fleetwright::plan::Plan;
 use fleetwright::plan::wire::Check;
 use fleetwright::reconcile::{Request, Suspension};
 use jiff::tz::TimeZone;
@@ -50,13 +51,23 @@ impl Trace {
     }
 
     fn serves_other([from, to]: [String; 2], applied: bool) -> What {
-        What::Serves(Served { from, to, applied, glass: false })
+        What::Serves(Served { from, to, applied, glass: false, gone: false })
     }
 
-    fn carries_out_merge(&self, commit: String) {
-        let (plan, without) = (Arc::new(self.grows.clone()), Vec::new());
+    fn carries_out_merge(&self, commit: String, plan: &Plan) {
+        let (plan, without) = (Arc::new(plan.clone()), Vec::new());
         let begun = std::collections::BTreeMap::new();
-        self.effects(&[Effect::Apply { ticket: 2, commit, plan, without, waits: true, begun }]);
+        let (ticket, waits, running) = (2, true, false);
+        self.effects(&[Effect::Apply { ticket, commit, plan, without, waits, running, begun }]);
+    }
+
+    /// Has a merge that waits stand in for the commit that is served, and `plan` of it be carried out.
+    fn stands_in(&mut self, plan: &Plan) {
+        let [served, merged] = self.merges();
+        self.kept.served = Some(served.clone());
+        self.status.repository.stands_in_for = Some(served);
+        self.plans();
+        self.carries_out_merge(merged, plan);
     }
 
     /// Has the only window be an hour ago.
@@ -128,8 +139,12 @@ pub(super) const OF_SETTINGS: &[Violation] = &[
     ("I24", "a merge that is carried out and not served", |t| {
         let [served, merged] = t.merges();
         t.kept.served = Some(served);
-        t.carries_out_merge(merged);
+        t.carries_out_merge(merged, &t.grows);
     }),
+    ("I24", "a merge that stands in, and launches for pods that are to come", |t| {
+        t.stands_in(&t.grows.clone());
+    }),
+    ("I24", "a merge that stands in, and removes", |t| t.stands_in(&t.rolls.clone())),
     ("I24", "a merge that is served before its receipt", |t| {
         let both = t.merges();
         t.calls(Trace::serves_other(both, false));
@@ -150,6 +165,9 @@ pub(super) const OF_SETTINGS: &[Violation] = &[
 /// What settings and people allow.
 pub(super) fn in_order(trace: &Trace) {
     let mut t = trace.clone();
+    let mut waits = t.grows.clone();
+    waits.capacity.demand.iter_mut().for_each(|row| row.counts.planned = 0);
+    t.clone().stands_in(&waits);
     t.settings.mode = Mode::Additive;
     t.settings.steer = true;
     t.nominates(100);
