@@ -166,11 +166,12 @@ impl State {
         self.begin_plan((world, going), limits, pass, effects);
     }
 
-    /// Returns the limits of the plan that is shown: of a commit that only stands in for another it only adds, for pods that
-    /// there are.
+    /// Returns the limits of the plan that is shown: where nothing may be removed, it only adds. Whoever approves it approves
+    /// what is carried out then; a plan that removes as well would have to be made again without that, as another one.
     fn widest(&self) -> Limits {
         let running = self.has_stand_in();
-        if running { Limits { running, ..Limits::adds() } } else { Limits::default() }
+        let adds = running || self.mode() == Mode::Additive;
+        if adds { Limits { running, ..Limits::adds() } } else { Limits::default() }
     }
 
     /// Returns whether what only adds is to be planned first: pods wait that did not when it was planned last, and a plan of

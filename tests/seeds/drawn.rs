@@ -62,11 +62,7 @@ impl Drawn {
             2 | 3 => drawn.mode = Some(("additive", minute(&mut random, 12))),
             _ => {}
         }
-        // What mode `additive` carries out of a plan that removes as well is another plan, which nobody is shown to
-        // approve (README, "Limits of today"): nothing would have to come to rest.
-        let additive = matches!(drawn.mode, Some(("additive", _)));
         match random.below(10) {
-            _ if additive => {}
             0 | 1 => drawn.approval = Some("digest"),
             2 => drawn.approval = Some("policy"),
             _ => {}

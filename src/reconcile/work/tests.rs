@@ -114,6 +114,29 @@ fn everything_is_planned_at_once_where_nobody_new_waits_or_a_launch_may_be_spare
 }
 
 #[test]
+fn in_mode_additive_the_plan_that_is_shown_is_the_one_that_is_approved_and_carried_out() {
+    let mut story = rests(Mode::Additive, &[]);
+    story.change(|state| {
+        let head = Arc::make_mut(state.head.as_mut().expect("read"));
+        head.controller.approval = crate::manifest::ApprovalRule::Digest;
+    });
+    story.next(3, Event::World(Arc::new(waits(3, &["a"]))));
+    assert_eq!(being_made(&story), Some((Pass::Round(0), true)), "nothing is planned twice");
+    story.planned(3, launches());
+    assert!(story.state().lanes.is_empty(), "nobody has approved it");
+    let plan = story.state().status().plan.expect("it is shown");
+    let shown = plan.plan.capacity.digest.clone();
+    assert_eq!(shown, launches().capacity.digest);
+    let asks = |held: &HeldBy| held.why == Held::NotApproved { digest: shown.clone() };
+    assert!(!plan.held.is_empty() && plan.held.values().all(asks), "{:?}", plan.held);
+    let (digest, by) = (shown, "a".to_owned());
+    let request = crate::reconcile::Request::Approve { digest, by };
+    story.next(4, Event::Signal(Signal::Request(request)));
+    story.planned(4, launches());
+    assert_eq!(story.state().lanes.len(), 1);
+}
+
+#[test]
 fn a_plan_of_everything_is_not_put_off_for_ever_by_pods_that_keep_coming() {
     let mut story = rests(Mode::Full, &[]);
     let mut whole_after = None;
