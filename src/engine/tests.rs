@@ -209,6 +209,19 @@ fn an_excluded_launch_leaves_its_pods_without_a_place() {
 }
 
 #[test]
+fn of_several_launches_the_first_may_be_left_out_and_the_others_keep_their_keys() {
+    let mut story = Story::new(&["m5.large"], 1000, 100);
+    story.scale(3);
+    let all = plan_of(&story, Scope::default());
+    let addresses: Vec<_> = all.resource_changes.iter().map(|row| row.address.clone()).collect();
+    assert_eq!(addresses.len(), 3);
+    let limited =
+        plan_of(&story, Scope { exclude: vec![addresses[0].to_string()], ..Scope::default() });
+    let left = limited.resource_changes.iter().map(|row| row.address.clone());
+    assert_eq!(left.collect::<Vec<_>>(), addresses[1..]);
+}
+
+#[test]
 fn pods_without_a_place_for_several_reasons_have_one_row() {
     let mut story = Story::new(&["m5.large"], 1000, 100);
     story.scale(3);

@@ -236,7 +236,8 @@ fn amounts(
 
 /// Holds the keys of nodes to come to the lowest that are unused in their pool.
 ///
-/// Where an instance is on its way out, its key may be counted as used or not.
+/// Where an instance is on its way out, its key may be counted as used or not. A plan of a part leaves out nodes whose
+/// keys it keeps for them.
 fn keys(case: &Case<'_>, verdict: &mut Verdict) {
     let mut taken: BTreeMap<&PoolName, BTreeSet<&str>> = BTreeMap::new();
     let mut comes = Vec::new();
@@ -257,7 +258,9 @@ fn keys(case: &Case<'_>, verdict: &mut Verdict) {
         taken.into_iter().map(|(pool, keys)| (pool, lowest_unused(&keys))).collect();
     for (row, pool, key) in comes {
         let number = key.parse::<u32>().ok().filter(|number| number.to_string() == key);
-        let below = |number: u32| lowest.get(pool).is_some_and(|lowest| number < *lowest);
+        let is_part = !case.plan.complete;
+        let below =
+            |number: u32| is_part || lowest.get(pool).is_some_and(|lowest| number < *lowest);
         // A replacement may keep the key of what it replaces, whatever else has become free.
         let kept = row.before.is_some_and(|before| before.pool.as_ref() == Some(pool));
         if !kept && !number.is_some_and(below) {

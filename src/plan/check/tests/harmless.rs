@@ -38,6 +38,10 @@ pub(super) const HARMLESS: &[Defect] = &[
         gone.tags.insert(tag::KEY.to_owned(), "3".to_owned());
         i.observed.instances.insert(gone.id.clone(), gone);
     }),
+    ("launch/key", "a plan of a part keeps the keys of what it leaves out", |p, _| {
+        p.complete = false;
+        rename(p, "3", "4");
+    }),
     ("cost/bound", "a bound above the price says nothing where pods have no place", |p, _| {
         p.capacity.cost.lower_bound_hourly = MicroUsd(373_001);
     }),
