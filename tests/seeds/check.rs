@@ -8,6 +8,7 @@
 //! any more.
 
 mod budgets;
+mod clock;
 mod launches;
 mod neutral;
 mod proof;
@@ -91,8 +92,11 @@ pub(crate) struct Checks {
     /// When the same thing was written.
     writes: BTreeMap<String, Vec<Timestamp>>,
     reads: (u64, Option<Timestamp>),
+    /// Nodes that replicas wanted to cordon because an apply had the lease, as far as they had heard.
+    shields: BTreeSet<(usize, NodeName)>,
     /// When a clock was last set: what is counted over time is counted anew then.
     clock_set: Option<Timestamp>,
+    clocks: clock::Clocks,
     /// What is planned again, and must come to the same.
     neutral: neutral::Neutral,
     /// Whether somebody has asked for something: people may approve what nothing else does.
@@ -159,13 +163,15 @@ impl Checks {
         self.broken.get_or_insert_with(|| format!("{at:.0}: {what}"));
     }
 
-    /// Notes that the clock of a replica was set.
-    pub(crate) fn clock_is_set(&mut self, now: Timestamp) {
+    /// Notes that the clock of a replica was set, and by how much it is wrong.
+    pub(crate) fn clock_is_set(&mut self, replica: usize, now: Timestamp, by: SignedDuration) {
         self.clock_set = Some(now);
+        self.clocks.set(replica, now, by);
     }
 
-    /// Forgets what a life knew that has ended.
-    pub(crate) fn restarted(&mut self, replica: usize) {
+    /// Forgets what a life knew that has ended: another begins, with a clock that is right.
+    pub(crate) fn restarted(&mut self, replica: usize, now: Timestamp) {
+        self.clocks.set(replica, now, SignedDuration::ZERO);
         self.neutral.restarted(replica);
         self.said.restarted(replica);
         self.launched.remove(&replica);
@@ -188,12 +194,16 @@ impl Checks {
             self.fail(step.now, &format!("I16: {why}"));
         }
         self.heeds(step);
+        self.confirmations_lapse(step);
         for effect in step.effects {
             self.is_allowed(effect, step);
             if let Effect::Plan { world, .. } = effect {
                 self.plans_over(step.replica, world, step.now);
             }
             self.neutral.asks(step.replica, effect, step.status);
+            if let Effect::Shield { node } = effect {
+                self.shields.insert((step.replica, node.name.clone()));
+            }
             self.uncordons(effect, step);
             self.leaves_too_soon(effect, step);
             if let Effect::Apply { plan, begun, waits, .. } = effect {
@@ -218,7 +228,8 @@ impl Checks {
         if !sources.all(|source| *source == Completeness::Complete) {
             self.fail(now, "I3: a plan is carried out over a world that was read in part");
         }
-        if let Some(why) = neutral::drifts_from_itself(plan) {
+        let newer = self.replaced_for_nothing_newer(plan);
+        if let Some(why) = neutral::drifts_from_itself(plan).or(newer) {
             self.fail(now, &format!("I16: {why}"));
         }
         let launched: Vec<&ResourceChange> = rows(plan, WaveStep::Launch).collect();
@@ -352,9 +363,13 @@ impl Checks {
             by == *replica
                 && call.began < until.checked_sub(super::outside::LEASE_MARGIN).unwrap_or(until)
         });
-        // While an apply has it, nodes that EC2 takes back are cordoned, and nothing else.
-        let shields = matches!(what, What::Cordon { on: true, .. })
-            && lease.is_some_and(|(by, _)| by == APPLY);
+        // While an apply has it, as far as was heard, nodes that EC2 takes back are cordoned, and nothing else.
+        let shields = if let What::Cordon { node, on: true, .. } = what {
+            let asked = self.shields.contains(&(*replica, node.clone()));
+            lease.is_some_and(|(by, _)| by == APPLY) || lease.is_none() && asked
+        } else {
+            false
+        };
         let hears = matches!(what, What::Ended(_) | What::Launched(_) | What::Pinned(..));
         self.writes_nothing(call);
         if !holds && !shields && !hears && !matches!(what, What::Acknowledge(..)) {

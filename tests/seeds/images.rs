@@ -52,7 +52,7 @@ fn released(catalog: &Rc<Catalog>) -> End {
     let mut run = settled(catalog, 90, commit())?;
     let (before, asked) = (run.machines().len(), calls(&run));
     is(before >= 3 && behind(&run).is_empty(), || format!("{before} machines"))?;
-    run.shared.world.release_image(LATEST);
+    run.release_image(LATEST);
     is(behind(&run).len() == before, || "the image is no new one".to_owned())?;
     let begun = run.now();
     while !behind(&run).is_empty() {
@@ -83,7 +83,7 @@ fn unread(catalog: &Rc<Catalog>) -> End {
     let mut run = settled(catalog, 91, commit())?;
     let asked = calls(&run);
     run.faults(Faults { images: 1_000, ..Faults::default() });
-    run.shared.world.release_image(LATEST);
+    run.release_image(LATEST);
     run.pass(minutes(30));
     run.well()?;
     is(calls(&run) == asked, || format!("{asked:?} calls became {:?}", calls(&run)))?;
@@ -106,7 +106,7 @@ fn unread(catalog: &Rc<Catalog>) -> End {
 fn released_again(catalog: &Rc<Catalog>) -> End {
     let mut run = settled(catalog, 92, commit())?;
     for _ in 0..3 {
-        run.shared.world.release_image(LATEST);
+        run.release_image(LATEST);
         run.pass(minutes(4));
         run.well()?;
     }

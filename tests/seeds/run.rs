@@ -172,7 +172,7 @@ impl Run {
         }
         let (checks, statuses) = (Rc::clone(&self.checks), Rc::clone(&self.statuses));
         let (shared, steps) = (Rc::clone(&self.shared), Rc::clone(&self.steps));
-        checks.borrow_mut().restarted(number);
+        checks.borrow_mut().restarted(number, self.now());
         let (ports, clock) = (Rc::clone(&outside), Rc::clone(&watch));
         let loops = Box::pin(async move {
             let all = Outside {
@@ -242,7 +242,7 @@ impl Run {
     /// Sets the clock of a replica wrong.
     pub(crate) fn skew(&mut self, number: usize, by: SignedDuration) {
         if let Some(Some(alive)) = self.alive.get_mut(number) {
-            self.checks.borrow_mut().clock_is_set(self.shared.time.now());
+            self.checks.borrow_mut().clock_is_set(number, self.shared.time.now(), by);
             alive.watch.offset.set(by);
         }
     }
@@ -281,6 +281,12 @@ impl Run {
         let now = self.now();
         self.people.iter_mut().for_each(|people| people.merged(&files, now));
         *self.shared.files.borrow_mut() = files;
+    }
+
+    /// Releases a new image behind the words of a node class.
+    pub(crate) fn release_image(&self, words: &str) {
+        self.checks.borrow_mut().image_was_released(words, self.now());
+        self.shared.world.release_image(words);
     }
 
     /// Sets what goes wrong from now on.

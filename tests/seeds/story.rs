@@ -225,7 +225,7 @@ fn more(run: &mut Run) -> String {
         9 => {
             let images = run.observed().resolved.images.into_keys().collect::<Vec<_>>();
             let Some(image) = run.random.pick(&images) else { return "nothing".to_owned() };
-            run.shared.world.release_image(image);
+            run.release_image(image);
             format!("a new image is released behind {image}")
         }
         0 => {

@@ -7,11 +7,12 @@ use fleetwright::demand::Pin;
 use fleetwright::fleet::{Exclusion, Observed};
 use fleetwright::ids::Address;
 use fleetwright::plan::Plan;
-use fleetwright::plan::wire::{ExplainRow, RetireReason, WaveStep};
+use fleetwright::plan::wire::{ExplainRow, NodeState, RetireReason, WaveStep};
 use fleetwright::pod::PodTemplate;
 use fleetwright::reconcile::{Effect, Status};
+use jiff::Timestamp;
 
-use super::{because, rows};
+use super::{Checks, because, rows};
 
 /// What was planned over, by any life.
 #[derive(Default)]
@@ -20,6 +21,8 @@ pub(super) struct Neutral {
     asked: BTreeMap<usize, Question>,
     /// A fleet in which nothing was to change, and the commit.
     rests: Option<(String, Arc<Observed>)>,
+    /// When a new image was last released behind words of node classes.
+    released: BTreeMap<String, Timestamp>,
 }
 
 /// What a replica has asked to have planned.
@@ -109,6 +112,35 @@ fn is_same(a: &Observed, b: &Observed) -> bool {
 /// Returns what is left out of a plan over a look because it was sold out, at the moment of the look.
 fn in_effect(look: &Observed) -> impl Iterator<Item = &Exclusion> {
     look.exclusions.iter().filter(|exclusion| exclusion.until > look.taken_at)
+}
+
+impl Checks {
+    /// Notes that a new image was released behind the words of a node class.
+    pub(crate) fn image_was_released(&mut self, words: &str, now: Timestamp) {
+        self.neutral.released.insert(words.to_owned(), now);
+    }
+
+    /// Returns a machine of a plan that is replaced by one of the same words for the image that they mean, while they mean the
+    /// one that it was launched from.
+    pub(super) fn replaced_for_nothing_newer(&self, plan: &Plan) -> Option<String> {
+        let explained = plan.capacity.explain.iter();
+        let of_image = |row: &&ExplainRow| matches!(because(row), Some(RetireReason::Drifted { field, .. }) if field == "image");
+        let drifted: Vec<&Address> = explained.filter(of_image).map(|row| &row.address).collect();
+        let after: Vec<_> =
+            rows(plan, WaveStep::Launch).filter_map(|row| row.change.after.as_ref()).collect();
+        let goes = rows(plan, WaveStep::Retire).filter(|row| drifted.contains(&&row.address));
+        goes.filter_map(|row| Some((row, row.change.before.as_ref()?))).find_map(|(row, before)| {
+            let (since, change) = self.machines.get(before.instance_id.as_ref()?)?;
+            let words = self.approved.get(change)?.node.image.as_ref()?;
+            let same = |after: &&&NodeState| {
+                after.pool == before.pool && after.image.as_ref() == Some(words)
+            };
+            after.iter().find(same)?;
+            let newer = self.neutral.released.get(words).is_some_and(|at| at > since);
+            let what = "is replaced for its image, and none was released since it was launched";
+            (!newer).then(|| format!("{} {what}", row.address))
+        })
+    }
 }
 
 /// Returns a machine of a plan that drifts from what is launched in its place, where they are alike.

@@ -24,7 +24,7 @@ use crate::seeds::outside::APPLY;
 use crate::seeds::run::Run;
 use fleetwright::fleet::tag;
 use fleetwright::manifest::{GuardSettings, Most, Rate};
-use fleetwright::plan::wire::WaveStep;
+use fleetwright::plan::wire::{Reason, RetireReason, WaveStep};
 use fleetwright::port::LaunchRequest;
 use settings::OF_SETTINGS;
 use violations::{OF_LAUNCHES, OF_PLANS, OF_REMOVALS};
@@ -285,6 +285,51 @@ impl Trace {
         self.calls(What::Pinned(plan.capacity.plan_id.clone(), dropped));
     }
 
+    /// Has a node be cordoned because an apply has the lease, as far as was heard.
+    fn shields(&self) -> Asked {
+        let node = self.world.nodes.values().next().expect("one").clone();
+        let name = node.name.clone();
+        self.effects(&[Effect::Shield { node: Box::new(node) }]);
+        self.asked(What::Cordon { node: name, on: true, ours: true })
+    }
+
+    /// Has a machine be launched, and replaced a minute later for another image of the same words, which was released in
+    /// between or before.
+    fn launches_and_replaces(&mut self, between: bool) {
+        self.plans();
+        let words = self.request(&self.grows, 0).image;
+        let releases = |t: &Self| t.checks.borrow_mut().image_was_released(&words, t.now);
+        releases(self);
+        self.applies(&self.grows);
+        self.calls(self.launch(&self.grows, 0));
+        self.later(1);
+        if between {
+            releases(self);
+        }
+        self.shows(0);
+        self.plans();
+        let mut rolls = self.rolls.clone();
+        let goes = rows(&rolls, WaveStep::Retire).next().expect("some go").address.clone();
+        for row in &mut rolls.resource_changes {
+            if let Some(before) = row.change.before.as_mut().filter(|_| row.address == goes) {
+                before.instance_id = Some(LAUNCHED[0].into());
+            }
+            row.change.after.iter_mut().for_each(|after| after.image = Some(words.clone()));
+        }
+        let because = rolls.capacity.explain.iter_mut().find(|row| row.address == goes);
+        let [field, is, declared] =
+            ["image", "ami-1", "ami-2 by node class default"].map(ToOwned::to_owned);
+        let row = because.expect("explained");
+        let because = RetireReason::Drifted { field, is, declared };
+        match &mut row.reason {
+            Reason::Retire { because: reason } => *reason = because,
+            Reason::Launch { .. } | Reason::Keep { .. } | Reason::Resize { .. } => {
+                row.retire_reason = Some(because);
+            }
+        }
+        self.applies(&rolls);
+    }
+
     fn later(&mut self, minutes: i64) {
         self.now = self.now.checked_add(SignedDuration::from_mins(minutes)).expect("a time");
     }
@@ -314,6 +359,12 @@ fn in_order(trace: &mut Trace) {
     holds_an_older_plan(&mut trace.clone());
     settings::in_order(trace);
     trace.clone().leaves(SignedDuration::from_mins(15));
+    let mut apart = Trace { checks: Rc::default(), ..trace.clone() };
+    apart.call(&Asked { lease: None, ..apart.shields() });
+    apart.launches_and_replaces(true);
+    if let Err(why) = apart.checks.borrow().well() {
+        trace.checks.borrow_mut().fail(trace.now, &why);
+    }
     trace.tick();
     trace.plans();
     trace.applies_again(&trace.grows, Trace::before(&trace.grows, 1));

@@ -28,6 +28,10 @@ pub(super) struct Said {
     approved: Vec<(Digest, Arc<Plan>)>,
     /// Machines of which somebody confirmed the removal.
     confirmed: BTreeSet<InstanceId>,
+    /// Those of them that a plan of the leader had not go since, by the leader: that they go for another reason is another
+    /// question. And the plan that it was last told of by.
+    lapsed: BTreeMap<usize, BTreeSet<InstanceId>>,
+    told: BTreeMap<usize, Arc<Plan>>,
     /// Since when a replica only looks on, with nothing under way.
     looks_on: BTreeMap<usize, Timestamp>,
     /// When a life nominated each pod.
@@ -46,6 +50,8 @@ impl Said {
     /// Forgets what a life did that has ended.
     pub(super) fn restarted(&mut self, replica: usize) {
         self.looks_on.remove(&replica);
+        self.lapsed.remove(&replica);
+        self.told.remove(&replica);
         self.nominated.retain(|(of, _), _| *of != replica);
     }
 
@@ -72,6 +78,9 @@ impl Checks {
             }
             Request::Confirm { instance, .. } => {
                 self.said.confirmed.insert(instance.clone());
+                self.said.lapsed.values_mut().for_each(|lapsed| {
+                    lapsed.remove(instance);
+                });
             }
             Request::Suspend { .. }
             | Request::Resume { .. }
@@ -181,14 +190,44 @@ impl Checks {
         }
     }
 
+    /// Notes which confirmations have lapsed, because a plan of the one that leads has their machines stay. Whoever leads
+    /// after it may have been told of them before that was kept.
+    pub(super) fn confirmations_lapse(&mut self, step: &Step<'_>) {
+        let Step { replica, status, .. } = *step;
+        let held = status.plan.as_ref().map(|now| Arc::clone(&now.plan));
+        if !status.leader {
+            self.said.lapsed.remove(&replica);
+            self.said.told.extend(held.map(|plan| (replica, plan)));
+            return;
+        }
+        let Some(plan) = held else { return };
+        let before = self.said.told.insert(replica, Arc::clone(&plan));
+        // One of a commit that stands in says nothing of what is to go.
+        if plan.errored
+            || !plan.complete
+            || before.is_some_and(|before| Arc::ptr_eq(&before, &plan))
+        {
+            return;
+        }
+        let goes = rows(&plan, WaveStep::Retire);
+        let goes = goes.filter_map(|row| row.change.before.as_ref()?.instance_id.clone());
+        let goes: BTreeSet<InstanceId> = goes.collect();
+        let stays = self.said.confirmed.difference(&goes).cloned();
+        self.said.lapsed.entry(replica).or_default().extend(stays);
+    }
+
     /// I23: what asks for a confirmation has it.
     fn is_confirmed(&mut self, plan: &Plan, step: &Step<'_>) {
+        let lapsed = self.said.lapsed.get(&step.replica);
+        let confirmed = |id: &InstanceId| {
+            self.said.confirmed.contains(id) && !lapsed.is_some_and(|lapsed| lapsed.contains(id))
+        };
         let asks = |row: &&ResourceChange| {
             let before = row.change.before.as_ref();
             let pool = before.and_then(|before| before.pool.as_ref());
             let known = before.and_then(|before| before.instance_id.as_ref());
             pool.is_some_and(|pool| step.settings.confirm.contains(pool))
-                && !known.is_some_and(|id| self.said.confirmed.contains(id))
+                && !known.is_some_and(confirmed)
         };
         if let Some(row) = rows(plan, WaveStep::Retire).find(asks) {
             let what = format!("I23: {} goes, and nobody has confirmed that", row.address);
@@ -247,10 +286,11 @@ impl Checks {
         // The first that came after what was served: those that come meanwhile do not have it wait for longer.
         let Some(first) = commits.get(before + 1).filter(|_| after > before) else { return };
         let commit = &commits[after];
-        let due = first.at.checked_add(commit.patience.min(first.patience)).unwrap_or(first.at);
-        // Who counts with a clock that was ever set counts by another.
-        let counts = self.clock_set.is_none();
-        if commit.by == MergedBy::Ci && !applied && !glass && !gone && counts && at < due {
+        let patience = commit.patience.min(first.patience);
+        // By clocks of which one is ahead of another it seems longer ago.
+        let patience = patience - self.clocks.apart_since(first.at);
+        let due = first.at.checked_add(patience).unwrap_or(first.at);
+        if commit.by == MergedBy::Ci && !applied && !glass && !gone && at < due {
             let what =
                 format!("I24: a merge is served before {due:.0}, and CI is not done with it");
             self.fail(at, &what);
@@ -266,8 +306,10 @@ impl Checks {
         if count > NOMINATED_MOST {
             self.fail(call.at, &format!("I25: pod {pod} is nominated for the {count}th time"));
         }
-        let soon = |last: Timestamp| call.began.duration_since(last) < NOMINATED_AGAIN;
-        if last.is_some_and(soon) && self.clock_set.is_none() {
+        let soon = |last: Timestamp| {
+            call.began.duration_since(last) + self.clocks.apart_since(last) < NOMINATED_AGAIN
+        };
+        if last.is_some_and(soon) {
             self.fail(call.at, &format!("I25: pod {pod} is nominated again at once"));
         }
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use fleetwright::ids::NodeName;
 use fleetwright::manifest::{ApprovalRule, MergedBy, Mode, Window};
 use fleetwright::plan::Plan;
-use fleetwright::plan::wire::Check;
+use fleetwright::plan::wire::{Check, WaveStep};
 use fleetwright::reconcile::{Request, Suspension};
 use jiff::tz::TimeZone;
 
@@ -36,6 +36,31 @@ impl Trace {
         let request = Request::Approve { digest, by: "alice".to_owned() };
         let plan = Arc::new(self.grows.clone());
         self.checks.borrow_mut().somebody_asks(&request, Some(&plan));
+    }
+
+    /// Has `plan` be what is planned of everything.
+    fn holds(&mut self, plan: &Plan) {
+        let mut now = self.status.plan.clone().expect("planned");
+        now.plan = Arc::new(plan.clone());
+        (self.status.plan, self.status.leader) = (Some(now), true);
+        self.effects(&[]);
+    }
+
+    /// Has somebody confirm every removal of what is planned.
+    fn confirms(&mut self) {
+        self.holds(&self.shrinks.clone());
+        for row in super::rows(&self.shrinks, WaveStep::Retire) {
+            let before = row.change.before.as_ref().expect("it is there");
+            let (instance, by) = (before.instance_id.clone().expect("known"), "alice".to_owned());
+            let request = Request::Confirm { instance, by };
+            self.checks.borrow_mut().somebody_asks(&request, None);
+        }
+    }
+
+    fn clock_is_ahead(&self, by: SignedDuration) {
+        let mut checks = self.checks.borrow_mut();
+        checks.clock_is_set(0, self.now, SignedDuration::ZERO);
+        checks.clock_is_set(0, self.now, by);
     }
 
     /// Merges two commits that CI carries out; returns their names.
@@ -136,6 +161,22 @@ pub(super) const OF_SETTINGS: &[Violation] = &[
         t.plans();
         t.applies(&t.shrinks);
     }),
+    ("I23", "a removal that was confirmed before a plan had its machine stay", |t| {
+        t.settings.confirm = ["web".into()].into();
+        t.confirms();
+        let mut stay = t.shrinks.clone();
+        stay.capacity.waves.clear();
+        t.holds(&stay);
+        t.holds(&t.shrinks.clone());
+        t.plans();
+        t.applies(&t.shrinks);
+    }),
+    ("I24", "a merge that is served before its receipt, by a clock that is ahead", |t| {
+        let both = t.merges();
+        t.clock_is_ahead(SignedDuration::from_mins(1));
+        t.later(50);
+        t.calls(Trace::serves_other(both, false));
+    }),
     ("I24", "a merge that is carried out and not served", |t| {
         let [served, merged] = t.merges();
         t.kept.served = Some(served);
@@ -155,6 +196,12 @@ pub(super) const OF_SETTINGS: &[Violation] = &[
         t.now = t.now.checked_sub(SignedDuration::from_secs(5)).expect("a time");
         t.nominated();
     }),
+    ("I25", "a pod that is nominated again at once, by a clock that is ahead", |t| {
+        t.nominated();
+        t.clock_is_ahead(SignedDuration::from_secs(2));
+        t.now = t.now.checked_sub(SignedDuration::from_secs(5)).expect("a time");
+        t.nominated();
+    }),
     ("I25", "too many pods at once", |t| {
         t.settings.steer = true;
         t.nominates(101);
@@ -168,6 +215,11 @@ pub(super) fn in_order(trace: &Trace) {
     let mut waits = t.grows.clone();
     waits.capacity.demand.iter_mut().for_each(|row| row.counts.planned = 0);
     t.clone().stands_in(&waits);
+    let mut confirmed = t.clone();
+    confirmed.settings.confirm = ["web".into()].into();
+    confirmed.confirms();
+    confirmed.plans();
+    confirmed.applies(&confirmed.shrinks);
     t.settings.mode = Mode::Additive;
     t.settings.steer = true;
     t.nominates(100);

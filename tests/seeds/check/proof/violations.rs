@@ -76,6 +76,9 @@ pub(super) const OF_PLANS: &[Violation] = &[
         }
         t.applies(&t.rolls);
     }),
+    ("I16", "a machine that is replaced for its image, of which it is the newest", |t| {
+        t.launches_and_replaces(false);
+    }),
     ("I16", "a fleet at rest in which another life finds something to change", |t| {
         let commit = t.status.repository.commit.clone().expect("served");
         let (world, limits) = (Arc::new(t.world.clone()), Limits::default());
@@ -319,6 +322,10 @@ pub(super) const OF_REMOVALS: &[Violation] = &[
     ("I12", "a cordon without the lease", |t| {
         let node = t.world.nodes.keys().next().expect("one").clone();
         t.call(&Asked { lease: None, ..t.asked(What::Cordon { node, on: true, ours: true }) });
+    }),
+    ("I12", "a cordon of what EC2 takes back under the lease of another replica", |t| {
+        let call = t.shields();
+        t.call(&Asked { lease: call.lease.map(|(_, until)| (1, until)), ..call });
     }),
     ("I8", "a removal before what replaces it is Ready, though other launches were dropped", |t| {
         t.applies(&t.rolls);
