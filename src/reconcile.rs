@@ -12,6 +12,7 @@ pub mod allow;
 mod asked;
 mod away;
 mod commit;
+mod costs;
 mod current;
 mod drive;
 mod event;

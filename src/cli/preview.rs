@@ -132,6 +132,7 @@ fn status(plan: Plan, observed: Option<&Observed>, (since, now): (Timestamp, Tim
         applying: [].into(),
         history: Vec::new(),
         parts: Vec::new(),
+        costs: Vec::new(),
         superseded: Vec::new(),
         unread: None,
         uncordoned: Vec::new(),

@@ -55,6 +55,9 @@ impl State {
             self.supersedes(digest);
         }
         self.ahead_since = None;
+        if !plan.errored {
+            self.costs.note(self.now, plan.capacity.cost.hourly_before);
+        }
         let going: BTreeSet<InstanceId> = retired(plan).filter_map(instance).collect();
         // What a plan with errors leaves alone it has not forgiven.
         if !plan.errored {

@@ -82,6 +82,7 @@ impl State {
             applying: self.applying(),
             parts: self.parts(),
             history: self.history.clone(),
+            costs: self.costs.all().to_vec(),
             superseded: self.aside.plans.clone(),
             unread: None,
             going: self.going_now(),

@@ -7,6 +7,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::asked;
 use super::away::{Away, Outlook, Turn};
+use super::costs::Costs;
 use super::current::{Aside, Current};
 use super::event::{Effect, Event, Head, Limits, Signal, Ticket};
 use super::face;
@@ -199,6 +200,7 @@ pub struct State {
     /// What fails of what is done.
     pub(super) failing: Failing,
     pub(super) history: Vec<Arc<Past>>,
+    pub(super) costs: Costs,
     pub(super) aside: Aside,
     pub(super) counters: BTreeMap<String, u64>,
     pub(super) tickets: Ticket,
@@ -326,6 +328,7 @@ impl State {
             steering: Steering::default(),
             failing: Failing::default(),
             history: Vec::new(),
+            costs: Costs::default(),
             aside: Aside::default(),
             counters: BTreeMap::new(),
             tickets: 0,

@@ -78,6 +78,8 @@ pub struct Status {
     /// Plans that were carried out, the newest first; at most [`Status::PAST_MAX`]. The loop tells those of its own;
     /// whoever keeps its objects adds what they tell of other processes.
     pub history: Vec<Arc<Past>>,
+    /// What the fleet cost per hour, and since when, as this process found it; the newest last.
+    pub costs: Vec<(Timestamp, MicroUsd)>,
     /// Plans of which nothing was carried out before others took their place, the newest first; at most
     /// [`Status::SUPERSEDED_MAX`]. Those of other processes are added as to the history.
     pub superseded: Vec<Superseded>,

@@ -129,7 +129,7 @@ fn outcomes(receipt: &Receipt) -> String {
     html
 }
 
-/// Returns what the fleet cost, as far as the history tells.
+/// Returns what the fleet cost, as plans found it since this process began, and before as far as the history tells.
 pub(super) fn cost(status: &Status) -> String {
     let mut points: Vec<(Timestamp, MicroUsd)> = Vec::new();
     for past in status.history.iter().rev().filter(|past| past.receipt.is_some()) {
@@ -138,9 +138,10 @@ pub(super) fn cost(status: &Status) -> String {
         }
         points.push((past.ended_at, past.hourly_after));
     }
-    if let Some(current) = &status.plan {
-        points.push((current.since, current.plan.capacity.cost.hourly_before));
-    }
+    points.extend(&status.costs);
+    // Whoever only shows a plan has seen nothing change.
+    let current = status.plan.as_ref().filter(|_| status.costs.is_empty());
+    points.extend(current.map(|now| (now.since, now.plan.capacity.cost.hourly_before)));
     points.sort_by_key(|(at, _)| *at);
     let picture = steps("price per hour", &points, status.now);
     if picture.is_empty() {

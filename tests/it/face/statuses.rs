@@ -85,6 +85,7 @@ pub(crate) fn begun() -> Status {
         applying: BTreeMap::new(),
         history: Vec::new(),
         parts: Vec::new(),
+        costs: Vec::new(),
         superseded: Vec::new(),
         unread: None,
         uncordoned: Vec::new(),
