@@ -33,13 +33,22 @@ pub struct Rival {
 /// wherever nodes are that it may have.
 #[must_use]
 pub fn rivals(observed: &Observed, homes: Option<&BTreeSet<Namespace>>) -> Vec<Rival> {
-    let mut found = rivals_among(&observed.workloads, &observed.pods, &observed.templates);
-    let has_nodes = observed.nodes.values().any(may_be_of_karpenter);
-    found.retain(|rival| {
+    let Observed { workloads, pods, templates, nodes, .. } = observed;
+    parted(rivals_among(workloads, pods, templates), nodes.values(), homes).0
+}
+
+/// Parts controllers that are called so into those that count as [`rivals`] has it beside such nodes, and the others.
+#[must_use]
+pub fn parted<'n>(
+    found: Vec<Rival>,
+    nodes: impl IntoIterator<Item = &'n Node>,
+    homes: Option<&BTreeSet<Namespace>>,
+) -> (Vec<Rival>, Vec<Rival>) {
+    let has_nodes = nodes.into_iter().any(may_be_of_karpenter);
+    found.into_iter().partition(|rival| {
         let is_home = homes.map_or_else(|| rival.is_at_home(), |homes| rival.lives_in(homes));
         is_home || (rival.kind == KARPENTER && has_nodes)
-    });
-    found
+    })
 }
 
 /// Returns Cluster Autoscaler, or what is called after it, as `namespace/name`, where it runs or is declared and may

@@ -152,7 +152,8 @@ impl Aws {
     }
 
     /// Returns what launches need.
-    pub(super) fn machines(&self) -> Option<Arc<Machines>> {
+    #[must_use]
+    pub fn machines(&self) -> Option<Arc<Machines>> {
         self.machines.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 

@@ -6,6 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use tokio::time::Instant;
 
 use super::boot::Endpoint;
+use crate::fleet::Hardware;
 use crate::ids::{NodeClassName, PoolName};
 use crate::manifest::{Desired, NodeClass};
 
@@ -24,6 +25,8 @@ pub struct Machines {
 /// What was looked up for launches alone; what nodes are held to afterwards is among [`super::resolve::Answers`].
 #[derive(Debug, Default, Clone)]
 pub(super) struct Known {
+    /// Images of single kinds of hardware, where not all of a class could be looked up.
+    pub(super) images: BTreeMap<(NodeClassName, Hardware), String>,
     pub(super) profiles: BTreeMap<NodeClassName, String>,
     /// Launch templates that are there, and when one was last launched from.
     pub(super) templates: BTreeMap<String, Instant>,

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use jiff::Timestamp;
 use tokio::time::Instant;
 
 use super::client::{Aws, AwsError};
@@ -41,27 +42,45 @@ enum Answer {
 /// What became of a question.
 #[derive(Debug, Clone, Default)]
 struct Asked {
-    /// The version of Kubernetes for which it was asked last.
-    kubernetes: String,
-    answer: Option<(Instant, Answer)>,
+    answer: Option<(When, Answer)>,
     /// Why it was not answered since, or ever.
-    failed: Option<(Instant, String)>,
+    failed: Option<(When, String)>,
+}
+
+/// When something was asked, and for which version of Kubernetes.
+#[derive(Debug, Clone)]
+struct When {
+    at: Instant,
+    /// The same as a time of day, which launches are told by.
+    time: Timestamp,
+    kubernetes: String,
+}
+
+impl When {
+    fn now(kubernetes: &str) -> Self {
+        let kubernetes = kubernetes.to_owned();
+        Self { at: Instant::now(), time: Timestamp::now(), kubernetes }
+    }
+
+    fn is_within(&self, time: Duration, now: Instant) -> bool {
+        now.duration_since(self.at) < time
+    }
 }
 
 impl Asked {
     fn is_due(&self, kubernetes: &str, now: Instant) -> bool {
-        let within = |at: &Instant, time: Duration| now.duration_since(*at) < time;
-        let counts = self.answer.as_ref().is_some_and(|(at, _)| within(at, COUNTS_FOR));
-        let rests = self.failed.as_ref().is_some_and(|(at, _)| within(at, ASKED_AGAIN_AFTER));
-        self.kubernetes != kubernetes || !(counts || rests)
+        let lately = |when: &When, time| when.kubernetes == kubernetes && when.is_within(time, now);
+        let counts = self.answer.as_ref().is_some_and(|(when, _)| lately(when, COUNTS_FOR));
+        let rests = self.failed.as_ref().is_some_and(|(when, _)| lately(when, ASKED_AGAIN_AFTER));
+        !(counts || rests)
     }
 
-    /// Returns what is still told of it.
-    fn told(&self, now: Instant) -> Option<Result<&Answer, &str>> {
-        let fresh = |at: &Instant| now.duration_since(*at) < TOLD_FOR;
-        let answer = self.answer.as_ref().filter(|(at, _)| fresh(at)).map(|(_, answer)| Ok(answer));
-        let failed = self.failed.as_ref().filter(|(at, _)| fresh(at));
-        answer.or_else(|| failed.map(|(_, why)| Err(why.as_str())))
+    /// Returns what is still told of it, and when that was asked.
+    fn told(&self, now: Instant) -> Option<(&When, Result<&Answer, &str>)> {
+        let answer = self.answer.as_ref().map(|(when, answer)| (when, Ok(answer)));
+        let failed = self.failed.as_ref().map(|(when, why)| (when, Err(why.as_str())));
+        let told = |told: &(&When, Result<&Answer, &str>)| told.0.is_within(TOLD_FOR, now);
+        answer.filter(told).or_else(|| failed.filter(told))
     }
 }
 
@@ -82,29 +101,23 @@ impl Answers {
         self.with(|all| all.get(question).is_none_or(|asked| asked.is_due(kubernetes, now)))
     }
 
-    /// Notes how a question ended at a moment.
-    fn note(
-        &self,
-        (question, kubernetes): (Question, &str),
-        end: Result<Answer, AwsError>,
-        now: Instant,
-    ) {
+    /// Notes how a question ended that was asked then.
+    fn note(&self, question: Question, when: When, end: Result<Answer, AwsError>) {
         self.with(|all| {
             let asked = all.entry(question).or_default();
-            kubernetes.clone_into(&mut asked.kubernetes);
             match end {
-                Ok(answer) => (asked.answer, asked.failed) = (Some((now, answer)), None),
-                Err(error) => asked.failed = Some((now, error.to_string())),
+                Ok(answer) => (asked.answer, asked.failed) = (Some((when, answer)), None),
+                Err(error) => asked.failed = Some((when, error.to_string())),
             }
         });
     }
 
-    /// Returns what is told of a question, where it was asked for that version of Kubernetes.
+    /// Returns what a question came to for that version of Kubernetes, as far as it is told.
     fn answer(&self, question: &Question, kubernetes: &str) -> Option<Answer> {
         let now = Instant::now();
         self.with(|all| {
-            let asked = all.get(question).filter(|asked| asked.kubernetes == kubernetes)?;
-            asked.told(now)?.ok().cloned()
+            let (when, told) = all.get(question)?.told(now)?;
+            told.ok().filter(|_| when.kubernetes == kubernetes).cloned()
         })
     }
 
@@ -114,25 +127,29 @@ impl Answers {
         self.with(|all| {
             all.retain(|_, asked| asked.told(now).is_some());
             for ((part, words), asked) in all.iter() {
+                let Some((when, told)) = asked.told(now) else { continue };
                 let words = words.clone();
-                match asked.told(now) {
-                    Some(Ok(Answer::Images(choices))) => {
+                if told.is_ok() {
+                    let oldest = resolved.asked_at.map_or(when.time, |time| time.min(when.time));
+                    resolved.asked_at = Some(oldest);
+                }
+                match told {
+                    Ok(Answer::Images(choices)) => {
                         resolved.images.insert(words, choices.clone());
                     }
-                    Some(Ok(Answer::Subnets(subnets))) => {
+                    Ok(Answer::Subnets(subnets)) => {
                         let ids =
                             subnets.values().flatten().map(|subnet| subnet.id.as_str().into());
                         resolved.subnets.insert(words, ids.collect());
                     }
-                    Some(Ok(Answer::SecurityGroups(ids))) => {
+                    Ok(Answer::SecurityGroups(ids)) => {
                         let ids = ids.iter().map(|id| id.as_str().into());
                         resolved.security_groups.insert(words, ids.collect());
                     }
-                    Some(Err(why)) => {
+                    Err(why) => {
                         let (part, reason) = (*part, why.to_owned());
                         resolved.unread.insert(Unread { part, words, reason });
                     }
-                    None => {}
                 }
             }
         });
@@ -177,12 +194,13 @@ impl Aws {
             {
                 continue;
             }
+            let when = When::now(version);
             let end = if begun.elapsed() < ASKS_FOR {
                 self.ask(question.0, class, kubernetes).await
             } else {
                 Err(AwsError::Missing("looking up other node classes took too long".to_owned()))
             };
-            self.answers.note((question, version), end, Instant::now());
+            self.answers.note(question, when, end);
         }
     }
 
@@ -220,8 +238,16 @@ impl Aws {
         {
             return Ok(choice.id.to_string());
         }
-        // Of this hardware alone: the pod that waits for it needs no other.
-        self.image(&class.machine.images, hardware, &machines.kubernetes).await
+        // Of this hardware alone: the pod that waits for it needs no other, and those after it do not ask again.
+        let key = (class.name.clone(), hardware);
+        if let Some(known) = machines.recall(|known| known.images.get(&key).cloned()) {
+            return Ok(known);
+        }
+        let image = self.image(&class.machine.images, hardware, &machines.kubernetes).await?;
+        machines.keep(|known| {
+            known.images.insert(key, image.clone());
+        });
+        Ok(image)
     }
 
     /// Returns where machines of a class may be put.
@@ -234,9 +260,9 @@ impl Aws {
         if let Some(Answer::Subnets(known)) = self.answers.answer(&question, version) {
             return Ok(known);
         }
+        let when = When::now(version);
         let found = self.subnets(&class.machine.subnets).await?;
-        let answer = Answer::Subnets(found.clone());
-        self.answers.note((question, version), Ok(answer), Instant::now());
+        self.answers.note(question, when, Ok(Answer::Subnets(found.clone())));
         Ok(found)
     }
 
@@ -250,9 +276,9 @@ impl Aws {
         if let Some(Answer::SecurityGroups(known)) = self.answers.answer(&question, version) {
             return Ok(known);
         }
+        let when = When::now(version);
         let found = self.security_groups(&class.machine.security_groups).await?;
-        let answer = Answer::SecurityGroups(found.clone());
-        self.answers.note((question, version), Ok(answer), Instant::now());
+        self.answers.note(question, when, Ok(Answer::SecurityGroups(found.clone())));
         Ok(found)
     }
 
@@ -271,17 +297,29 @@ impl Aws {
 
 #[cfg(test)]
 mod tests {
+    use jiff::SignedDuration;
+
     use super::*;
+
+    fn question() -> Question {
+        (Part::SecurityGroups, "tag a=b".to_owned())
+    }
+
+    fn found(id: &str) -> Result<Answer, AwsError> {
+        Ok(Answer::SecurityGroups(vec![id.to_owned()]))
+    }
+
+    fn failed() -> Result<Answer, AwsError> {
+        Err(AwsError::Missing("nobody answers".to_owned()))
+    }
 
     #[test]
     fn an_answer_counts_for_a_while_stands_in_for_longer_and_then_none_is_known() {
-        let (answers, begun) = (Answers::default(), Instant::now());
-        let at = |minutes| begun + Duration::from_mins(minutes);
-        let question = || (Part::SecurityGroups, "tag a=b".to_owned());
-        let found = |id: &str| Ok(Answer::SecurityGroups(vec![id.to_owned()]));
-        let failed = || Err(AwsError::Missing("nobody answers".to_owned()));
+        let (answers, begun) = (Answers::default(), When::now("1.33"));
+        let at = |minutes| begun.at + Duration::from_mins(minutes);
+        let when = |minutes| When { at: at(minutes), ..begun.clone() };
         let is_due = |minutes| answers.is_due(&question(), "1.33", at(minutes));
-        let note = |end, minutes| answers.note((question(), "1.33"), end, at(minutes));
+        let note = |end, minutes| answers.note(question(), when(minutes), end);
         let known = |minutes| answers.resolved(at(minutes)).security_groups.remove("tag a=b");
         assert!(is_due(0) && answers.resolved(at(0)).is_empty());
         note(found("sg-1"), 0);
@@ -299,5 +337,25 @@ mod tests {
         note(found("sg-2"), 16);
         assert_eq!(known(16), Some(["sg-2".into()].into()));
         assert!(answers.resolved(at(31)).is_empty(), "nobody asks any more");
+    }
+
+    #[test]
+    fn what_failed_for_another_version_makes_no_answer_of_that_version() {
+        let (answers, before, now) = (Answers::default(), When::now("1.33"), When::now("1.34"));
+        answers.note(question(), before, found("sg-1"));
+        answers.note(question(), now.clone(), failed());
+        assert!(answers.answer(&question(), "1.33").is_some());
+        assert!(answers.answer(&question(), "1.34").is_none(), "launches ask for themselves");
+        let later = now.at + ASKED_AGAIN_AFTER;
+        assert!(answers.is_due(&question(), "1.34", later), "it is asked again before long");
+    }
+
+    #[test]
+    fn what_is_known_is_as_old_as_the_oldest_of_it() {
+        let (answers, newer) = (Answers::default(), When::now("1.33"));
+        let older = When { time: newer.time - SignedDuration::from_mins(4), ..newer.clone() };
+        answers.note((Part::SecurityGroups, "tag c=d".to_owned()), newer.clone(), found("sg-2"));
+        answers.note(question(), older.clone(), found("sg-1"));
+        assert_eq!(answers.resolved(newer.at).asked_at, Some(older.time));
     }
 }

@@ -36,7 +36,7 @@ use crate::kube::{ConnectError, Held, Kubernetes, Lease, LeaseError, RENEW_EVERY
 use crate::manifest::Desired;
 use crate::plan::Plan;
 use crate::port::{Clock, Cluster as _, Requirement};
-use crate::rival::{Rival, rivals_among};
+use crate::rival::{Rival, parted, rivals_among};
 
 /// Where the lock of applies is kept.
 pub(super) const LEASE_NAMESPACE: &str = "kube-system";
@@ -224,16 +224,18 @@ async fn alone(kubernetes: &Kubernetes, homes: Option<&BTreeSet<Namespace>>) -> 
     let found = match kubernetes.objects().await {
         Ok(objects) => {
             let all = rivals_among(&objects.workloads, &objects.pods, &objects.templates);
-            let counts = |rival: &Rival| homes.is_none_or(|homes| rival.lives_in(homes));
-            let (count, others): (Vec<Rival>, Vec<Rival>) = all.into_iter().partition(counts);
+            // Where nobody has said who lives where, whoever is called so is worth a look.
+            let (count, others) = match homes {
+                Some(homes) => parted(all, &objects.nodes, Some(homes)),
+                None => (all, Vec::new()),
+            };
             match (in_words(&count), in_words(&others)) {
                 (Some(count), _) => {
                     Err(format!("{count} would fight for nodes, if that is what it is"))
                 }
                 (None, None) => Ok("neither Karpenter nor Cluster Autoscaler runs".to_owned()),
                 (None, Some(others)) => Ok(format!(
-                    "none runs where `spec.autoscalers.namespaces` says; elsewhere {others}, which \
-                     counts beside nodes of its own alone"
+                    "none counts that runs; {others} is not where `spec.autoscalers.namespaces` says"
                 )),
             }
         }

@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::ids::{ImageId, LabelKey, LabelValue, SecurityGroupId, SubnetId};
@@ -22,6 +23,10 @@ pub struct Resolved {
     /// Security groups, by the terms of a class in words.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub security_groups: BTreeMap<String, BTreeSet<SecurityGroupId>>,
+    /// When the oldest of it was asked for; absent where it says what is so now. Of a machine that is younger nothing can
+    /// be told by it: whoever launched it may have known better.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub asked_at: Option<Timestamp>,
     /// What was asked for and could not be found out.
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     pub unread: BTreeSet<Unread>,

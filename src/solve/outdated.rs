@@ -7,10 +7,15 @@
 use std::collections::BTreeSet;
 use std::fmt::Display;
 
+use jiff::SignedDuration;
+
 use super::drift::Moved;
 use crate::catalog::{CapacityType, Catalog, InstanceType};
 use crate::fleet::{Hardware, Instance, MadeWith, Observed, Part, Resolved, Unread, tag};
 use crate::manifest::{Desired, NodeClass, Problem, Severity, in_words};
+
+/// How long ago at most EC2 said what it offers: a machine that is younger may be of what it offers since.
+const OFFERED_SAID_WITHIN: SignedDuration = SignedDuration::from_hours(6);
 
 /// Most ids that a reason lists.
 const LISTED_MAX: usize = 3;
@@ -20,11 +25,15 @@ const LISTED_MAX: usize = 3;
 pub(super) fn outdated(
     instance: &Instance,
     class: &NodeClass,
-    (catalog, resolved): (&Catalog, &Resolved),
+    (catalog, observed): (&Catalog, &Observed),
 ) -> Option<Moved> {
-    let Instance { instance_type, zone, capacity_type, made_with, .. } = instance;
+    let Instance { instance_type, zone, capacity_type, made_with, launched_at, .. } = instance;
+    let Observed { resolved, taken_at, .. } = observed;
     // A reservation is kept whatever else is sold.
-    if *capacity_type != CapacityType::Reserved && catalog.is_withdrawn(instance_type, zone) {
+    if *capacity_type != CapacityType::Reserved
+        && taken_at.duration_since(*launched_at) > OFFERED_SAID_WITHIN
+        && catalog.is_withdrawn(instance_type, zone)
+    {
         return Some(Moved {
             field: "offering".to_owned(),
             is: format!("{instance_type} in {zone}"),
@@ -33,6 +42,9 @@ pub(super) fn outdated(
     }
     // One that was taken over was launched by other words, which whoever adopted it did not promise to follow.
     instance.tags.get(tag::SPEC)?;
+    if resolved.asked_at.is_some_and(|asked| asked <= *launched_at) {
+        return None;
+    }
     let kind = catalog.types.get(instance_type)?;
     selected_otherwise(made_with, kind, class, resolved)
 }
@@ -230,6 +242,20 @@ mod tests {
     }
 
     #[test]
+    fn what_was_asked_before_a_machine_was_launched_says_nothing_of_it() {
+        let mut story = Story::new(&["m5.large"], 500, 512);
+        story.observed.resolved = images("ami-2", "ami-2");
+        story.step(1);
+        let launched = story.observed.instances.values().map(|instance| instance.launched_at);
+        let launched = launched.max().expect("a machine");
+        for (asked, goes) in [(0, false), (1, true)] {
+            let asked_at = Some(launched + SignedDuration::from_secs(asked));
+            story.observed.resolved = Resolved { asked_at, ..images("ami-1", "ami-1") };
+            assert_eq!(!story.solve().target.retires.is_empty(), goes, "{asked} s later");
+        }
+    }
+
+    #[test]
     fn a_machine_is_launched_from_the_image_that_it_is_held_to() {
         for (kind, image) in
             [("m5.large", "ami-1"), ("g4dn.xlarge", "ami-2"), ("m6g.large", "ami-1")]
@@ -272,7 +298,9 @@ mod tests {
     fn a_machine_that_ec2_offers_no_more_is_replaced_where_ec2_says_so() {
         let mut story = Story::new(&["m5.large", "m4.large"], 500, 512);
         story.step(1);
-        let instance = story.observed.instances.values().next().expect("launched").clone();
+        let launched = story.observed.instances.values_mut().next().expect("launched");
+        launched.launched_at -= OFFERED_SAID_WITHIN * 2;
+        let instance = launched.clone();
         let Instance { instance_type: kind, zone, .. } = &instance;
         let other = TYPES.iter().chain(&["m4.large"]).find(|name| **name != kind.as_str());
         let other: crate::ids::InstanceTypeName = (*other.expect("another type")).into();
@@ -294,8 +322,11 @@ mod tests {
             assert_eq!(retires.values().any(because), is_withdrawn, "{of_ec2:?}");
         }
         story.catalog.offered = offered(&[&other], here);
-        let reserved = Instance { capacity_type: CapacityType::Reserved, ..instance };
-        let none = outdated(&reserved, &node_class(), (&story.catalog, &Resolved::default()));
-        assert!(none.is_none(), "{none:?}");
+        let reserved = Instance { capacity_type: CapacityType::Reserved, ..instance.clone() };
+        let young = Instance { launched_at: story.observed.taken_at, ..instance };
+        for stays in [reserved, young] {
+            let found = outdated(&stays, &node_class(), (&story.catalog, &story.observed));
+            assert!(found.is_none(), "{found:?}");
+        }
     }
 }

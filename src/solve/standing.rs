@@ -433,7 +433,7 @@ impl Survey<'_> {
             let (is, declared) = ("as launched".to_owned(), "changed since".to_owned());
             return Some(RetireReason::Drifted { field, is, declared });
         }
-        let now = (self.catalog, &self.observed.resolved);
+        let now = (self.catalog, self.observed);
         let moved = outdated(instance, class?, now)?;
         let Moved { field, is, declared } = moved;
         Some(RetireReason::Drifted { field, is, declared })

@@ -242,6 +242,7 @@ impl Beside {
             () = account.keep_fresh() => unreachable!("it goes on"),
             () = record.keep(&kubernetes) => unreachable!("it goes on"),
             () = sweep::sweep(&sweeper, &account, &acts) => unreachable!("it goes on"),
+            () = source.keep_looked_up() => unreachable!("it goes on"),
             () = shown.catch_up(&tell) => unreachable!("it goes on"),
             () = door => unreachable!("it goes on"),
         };

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
 use serde_json::Value as Json;
 
 use super::plan::{BROKEN, BY_DIGEST, NOT_LISTED, SUPERSEDED};
@@ -58,9 +58,14 @@ struct Status {
     started_at: Option<Timestamp>,
     #[serde(default)]
     finished_at: Option<Timestamp>,
-    /// Of objects that an earlier version wrote the conditions alone tell.
-    #[serde(default)]
+    /// Of objects that an earlier version wrote the conditions alone tell, and of words that only a later one knows.
+    #[serde(default, deserialize_with = "known")]
     verdict: Option<Ended>,
+}
+
+fn known<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Ended>, D::Error> {
+    let said = Json::deserialize(deserializer)?;
+    Ok(Ended::deserialize(said).ok())
 }
 
 #[derive(Deserialize, Clone, Copy)]

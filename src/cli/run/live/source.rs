@@ -31,6 +31,9 @@ const COUNTS_FOR: Duration = Duration::from_mins(5);
 /// How long it counts that EC2 could not be asked.
 const UNKNOWN_COUNTS_FOR: Duration = Duration::from_secs(30);
 
+/// Between two looks whether what node classes come to is to be asked for again.
+const LOOKED_UP_EVERY: Duration = Duration::from_secs(30);
+
 /// The longest that a commit waits for what its node classes come to.
 const LOOKED_UP_WITHIN: Duration = Duration::from_secs(5);
 
@@ -86,6 +89,18 @@ impl Followed {
         tokio::time::sleep(most * (next >> 24) / 256).await;
     }
 
+    /// Looks up again what node classes come to, of the newest commit and of the one that plans are made from, for as long
+    /// as it is polled: whether or not Git can be read.
+    pub(super) async fn keep_looked_up(&self) {
+        loop {
+            tokio::time::sleep(LOOKED_UP_EVERY).await;
+            let newest = self.last.borrow().as_ref().map(|last| Arc::clone(&last.plans.machines));
+            for machines in newest.into_iter().chain(self.aws.machines()) {
+                self.aws.look_up(&machines).await;
+            }
+        }
+    }
+
     /// Reads the branch.
     async fn newest(&self) -> Result<(Head, LivePlans), CliError> {
         self.put_off().await;
@@ -95,9 +110,6 @@ impl Followed {
             && last.base == tree.base
             && last.at.elapsed() < last.counts_for
         {
-            // Nobody waits for it, and what is known by then is not asked again.
-            let (aws, of) = (Arc::clone(&self.aws), Arc::clone(&last.plans.machines));
-            tokio::spawn(async move { aws.look_up(&of).await });
             return Ok((last.head.clone(), last.plans.clone()));
         }
         let (base, at) = (tree.base.clone(), Instant::now());
