@@ -61,7 +61,7 @@ impl State {
         let going: BTreeSet<InstanceId> = retired(plan).filter_map(instance).collect();
         // What a plan with errors leaves alone it has not forgiven.
         if !plan.errored {
-            // So that a machine is left alone now something that could not be looked up is reason enough.
+            // A machine may be left alone for now because something could not be looked up: nobody changed their mind.
             let unread =
                 self.planned.as_ref().is_some_and(|(world, _)| !world.resolved.unread.is_empty());
             if let Some(kept) = self.kept.as_mut().filter(|_| !stands_in && !unread) {

@@ -52,10 +52,17 @@ fn replaces<'p>(plan: &'p Plan, for_good: &BTreeSet<&Address>) -> BTreeSet<&'p A
         .collect()
 }
 
-/// Returns whether a removal is held back until somebody says otherwise: what passes by itself is waited for, so that
-/// nothing is launched which it would spare.
+/// Returns whether a removal may be held back for as long as nobody says otherwise, or for hours: what passes soon by itself
+/// is waited for, so that nothing is launched which it would spare.
 fn lasts(held: &Held) -> bool {
-    matches!(held, Held::Mode { .. } | Held::NotConfirmed { .. } | Held::Breaker { .. })
+    matches!(
+        held,
+        Held::Mode { .. }
+            | Held::NotConfirmed { .. }
+            | Held::Breaker { .. }
+            | Held::MassUnready { .. }
+            | Held::RemovalBudget { .. }
+    )
 }
 
 /// Returns the node of a row, by the name it stands under: the machine's while no node has joined.

@@ -327,7 +327,7 @@ impl State {
     }
 
     pub(super) fn circumstances(&self) -> Option<Gathered<'_>> {
-        // The last look may have failed in part: what was planned over did not.
+        // As the world is now, where all of it could be read: what was planned may wait for a while until it is judged.
         let (planned, _) = self.planned.as_ref()?;
         let seen = self.world.as_ref().filter(|seen| seen.is_complete());
         let world = seen.unwrap_or(planned);

@@ -33,7 +33,9 @@ pub(crate) const ALL: &[(&str, Story)] = &[
 fn comes_while_image_rolls(catalog: &Rc<Catalog>) -> End {
     let controller = "confirm: [web], removals: { most: 100% }, massRemoval: 100%".to_owned();
     let asks = Commit { controller, ..Commit::default() };
-    for commit in [Commit { mode: "additive", ..Commit::default() }, asks] {
+    let controller = "removals: { most: 0 }, massRemoval: 100%".to_owned();
+    let never = Commit { controller, ..Commit::default() };
+    for commit in [Commit { mode: "additive", ..Commit::default() }, asks, never] {
         pods_have_machines(settled(catalog, 140, commit)?)?;
     }
     Ok(())

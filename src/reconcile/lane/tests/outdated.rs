@@ -109,18 +109,18 @@ fn a_removal_is_begun_where_it_would_still_be_allowed_once_it_is_kept() {
 }
 
 #[test]
-fn a_confirmation_that_is_taken_back_before_a_removal_is_begun_ends_it() {
-    for taken_back in [false, true] {
+fn a_confirmation_that_lapses_before_a_removal_is_begun_ends_it() {
+    for lapses in [false, true] {
         let mut story = removes();
         story.change(|state| {
             says(state, |head| head.controller.confirm.extend(["batch".into(), "web".into()]));
             kept(state).confirmed.push("i-1".into());
         });
-        if taken_back {
+        if lapses {
             story.change(|state| kept(state).confirmed.clear());
         }
         story.saves(4);
-        assert_eq!(story.state().lanes.is_empty(), taken_back);
+        assert_eq!(story.state().lanes.is_empty(), lapses);
     }
 }
 
