@@ -305,12 +305,12 @@ mod tests {
         (Part::SecurityGroups, "tag a=b".to_owned())
     }
 
-    fn found(id: &str) -> Result<Answer, AwsError> {
-        Ok(Answer::SecurityGroups(vec![id.to_owned()]))
+    fn found(id: &str) -> Answer {
+        Answer::SecurityGroups(vec![id.to_owned()])
     }
 
-    fn failed() -> Result<Answer, AwsError> {
-        Err(AwsError::Missing("nobody answers".to_owned()))
+    fn failed() -> AwsError {
+        AwsError::Missing("nobody answers".to_owned())
     }
 
     #[test]
@@ -322,19 +322,19 @@ mod tests {
         let note = |end, minutes| answers.note(question(), when(minutes), end);
         let known = |minutes| answers.resolved(at(minutes)).security_groups.remove("tag a=b");
         assert!(is_due(0) && answers.resolved(at(0)).is_empty());
-        note(found("sg-1"), 0);
+        note(Ok(found("sg-1")), 0);
         assert!(!is_due(4) && is_due(5), "it counts for a while");
         assert!(answers.is_due(&question(), "1.34", at(4)), "and for one version of Kubernetes");
-        note(failed(), 5);
+        note(Err(failed()), 5);
         assert!(!answers.is_due(&question(), "1.33", at(5) + Duration::from_secs(29)));
         assert!(is_due(6), "it is asked again, and not at once");
         assert_eq!(known(14), Some(["sg-1".into()].into()), "what was known stands in");
         assert!(answers.resolved(at(14)).unread.is_empty());
-        note(failed(), 14);
+        note(Err(failed()), 14);
         assert_eq!(known(15), None, "and not for ever");
         let unread = answers.resolved(at(15)).unread.pop_first().expect("it is told");
         assert_eq!((unread.part, unread.reason.as_str()), (Part::SecurityGroups, "nobody answers"));
-        note(found("sg-2"), 16);
+        note(Ok(found("sg-2")), 16);
         assert_eq!(known(16), Some(["sg-2".into()].into()));
         assert!(answers.resolved(at(31)).is_empty(), "nobody asks any more");
     }
@@ -342,8 +342,8 @@ mod tests {
     #[test]
     fn what_failed_for_another_version_makes_no_answer_of_that_version() {
         let (answers, before, now) = (Answers::default(), When::now("1.33"), When::now("1.34"));
-        answers.note(question(), before, found("sg-1"));
-        answers.note(question(), now.clone(), failed());
+        answers.note(question(), before, Ok(found("sg-1")));
+        answers.note(question(), now.clone(), Err(failed()));
         assert!(answers.answer(&question(), "1.33").is_some());
         assert!(answers.answer(&question(), "1.34").is_none(), "launches ask for themselves");
         let later = now.at + ASKED_AGAIN_AFTER;
@@ -354,8 +354,12 @@ mod tests {
     fn what_is_known_is_as_old_as_the_oldest_of_it() {
         let (answers, newer) = (Answers::default(), When::now("1.33"));
         let older = When { time: newer.time - SignedDuration::from_mins(4), ..newer.clone() };
-        answers.note((Part::SecurityGroups, "tag c=d".to_owned()), newer.clone(), found("sg-2"));
-        answers.note(question(), older.clone(), found("sg-1"));
+        answers.note(
+            (Part::SecurityGroups, "tag c=d".to_owned()),
+            newer.clone(),
+            Ok(found("sg-2")),
+        );
+        answers.note(question(), older.clone(), Ok(found("sg-1")));
         assert_eq!(answers.resolved(newer.at).asked_at, Some(older.time));
     }
 }
