@@ -29,6 +29,7 @@ mod reserved;
 mod resolve;
 mod sweep;
 mod template;
+mod timed;
 mod trial;
 
 pub use boot::{Boot, Endpoint};

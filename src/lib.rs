@@ -28,6 +28,7 @@ pub mod lint;
 #[cfg(feature = "page")]
 pub mod listen;
 pub mod manifest;
+pub mod measure;
 pub mod observe;
 pub mod plan;
 pub mod pod;

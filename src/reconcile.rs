@@ -36,6 +36,7 @@ mod state;
 mod status;
 mod steer;
 mod tighten;
+mod timing;
 mod trace;
 mod uncordon;
 mod view;

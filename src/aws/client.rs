@@ -16,7 +16,9 @@ use super::limiter::{Api, Limiter};
 use super::listed::served_by;
 use super::machine::Machines;
 use super::resolve::Answers;
+use super::timed::Timed;
 use crate::fargate::Profile;
+use crate::measure::{Measured, Meter};
 use crate::port::PortError;
 
 /// Longest wait for one answer, tries included: shorter than the margin by which a lease is given up.
@@ -55,6 +57,8 @@ pub struct Aws {
     pub(super) schedules: Mutex<Option<(Instant, Schedules)>>,
     /// Asked right before a machine is launched or ended; without one, always.
     permit: OnceLock<Permit>,
+    /// How long calls took.
+    meter: Meter,
 }
 
 impl std::fmt::Debug for Aws {
@@ -95,17 +99,36 @@ impl Aws {
     pub fn with(config: &SdkConfig, cluster: &str) -> Self {
         let region = config.region().map_or("", |region| region.as_ref());
         let office = Region::new(served_by(region));
-        let prices = aws_sdk_pricing::config::Builder::from(config).region(office).build();
+        let meter = Meter::default();
+        let timed = || Timed(meter.clone());
+        let prices = aws_sdk_pricing::config::Builder::from(config).region(office);
+        let prices = prices.interceptor(timed()).build();
         Self {
-            ec2: Ec2::new(config),
-            scaling: aws_sdk_autoscaling::Client::new(config),
-            ssm: aws_sdk_ssm::Client::new(config),
-            eks: aws_sdk_eks::Client::new(config),
-            iam: aws_sdk_iam::Client::new(config),
+            ec2: Ec2::from_conf(
+                aws_sdk_ec2::config::Builder::from(config).interceptor(timed()).build(),
+            ),
+            scaling: aws_sdk_autoscaling::Client::from_conf(
+                aws_sdk_autoscaling::config::Builder::from(config).interceptor(timed()).build(),
+            ),
+            ssm: aws_sdk_ssm::Client::from_conf(
+                aws_sdk_ssm::config::Builder::from(config).interceptor(timed()).build(),
+            ),
+            eks: aws_sdk_eks::Client::from_conf(
+                aws_sdk_eks::config::Builder::from(config).interceptor(timed()).build(),
+            ),
+            iam: aws_sdk_iam::Client::from_conf(
+                aws_sdk_iam::config::Builder::from(config).interceptor(timed()).build(),
+            ),
             pricing: aws_sdk_pricing::Client::from_conf(prices),
-            quotas: aws_sdk_servicequotas::Client::new(config),
-            sqs: aws_sdk_sqs::Client::new(config),
-            sts: aws_sdk_sts::Client::new(config),
+            quotas: aws_sdk_servicequotas::Client::from_conf(
+                aws_sdk_servicequotas::config::Builder::from(config).interceptor(timed()).build(),
+            ),
+            sqs: aws_sdk_sqs::Client::from_conf(
+                aws_sdk_sqs::config::Builder::from(config).interceptor(timed()).build(),
+            ),
+            sts: aws_sdk_sts::Client::from_conf(
+                aws_sdk_sts::config::Builder::from(config).interceptor(timed()).build(),
+            ),
             limiter: Limiter::default(),
             cluster: cluster.to_owned(),
             owned_tag: format!("kubernetes.io/cluster/{cluster}"),
@@ -115,7 +138,14 @@ impl Aws {
             profiles: Mutex::default(),
             schedules: Mutex::default(),
             permit: OnceLock::new(),
+            meter,
         }
+    }
+
+    /// Returns how long calls took until now.
+    #[must_use]
+    pub fn measured(&self) -> Measured {
+        self.meter.so_far()
     }
 
     /// Asks `permit` right before a machine is launched or ended: what is looked up first, and what a

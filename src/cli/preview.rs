@@ -143,6 +143,7 @@ fn status(plan: Plan, observed: Option<&Observed>, (since, now): (Timestamp, Tim
         kept: crate::reconcile::KeptNow::default(),
         rival: None,
         counters: [].into(),
+        measured: crate::measure::Measured::default(),
         wakes_at: None,
     }
 }

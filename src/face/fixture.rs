@@ -39,6 +39,7 @@ pub(crate) fn begun() -> Status {
         kept: KeptNow::default(),
         rival: None,
         counters: BTreeMap::new(),
+        measured: crate::measure::Measured::default(),
         wakes_at: None,
     }
 }

@@ -9,6 +9,7 @@ mod counted;
 mod families;
 mod samples;
 mod shown;
+mod timed;
 
 pub use families::{FAMILIES, Family, Kind};
 
@@ -29,5 +30,6 @@ pub fn metrics(status: &Status) -> String {
         shown::plan(&mut samples, status, current);
     }
     counted::all(&mut samples, &status.counters);
+    timed::all(&mut samples, &status.measured);
     samples.text()
 }

@@ -324,6 +324,7 @@ impl State {
         }
         if let Some(why) = why {
             self.count(&format!("terminations.{why}"), 1);
+            self.times_end_by_itself(id);
         }
     }
 
@@ -394,6 +395,9 @@ impl State {
         match end {
             Ok(Ending::Told) => {
                 self.unseen.end(instance, self.now);
+                let why = self.away.get(instance).map(|away| away.leaving.why.clone());
+                let since = self.away.get(instance).and_then(|away| away.draining);
+                self.times_end(instance, (since, &why.unwrap_or_default()), self.now);
                 if let Some(away) = self.away.get_mut(instance) {
                     away.next(AwayPhase::Ending, self.now);
                     // What EC2 takes back nobody here decided on; a repair is a removal like any other.

@@ -19,6 +19,7 @@ impl State {
         match read {
             Ok(head) => {
                 self.count("reads.git.done", 1);
+                self.times("read", "repository", self.asked_git_at);
                 self.git = SourceState { read_at: Some(now), error: None, failures: 0 };
                 self.git_due = later(now, head.controller.poll);
                 if std::mem::take(&mut self.git_hinted) {

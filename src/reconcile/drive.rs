@@ -105,9 +105,11 @@ where
     let mut event = Event::Timer;
     loop {
         let span = trace::step(&event, &hands.cause.replace(Span::none()));
-        let (next, effects) = span.in_scope(|| step(state, event, outside.clock.now()));
+        let now = outside.clock.now();
+        let (next, effects) = span.in_scope(|| step(state, event, now));
         span.record("effects", effects.len());
         state = next;
+        state.took_step(outside.clock.now().duration_since(now));
         watch(&state, &effects);
         for effect in effects {
             let work = trace::effect(&effect, &span);

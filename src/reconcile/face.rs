@@ -95,7 +95,8 @@ impl State {
             failing: self.failing.shown(self.now),
             kept: self.kept_now,
             rival: self.rival().map(str::to_owned),
-            counters: self.counters.clone(),
+            counters: self.timing.counters.clone(),
+            measured: self.timing.measured.clone(),
             wakes_at: self.wakes_at,
         }
     }

@@ -148,7 +148,8 @@ impl Story {
     ) -> Vec<String> {
         let instances = ids.iter().copied().map(InstanceId::from).collect();
         let deadline = within.map(|within| at(seconds + within));
-        let message = Message { receipt: "r".to_owned(), kind, instances, deadline };
+        let receipt = "r".to_owned();
+        let message = Message { receipt, kind, instances, deadline, sent: None };
         self.next(seconds, Event::Signal(Signal::Message(message)))
     }
 }

@@ -56,6 +56,7 @@ impl State {
                 }
                 let why = event.address.as_ref().map_or("unknown", |at| reason(&plan, at));
                 self.count(&format!("terminations.{why}"), 1);
+                self.times_progress(ticket, event, why);
             }
             Step::Evicted { pods, .. } => {
                 self.count("evictions.done", u64::try_from(*pods).unwrap_or(u64::MAX));
@@ -81,9 +82,10 @@ impl State {
             | Step::Unreadable
             | Step::Ready { .. }
             | Step::Waiting { .. }
-            | Step::Cordoned { .. }
-            | Step::Uncordoned { .. }
             | Step::Finished { .. } => {}
+            Step::Cordoned { .. } | Step::Uncordoned { .. } => {
+                self.times_progress(ticket, event, "");
+            }
         }
     }
 
@@ -135,6 +137,7 @@ impl State {
                     Verdict::Interrupted => "reconciles.interrupted",
                 };
                 self.count(name, 1);
+                self.times("apply", receipt.verdict.as_str(), lane.past.started_at);
                 self.count_outcomes(&receipt);
                 lane.past.outcomes = outcomes(&receipt);
                 self.release(&lane, Some(&receipt));

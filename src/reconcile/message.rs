@@ -26,6 +26,8 @@ pub struct Message {
     pub instances: Vec<InstanceId>,
     /// When the machines are gone, where that is said.
     pub deadline: Option<Timestamp>,
+    /// When it was sent, by its own account.
+    pub sent: Option<Timestamp>,
 }
 
 /// What a message says.
@@ -134,7 +136,7 @@ impl Message {
             Ok(envelope) => Self::of(receipt, envelope),
             Err(error) => {
                 let kind = Kind::Other { what: format!("no event of EventBridge: {error}") };
-                Self { receipt, kind, instances: Vec::new(), deadline: None }
+                Self { receipt, kind, instances: Vec::new(), deadline: None, sent: None }
             }
         }
     }
@@ -153,7 +155,8 @@ impl Message {
             Kind::StateChange => time,
             Kind::Rebalance | Kind::StateNote | Kind::Other { .. } => None,
         };
-        Self { receipt, kind, instances: instances.map(InstanceId::from).collect(), deadline }
+        let instances = instances.map(InstanceId::from).collect();
+        Self { receipt, kind, instances, deadline, sent: time }
     }
 }
 

@@ -19,6 +19,7 @@ use super::quiet::Quiet;
 use super::rival::Rivals;
 use super::status::{KeptNow, Past, SourceState, WorldNow};
 use super::steer::Steering;
+use super::timing::Timing;
 use super::uncordon::Uncordons;
 use super::view::Unseen;
 use crate::fleet::{ClusterIdentity, Observed};
@@ -202,7 +203,7 @@ pub struct State {
     pub(super) history: Vec<Arc<Past>>,
     pub(super) costs: Costs,
     pub(super) aside: Aside,
-    pub(super) counters: BTreeMap<String, u64>,
+    pub(super) timing: Timing,
     pub(super) tickets: Ticket,
     pub(super) wakes_at: Option<Timestamp>,
 }
@@ -330,7 +331,7 @@ impl State {
             history: Vec::new(),
             costs: Costs::default(),
             aside: Aside::default(),
-            counters: BTreeMap::new(),
+            timing: Timing::default(),
             tickets: 0,
             wakes_at: None,
             start,
@@ -338,10 +339,10 @@ impl State {
     }
 
     pub(super) fn count(&mut self, name: &str, by: u64) {
-        match self.counters.get_mut(name) {
+        match self.timing.counters.get_mut(name) {
             Some(count) => *count = count.saturating_add(by),
             None => {
-                self.counters.insert(name.to_owned(), by);
+                self.timing.counters.insert(name.to_owned(), by);
             }
         }
     }
@@ -456,14 +457,16 @@ impl State {
             self.world_reads = SourceState { read_at: Some(now), error: None, failures: 0 };
             self.unseen.strike(now);
             self.unseen.meet(self.world.as_deref(), &observed, now);
+            let booting = self.booting();
             if let Some(kept) = &mut self.kept {
                 kept.learn(&observed, now);
                 asked::shown(&mut kept.asked, &observed);
             }
+            self.times_look(&observed, &booting);
             self.look_for_rivals(&observed);
             self.watch_health(&observed);
             self.quiet.look(&observed, now);
-            self.steering.judge(&observed, &mut self.counters);
+            self.steering.judge(&observed, &mut self.timing.counters);
             self.world_no = self.looks;
             self.world = Some(Arc::clone(&observed));
             self.meet_strangers();

@@ -10,6 +10,7 @@ use crate::apply::Receipt;
 use crate::fleet::{ClusterIdentity, Completeness, Exclusion};
 use crate::ids::{Address, Digest, InstanceId, NodeName, PlanId, PoolName};
 use crate::manifest::Mode;
+use crate::measure::Measured;
 use crate::plan::Plan;
 use crate::plan::wire::{Action, PodTotals, Summary};
 use crate::units::MicroUsd;
@@ -39,6 +40,23 @@ use crate::units::MicroUsd;
 /// | `errors.SOURCE` | errors of `git`, `queue`, `record`, and of the sources of the world, such as `ec2` and `kubernetes` |
 /// | `steps`, `step_micros` | steps of the state machine, and what they took |
 /// | `pending.reactions`, `pending.reaction_millis` | bursts of pending pods, from the first pod seen to the launch call |
+///
+/// `measured` are durations, by the same rule:
+///
+/// | name | from | to |
+/// |---|---|---|
+/// | `step` | an event was taken | what is to be done is known |
+/// | `read.repository`, `read.world` | a read was begun | it was heard of |
+/// | `plan.all`, `plan.adds` | a plan of everything, or one that only adds, was begun | it was made |
+/// | `apply.VERDICT` | a plan was begun to be carried out | it had ended |
+/// | `reaction` | the first pod of a burst was seen | what is launched for it is decided |
+/// | `bound` | a pod that looks showed waiting was created | a look shows it on a node |
+/// | `ready.POOL` | a machine was launched | a look shows its node Ready |
+/// | `drain.REASON` | its node was cordoned, or its pods first asked to leave | it was told to end |
+/// | `termination` | a machine was told to end | a look shows that it has |
+/// | `lifetime.POOL` | a machine was launched | it was told to end, or ended by itself |
+/// | `message.KIND` | a message was sent | it was heard of |
+/// | `cloud.SERVICE.METHOD.RESULT` | a call to AWS was begun | it was answered, tries included |
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Status {
     /// When the snapshot was taken.
@@ -103,6 +121,8 @@ pub struct Status {
     pub rival: Option<String>,
     /// What was counted, see above.
     pub counters: BTreeMap<String, u64>,
+    /// How long things took, see above.
+    pub measured: Measured,
     /// When the loop is next due to look at something by itself.
     pub wakes_at: Option<Timestamp>,
 }

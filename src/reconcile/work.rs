@@ -228,6 +228,8 @@ impl State {
         let Some(planning) = self.planning.take() else { return };
         self.count("plans.made", 1);
         self.count("plan_millis", u64::try_from(took.as_millis()).unwrap_or(0));
+        let scope = if planning.limits.only.is_some() { "adds" } else { "all" };
+        self.timing.measured.note(&format!("plan.{scope}"), took);
         let outdated = planning.need != self.need
             || planning.going_no != self.going_no
             || planning.ended_no != self.unseen.all_ended()
@@ -449,6 +451,7 @@ impl State {
             let waited = self.now.duration_since(since).as_millis();
             self.count("pending.reactions", 1);
             self.count("pending.reaction_millis", u64::try_from(waited).unwrap_or(0));
+            self.times("reaction", "", since);
         }
     }
 

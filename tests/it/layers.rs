@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 /// What each module may import of ours, beside itself. Lower layers come first.
 const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("ids", &[]),
+    ("measure", &[]),
     ("units", &["ids"]),
     ("requirement", &["ids"]),
     ("pod", &["ids", "requirement", "units"]),
@@ -92,14 +93,25 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     (
         "reconcile",
         &[
-            "apply", "catalog", "demand", "fleet", "ids", "manifest", "observe", "plan", "pod",
-            "port", "rival", "units",
+            "apply", "catalog", "demand", "fleet", "ids", "manifest", "measure", "observe", "plan",
+            "pod", "port", "rival", "units",
         ],
     ),
     // Views of what the loop publishes.
     (
         "face",
-        &["apply", "catalog", "fleet", "ids", "manifest", "plan", "reconcile", "render", "units"],
+        &[
+            "apply",
+            "catalog",
+            "fleet",
+            "ids",
+            "manifest",
+            "measure",
+            "plan",
+            "reconcile",
+            "render",
+            "units",
+        ],
     ),
     ("adopt", &["fleet", "ids", "manifest", "plan", "requirement", "rival"]),
     ("register", &["face", "ids", "port", "reconcile"]),
@@ -143,7 +155,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
             "web",
         ],
     ),
-    ("aws", &["catalog", "fargate", "fleet", "ids", "manifest", "pod", "port", "units"]),
+    ("aws", &["catalog", "fargate", "fleet", "ids", "manifest", "measure", "pod", "port", "units"]),
     ("kube", &["demand", "fleet", "ids", "manifest", "pod", "port", "storage", "units"]),
     ("telemetry", &["render"]),
 ];

@@ -211,6 +211,7 @@ impl Beside {
     ) -> Result<State, CliError> {
         let Self { kubernetes, leadership, aws, watched, wires, queue, ready, _tasks } = self;
         let (account, sweeper) = (Account::new(Arc::clone(&aws)), Arc::clone(&aws));
+        let caller = Arc::clone(&aws);
         let (requests, asked_of_loop) = mpsc::channel(SIGNALS_MAX);
         let (pushed, hints) = mpsc::channel(1);
         let (foresight, told) = Foresight::new();
@@ -229,7 +230,8 @@ impl Beside {
         };
         let (record, shown, acts) = (Record::default(), Shown::default(), Cell::new(false));
         let teller = Teller::new(console, settings.log_format);
-        let mut onlookers = Onlookers { teller, record: &record, shown: &shown, face };
+        let mut onlookers =
+            Onlookers { teller, record: &record, shown: &shown, face, aws: &caller };
         let mut look = |state: &State, effects: &[Effect]| {
             leadership.note_busy(state.is_busy());
             acts.set(state.may_act());
@@ -259,12 +261,13 @@ struct Onlookers<'c, 'n> {
     record: &'n Record,
     shown: &'n Shown,
     face: super::Face,
+    aws: &'n Aws,
 }
 
 impl Onlookers<'_, '_> {
     /// Tells and shows what a step led to, unless the next will do.
     fn look(&mut self, state: &State, effects: &[Effect]) {
-        let Self { teller, record, shown, face } = self;
+        let Self { teller, record, shown, face, aws } = self;
         if !shown.is_due(state.is_pressed()) && !Record::notes(effects) {
             return;
         }
@@ -274,6 +277,7 @@ impl Onlookers<'_, '_> {
             teller.rival(status.now, state.rival());
             record.look(&status, effects);
             record.complete(&mut status);
+            status.measured.extend(aws.measured());
             face.show(status);
         });
     }

@@ -20,6 +20,8 @@ pub enum Kind {
     Gauge,
     /// What only ever rises while the process lives.
     Counter,
+    /// Durations, counted by how long they were.
+    Histogram,
 }
 
 impl Kind {
@@ -29,6 +31,7 @@ impl Kind {
         match self {
             Self::Gauge => "gauge",
             Self::Counter => "counter",
+            Self::Histogram => "histogram",
         }
     }
 }
@@ -43,6 +46,14 @@ const fn counter(
     help: &'static str,
 ) -> Family {
     Family { name, kind: Kind::Counter, help, labels }
+}
+
+const fn histogram(
+    name: &'static str,
+    labels: &'static [&'static str],
+    help: &'static str,
+) -> Family {
+    Family { name, kind: Kind::Histogram, help, labels }
 }
 
 /// Every family, in the order in which they are told.
@@ -104,6 +115,7 @@ pub const FAMILIES: &[Family] = &[
         &[],
         "A price below that of every fleet for these pods.",
     ),
+    gauge("fleetwright_plan_unpriced", &[], "Nodes of the current plan without a price."),
     gauge(
         "fleetwright_pool_nodes",
         &["pool", "when"],
@@ -125,6 +137,16 @@ pub const FAMILIES: &[Family] = &[
         "fleetwright_pool_requested",
         &["pool", "resource"],
         "What the pods there ask for, DaemonSets included.",
+    ),
+    gauge(
+        "fleetwright_pool_daemons_requested",
+        &["pool", "resource"],
+        "What the pods of DaemonSets there ask for.",
+    ),
+    gauge(
+        "fleetwright_pool_oldest_node_seconds",
+        &["pool"],
+        "How long ago the oldest node of a pool was launched.",
     ),
     gauge(
         "fleetwright_workload_unschedulable_pods",
@@ -198,5 +220,65 @@ pub const FAMILIES: &[Family] = &[
     ),
     counter("fleetwright_steps_total", &[], "Steps of the loop."),
     counter("fleetwright_stepping_seconds_total", &[], "Time that the steps took."),
+    histogram(
+        "fleetwright_step_duration_seconds",
+        &[],
+        "From an event of the loop to what is to be done.",
+    ),
+    histogram(
+        "fleetwright_read_duration_seconds",
+        &["source"],
+        "From the beginning of a read of a source that went well to its end.",
+    ),
+    histogram(
+        "fleetwright_plan_duration_seconds",
+        &["scope"],
+        "How long making a plan took: of all, or of what only adds.",
+    ),
+    histogram(
+        "fleetwright_apply_duration_seconds",
+        &["verdict"],
+        "How long carrying a plan out took.",
+    ),
+    histogram(
+        "fleetwright_reaction_duration_seconds",
+        &[],
+        "From the first pod of a burst to the launch call.",
+    ),
+    histogram(
+        "fleetwright_pod_bound_duration_seconds",
+        &[],
+        "From the creation of a pod that waited for a node to a look that shows it on one.",
+    ),
+    histogram(
+        "fleetwright_node_ready_duration_seconds",
+        &["pool"],
+        "From the launch of a machine to a look that shows its node Ready.",
+    ),
+    histogram(
+        "fleetwright_drain_duration_seconds",
+        &["reason"],
+        "From the cordon of a node, or the first pod asked to leave, until its machine is told to end.",
+    ),
+    histogram(
+        "fleetwright_termination_duration_seconds",
+        &[],
+        "From when a machine is told to end to a look that shows that it has.",
+    ),
+    histogram(
+        "fleetwright_node_lifetime_duration_seconds",
+        &["pool"],
+        "From the launch of a machine to its end.",
+    ),
+    histogram(
+        "fleetwright_interruption_message_age_seconds",
+        &["kind"],
+        "How old messages are when the loop hears them.",
+    ),
+    histogram(
+        "fleetwright_cloud_duration_seconds",
+        &["service", "method", "result"],
+        "How long calls to AWS took, tries included.",
+    ),
     counter("fleetwright_counted_total", &["what"], "Counts that have no name of their own yet."),
 ];

@@ -6,6 +6,7 @@ use std::fmt::Write as _;
 use jiff::{SignedDuration, Timestamp};
 
 use super::families::FAMILIES;
+use crate::measure::Histogram;
 use crate::units::MicroUsd;
 
 /// Longest value of a label; what is longer is cut, so that no text from outside bloats a store.
@@ -13,7 +14,10 @@ const VALUE_CHARS_MAX: usize = 200;
 
 /// Samples by family.
 #[derive(Debug, Default)]
-pub(super) struct Samples(BTreeMap<&'static str, Vec<(String, String)>>);
+pub(super) struct Samples {
+    one: BTreeMap<&'static str, Vec<(String, String)>>,
+    timed: BTreeMap<&'static str, Vec<(String, Histogram)>>,
+}
 
 /// A label: its name and its value.
 pub(super) type Label<'a> = (&'static str, &'a str);
@@ -26,34 +30,72 @@ impl Samples {
         labels: &[Label<'_>],
         value: impl Into<Value>,
     ) {
-        let mut key = String::new();
-        for (name, value) in labels {
-            let between = if key.is_empty() { "" } else { "," };
-            // Writing to a string cannot fail.
-            let _ = write!(key, "{between}{name}=\"{}\"", escaped(value));
-        }
+        let key = key(labels);
         let Value(value) = value.into();
-        let rows = self.0.entry(family).or_default();
+        let rows = self.one.entry(family).or_default();
         rows.retain(|(known, _)| *known != key);
         rows.push((key, value));
+    }
+
+    /// Adds durations.
+    pub(super) fn time(
+        &mut self,
+        family: &'static str,
+        labels: &[Label<'_>],
+        histogram: &Histogram,
+    ) {
+        self.timed.entry(family).or_default().push((key(labels), histogram.clone()));
     }
 
     /// Returns the text.
     pub(super) fn text(mut self) -> String {
         let mut text = String::new();
         for family in FAMILIES {
-            let Some(mut rows) = self.0.remove(family.name) else { continue };
-            rows.sort();
+            let (rows, timed) = (self.one.remove(family.name), self.timed.remove(family.name));
+            if rows.is_none() && timed.is_none() {
+                continue;
+            }
             let (name, kind) = (family.name, family.kind.as_str());
             let _ = write!(text, "# HELP {name} {}\n# TYPE {name} {kind}\n", family.help);
+            timed.iter().flatten().for_each(|row| write_histogram(&mut text, name, row));
+            let mut rows = rows.unwrap_or_default();
+            rows.sort();
             for (labels, value) in rows {
                 let labels = if labels.is_empty() { labels } else { format!("{{{labels}}}") };
                 let _ = writeln!(text, "{name}{labels} {value}");
             }
         }
-        assert!(self.0.is_empty(), "metrics without a family: {:?}", self.0.keys());
+        let (one, timed) = (self.one.keys(), self.timed.keys());
+        let left: Vec<&str> = one.chain(timed).copied().collect();
+        assert!(left.is_empty(), "metrics without a family: {left:?}");
         text
     }
+}
+
+/// Returns labels as they stand in the braces.
+fn key(labels: &[Label<'_>]) -> String {
+    let mut key = String::new();
+    for (name, value) in labels {
+        let between = if key.is_empty() { "" } else { "," };
+        // Writing to a string cannot fail.
+        let _ = write!(key, "{between}{name}=\"{}\"", escaped(value));
+    }
+    key
+}
+
+/// Writes buckets, each of which counts those below it too, with the sum and the count.
+fn write_histogram(text: &mut String, name: &str, (labels, histogram): &(String, Histogram)) {
+    let Histogram { bounds, counts, micros } = histogram;
+    let between = if labels.is_empty() { "" } else { "," };
+    let mut all = 0_u64;
+    let ends = bounds.iter().map(|bound| Value::parts(*bound, 1_000).0);
+    for (end, count) in ends.chain(["+Inf".to_owned()]).zip(counts) {
+        all = all.saturating_add(*count);
+        let _ = writeln!(text, "{name}_bucket{{{labels}{between}le=\"{end}\"}} {all}");
+    }
+    let labels = if labels.is_empty() { String::new() } else { format!("{{{labels}}}") };
+    let Value(sum) = Value::parts(*micros, 1_000_000);
+    let _ = write!(text, "{name}_sum{labels} {sum}\n{name}_count{labels} {all}\n");
 }
 
 fn escaped(value: &str) -> String {

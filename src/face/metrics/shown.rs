@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use jiff::SignedDuration;
+use jiff::{SignedDuration, Timestamp};
 
 use super::samples::{Samples, Value};
 use crate::apply::Verdict;
@@ -121,6 +121,21 @@ pub(super) fn plan(samples: &mut Samples, status: &Status, current: &PlanNow) {
     pods(samples, plan);
     money(samples, plan);
     amounts(samples, plan);
+    ages(samples, status, plan);
+}
+
+/// How old the oldest node of each pool is.
+fn ages(samples: &mut Samples, status: &Status, plan: &Plan) {
+    let before = plan.resource_changes.iter().filter_map(|row| row.change.before.as_ref());
+    let mut oldest: BTreeMap<&str, Timestamp> = BTreeMap::new();
+    for (state, at) in before.filter_map(|state| Some((state, state.launched_at?))) {
+        let first = oldest.entry(pool_of(state)).or_insert(at);
+        *first = at.min(*first);
+    }
+    for (pool, at) in oldest {
+        let age = status.now.duration_since(at);
+        samples.add("fleetwright_pool_oldest_node_seconds", &[("pool", pool)], age);
+    }
 }
 
 /// Returns how many rows do what; each action is told, so that one that ends goes to nothing.
@@ -167,6 +182,7 @@ fn money(samples: &mut Samples, plan: &Plan) {
     samples.add("fleetwright_hourly_usd", &[("when", "before")], cost.hourly_before);
     samples.add("fleetwright_hourly_usd", &[("when", "after")], cost.hourly_after);
     samples.add("fleetwright_lower_bound_hourly_usd", &[], cost.lower_bound_hourly);
+    samples.add("fleetwright_plan_unpriced", &[], cost.unpriced);
     let parts = &cost.breakdown;
     let mut nodes = |family, label, rows: &[CostRow]| {
         for row in rows {
@@ -196,7 +212,7 @@ fn amounts(samples: &mut Samples, plan: &Plan) {
         .collect();
     let explain: BTreeMap<_, _> =
         plan.capacity.explain.iter().map(|row| (&row.address, row)).collect();
-    let mut pools: BTreeMap<&str, [(i64, i64); 2]> = BTreeMap::new();
+    let mut pools: BTreeMap<&str, [(i64, i64); 3]> = BTreeMap::new();
     for row in &plan.resource_changes {
         let Some(before) = row.change.before.as_ref() else { continue };
         if row.kind == ResourceKind::AutoscalingGroup {
@@ -206,6 +222,7 @@ fn amounts(samples: &mut Samples, plan: &Plan) {
         add(&mut pool[0], &before.allocatable, 1);
         let Some(explain) = explain.get(&row.address) else { continue };
         add(&mut pool[1], &explain.daemons, 1);
+        add(&mut pool[2], &explain.daemons, 1);
         for (name, pods) in &explain.pods_before {
             if let Some(request) = requests.get(name.as_str()) {
                 add(&mut pool[1], request, i64::from(*pods));
@@ -213,7 +230,11 @@ fn amounts(samples: &mut Samples, plan: &Plan) {
         }
     }
     for (pool, sums) in pools {
-        let families = ["fleetwright_pool_allocatable", "fleetwright_pool_requested"];
+        let families = [
+            "fleetwright_pool_allocatable",
+            "fleetwright_pool_requested",
+            "fleetwright_pool_daemons_requested",
+        ];
         for (family, (cpu, memory)) in families.into_iter().zip(sums) {
             let cores = Value::parts(u64::try_from(cpu).unwrap_or(0), 1_000);
             samples.add(family, &[("pool", pool), ("resource", "cpu_cores")], cores);

@@ -34,8 +34,11 @@ impl State {
             self.shield(&message, effects);
             return;
         }
-        let Message { receipt, kind, instances, deadline } = message;
+        let Message { receipt, kind, instances, deadline, sent } = message;
         self.count(&format!("messages.{kind}"), 1);
+        if let Some(sent) = sent {
+            self.times("message", kind.as_str(), sent);
+        }
         let heeds = self.leader && self.head.is_some() && self.heeds_interruptions();
         if !heeds || self.mail.holds(&receipt) {
             // It comes again, to whoever leads then, knows what may be done, and may do it.
@@ -75,7 +78,7 @@ impl State {
         let Some(world) = self.world.as_ref().filter(|_| self.heeds_interruptions()) else {
             return;
         };
-        let Message { kind, instances, deadline, receipt: _ } = message;
+        let Message { kind, instances, deadline, receipt: _, sent: _ } = message;
         let soon = deadline.is_some_and(|at| at <= later(self.now, NEAR));
         let goes = kind.takes_away() && soon;
         let ours = |id: &&InstanceId| matches!(self.whose(id), Whose::Ours | Whose::Members);

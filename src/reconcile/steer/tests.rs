@@ -77,7 +77,7 @@ fn on_first(name: &str) -> (String, String) {
 }
 
 fn counted(story: &Story, name: &str) -> u64 {
-    story.state().counters.get(name).copied().unwrap_or(0)
+    story.state().timing.counters.get(name).copied().unwrap_or(0)
 }
 
 fn answers(story: &mut Story, seconds: i64, name: &str, end: Result<(), PortError>) {

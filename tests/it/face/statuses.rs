@@ -10,6 +10,7 @@ use fleetwright::apply::{ChangeOutcome, Outcome, Receipt, Verdict};
 use fleetwright::catalog::CapacityType;
 use fleetwright::fleet::{ClusterIdentity, Completeness, Exclusion};
 use fleetwright::ids::Address;
+use fleetwright::measure::Measured;
 use fleetwright::plan::Plan;
 use fleetwright::plan::wire::{Action, WaveStep};
 use fleetwright::reconcile::{
@@ -96,6 +97,7 @@ pub(crate) fn begun() -> Status {
         kept: fleetwright::reconcile::KeptNow::default(),
         rival: None,
         counters: BTreeMap::new(),
+        measured: Measured::default(),
         wakes_at: Some(now() + SignedDuration::from_secs(30)),
     }
 }
@@ -305,9 +307,25 @@ pub(crate) fn busy() -> Status {
         }],
         plan: Some(PlanNow { plan: Arc::new(plan), since: before(4), held }),
         counters: COUNTED.map(|(name, count)| (name.to_owned(), count)).into(),
+        measured: measured(),
         started_at: before(60 * 40),
         ..empty()
     }
+}
+
+/// Returns how long some things took.
+fn measured() -> Measured {
+    let mut measured = Measured::default();
+    for (name, millis) in [
+        ("step", 1),
+        ("plan.all", 340),
+        ("ready.general", 42_000),
+        ("cloud.ec2.RunInstances.done", 1_300),
+        ("lifetime.general", 86_400_000),
+    ] {
+        measured.note(name, std::time::Duration::from_millis(millis));
+    }
+    measured
 }
 
 /// Returns a cluster that cannot be read, held back by everything, with names that mean harm.
