@@ -108,7 +108,10 @@ impl Checks {
             Some(_) => {}
         }
         if let (Some(change), Some(launch)) = (change, &launch) {
-            self.is_all_known(call, &change, launch.begun);
+            // A call that comes late, after whoever leads by now has asked for the same, is answered with what there is.
+            if !self.machines.contains_key(id) {
+                self.is_all_known(call, &change, launch.begun);
+            }
             self.machines.entry(id.clone()).or_insert((at, change));
         }
         let unit = launch.map(|launch| launch.unit);

@@ -202,8 +202,9 @@ impl Checks {
         }
         let Some(plan) = held else { return };
         let before = self.said.told.insert(replica, Arc::clone(&plan));
-        // One of a commit that stands in says nothing of what is to go.
+        // One of a commit that stands in says nothing of what is to go, nor does one that could not look everything up.
         if plan.errored
+            || self.over.get(&replica).is_some_and(|over| over.unread)
             || !plan.complete
             || before.is_some_and(|before| Arc::ptr_eq(&before, &plan))
         {
