@@ -11,7 +11,8 @@ use headless_chrome::protocol::cdp::{Emulation, Page};
 use headless_chrome::{Browser, LaunchOptions, Tab};
 
 /// Where Debian, and others after it, put the browser.
-const BROWSERS: [&str; 2] = ["/usr/bin/chromium", "/usr/bin/chromium-browser"];
+const BROWSERS: [&str; 3] =
+    ["/usr/bin/chromium", "/usr/bin/chromium-browser", "/usr/bin/google-chrome"];
 /// How long a page may take to do what is waited for.
 const PATIENCE: Duration = Duration::from_secs(30);
 
