@@ -36,7 +36,9 @@ impl Cloud for Aws {
             self.list_reservations(&mut holdings).await?;
         }
         holdings.fargate_profiles = self.fargate_profiles().await?;
-        holdings.resolved = self.answers.resolved(tokio::time::Instant::now());
+        let machines = self.machines();
+        let version = machines.as_ref().map(|machines| machines.kubernetes.as_str());
+        holdings.resolved = self.answers.resolved(version, tokio::time::Instant::now());
         Ok(holdings)
     }
 

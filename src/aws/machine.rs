@@ -25,8 +25,8 @@ pub struct Machines {
 /// What was looked up for launches alone; what nodes are held to afterwards is among [`super::resolve::Answers`].
 #[derive(Debug, Default, Clone)]
 pub(super) struct Known {
-    /// Images of single kinds of hardware, where not all of a class could be looked up.
-    pub(super) images: BTreeMap<(NodeClassName, Hardware), String>,
+    /// Images of single kinds of hardware, and when they were looked up, where not all of a class could be.
+    pub(super) images: BTreeMap<(NodeClassName, Hardware), (Instant, String)>,
     pub(super) profiles: BTreeMap<NodeClassName, String>,
     /// Launch templates that are there, and when one was last launched from.
     pub(super) templates: BTreeMap<String, Instant>,

@@ -28,8 +28,15 @@ const TOLD_FOR: Duration = Duration::from_mins(15);
 /// How long one who asks goes on: what is left then is told as not known, and asked for by the next.
 const ASKS_FOR: Duration = Duration::from_mins(1);
 
-/// What is asked: the words, and what they are about.
-type Question = (Part, String);
+/// What is asked.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct Question {
+    /// What the words are about.
+    part: Part,
+    words: String,
+    /// The version of Kubernetes that it is asked for; empty where none is known, and where it makes no difference.
+    kubernetes: String,
+}
 
 /// What words come to.
 #[derive(Debug, Clone)]
@@ -47,39 +54,37 @@ struct Asked {
     failed: Option<(When, String)>,
 }
 
-/// When something was asked, and for which version of Kubernetes.
-#[derive(Debug, Clone)]
+/// When something was asked.
+#[derive(Debug, Clone, Copy)]
 struct When {
     at: Instant,
     /// The same as a time of day, which launches are told by.
     time: Timestamp,
-    kubernetes: String,
 }
 
 impl When {
-    fn now(kubernetes: &str) -> Self {
-        let kubernetes = kubernetes.to_owned();
-        Self { at: Instant::now(), time: Timestamp::now(), kubernetes }
+    fn now() -> Self {
+        Self { at: Instant::now(), time: Timestamp::now() }
     }
 
-    fn is_within(&self, time: Duration, now: Instant) -> bool {
+    fn is_within(self, time: Duration, now: Instant) -> bool {
         now.duration_since(self.at) < time
     }
 }
 
 impl Asked {
-    fn is_due(&self, kubernetes: &str, now: Instant) -> bool {
-        let lately = |when: &When, time| when.kubernetes == kubernetes && when.is_within(time, now);
-        let counts = self.answer.as_ref().is_some_and(|(when, _)| lately(when, COUNTS_FOR));
-        let rests = self.failed.as_ref().is_some_and(|(when, _)| lately(when, ASKED_AGAIN_AFTER));
+    fn is_due(&self, now: Instant) -> bool {
+        let counts = self.answer.as_ref().is_some_and(|(when, _)| when.is_within(COUNTS_FOR, now));
+        let rests =
+            self.failed.as_ref().is_some_and(|(when, _)| when.is_within(ASKED_AGAIN_AFTER, now));
         !(counts || rests)
     }
 
     /// Returns what is still told of it, and when that was asked.
-    fn told(&self, now: Instant) -> Option<(&When, Result<&Answer, &str>)> {
-        let answer = self.answer.as_ref().map(|(when, answer)| (when, Ok(answer)));
-        let failed = self.failed.as_ref().map(|(when, why)| (when, Err(why.as_str())));
-        let told = |told: &(&When, Result<&Answer, &str>)| told.0.is_within(TOLD_FOR, now);
+    fn told(&self, now: Instant) -> Option<(When, Result<&Answer, &str>)> {
+        let answer = self.answer.as_ref().map(|(when, answer)| (*when, Ok(answer)));
+        let failed = self.failed.as_ref().map(|(when, why)| (*when, Err(why.as_str())));
+        let told = |told: &(When, Result<&Answer, &str>)| told.0.is_within(TOLD_FOR, now);
         answer.filter(told).or_else(|| failed.filter(told))
     }
 }
@@ -97,8 +102,8 @@ impl Answers {
         does(&mut self.asked.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn is_due(&self, question: &Question, kubernetes: &str, now: Instant) -> bool {
-        self.with(|all| all.get(question).is_none_or(|asked| asked.is_due(kubernetes, now)))
+    fn is_due(&self, question: &Question, now: Instant) -> bool {
+        self.with(|all| all.get(question).is_none_or(|asked| asked.is_due(now)))
     }
 
     /// Notes how a question ended that was asked then.
@@ -112,23 +117,25 @@ impl Answers {
         });
     }
 
-    /// Returns what a question came to for that version of Kubernetes, as far as it is told.
-    fn answer(&self, question: &Question, kubernetes: &str) -> Option<Answer> {
+    /// Returns what a question came to, as far as it is told.
+    fn answer(&self, question: &Question) -> Option<Answer> {
         let now = Instant::now();
-        self.with(|all| {
-            let (when, told) = all.get(question)?.told(now)?;
-            told.ok().filter(|_| when.kubernetes == kubernetes).cloned()
-        })
+        self.with(|all| all.get(question)?.told(now)?.1.ok().cloned())
     }
 
-    /// Returns what is known, and what is known not to be; what nobody asks any more is forgotten.
-    pub(super) fn resolved(&self, now: Instant) -> Resolved {
+    /// Returns what is known, and what is known not to be, for machines that join that version of Kubernetes, or of
+    /// whatever was asked; what nobody asks any more is forgotten.
+    pub(super) fn resolved(&self, kubernetes: Option<&str>, now: Instant) -> Resolved {
+        let is_of = |question: &Question| {
+            question.part != Part::Image
+                || kubernetes.is_none_or(|version| question.kubernetes == version)
+        };
         let mut resolved = Resolved::default();
         self.with(|all| {
             all.retain(|_, asked| asked.told(now).is_some());
-            for ((part, words), asked) in all.iter() {
+            for (question, asked) in all.iter().filter(|(question, _)| is_of(question)) {
                 let Some((when, told)) = asked.told(now) else { continue };
-                let words = words.clone();
+                let words = question.words.clone();
                 if told.is_ok() {
                     let oldest = resolved.asked_at.map_or(when.time, |time| time.min(when.time));
                     resolved.asked_at = Some(oldest);
@@ -147,7 +154,7 @@ impl Answers {
                         resolved.security_groups.insert(words, ids.collect());
                     }
                     Err(why) => {
-                        let (part, reason) = (*part, why.to_owned());
+                        let (part, reason) = (question.part, why.to_owned());
                         resolved.unread.insert(Unread { part, words, reason });
                     }
                 }
@@ -157,13 +164,17 @@ impl Answers {
     }
 }
 
-/// What is asked of a class.
-fn questions(class: &NodeClass) -> [Question; 3] {
+/// What is asked of a class, for machines that join such a version of Kubernetes.
+fn questions(class: &NodeClass, kubernetes: &str) -> [Question; 3] {
     let machine = &class.machine;
+    let asked = |part, words, kubernetes: &str| {
+        let kubernetes = kubernetes.to_owned();
+        Question { part, words, kubernetes }
+    };
     [
-        (Part::Image, class.image.clone()),
-        (Part::Subnets, in_words(&machine.subnets)),
-        (Part::SecurityGroups, in_words(&machine.security_groups)),
+        asked(Part::Image, class.image.clone(), kubernetes),
+        asked(Part::Subnets, in_words(&machine.subnets), ""),
+        asked(Part::SecurityGroups, in_words(&machine.security_groups), ""),
     ]
 }
 
@@ -186,17 +197,16 @@ impl Aws {
         let begun = Instant::now();
         // What a group's machines are like, whoever made the group decides.
         let ours = classes.iter().filter(|class| class.generation != Generation::Eksctl);
-        for (class, question) in ours.flat_map(|class| questions(class).map(|asked| (class, asked)))
-        {
-            let version = kubernetes.unwrap_or_default();
-            if !selects(class, question.0)
-                || !self.answers.is_due(&question, version, Instant::now())
-            {
+        let version = kubernetes.unwrap_or_default();
+        let asked = ours.flat_map(|class| questions(class, version).map(|asked| (class, asked)));
+        for (class, question) in asked {
+            let due = self.answers.is_due(&question, Instant::now());
+            if !due || !selects(class, question.part) {
                 continue;
             }
-            let when = When::now(version);
+            let when = When::now();
             let end = if begun.elapsed() < ASKS_FOR {
-                self.ask(question.0, class, kubernetes).await
+                self.ask(question.part, class, kubernetes).await
             } else {
                 Err(AwsError::Missing("looking up other node classes took too long".to_owned()))
             };
@@ -232,20 +242,22 @@ impl Aws {
         machines: &Machines,
         (class, hardware): (&NodeClass, Hardware),
     ) -> Result<String, AwsError> {
-        let [question, _, _] = questions(class);
-        if let Some(Answer::Images(known)) = self.answers.answer(&question, &machines.kubernetes)
+        let [question, _, _] = questions(class, &machines.kubernetes);
+        if let Some(Answer::Images(known)) = self.answers.answer(&question)
             && let Some(choice) = known.iter().find(|choice| choice.hardware == hardware)
         {
             return Ok(choice.id.to_string());
         }
         // Of this hardware alone: the pod that waits for it needs no other, and those after it do not ask again.
         let key = (class.name.clone(), hardware);
-        if let Some(known) = machines.recall(|known| known.images.get(&key).cloned()) {
+        let now = Instant::now();
+        let known = machines.recall(|known| known.images.get(&key).cloned());
+        if let Some((_, known)) = known.filter(|(at, _)| now.duration_since(*at) < COUNTS_FOR) {
             return Ok(known);
         }
         let image = self.image(&class.machine.images, hardware, &machines.kubernetes).await?;
         machines.keep(|known| {
-            known.images.insert(key, image.clone());
+            known.images.insert(key, (now, image.clone()));
         });
         Ok(image)
     }
@@ -256,11 +268,11 @@ impl Aws {
         machines: &Machines,
         class: &NodeClass,
     ) -> Result<Subnets, AwsError> {
-        let ([_, question, _], version) = (questions(class), machines.kubernetes.as_str());
-        if let Some(Answer::Subnets(known)) = self.answers.answer(&question, version) {
+        let [_, question, _] = questions(class, &machines.kubernetes);
+        if let Some(Answer::Subnets(known)) = self.answers.answer(&question) {
             return Ok(known);
         }
-        let when = When::now(version);
+        let when = When::now();
         let found = self.subnets(&class.machine.subnets).await?;
         self.answers.note(question, when, Ok(Answer::Subnets(found.clone())));
         Ok(found)
@@ -272,11 +284,11 @@ impl Aws {
         machines: &Machines,
         class: &NodeClass,
     ) -> Result<Vec<String>, AwsError> {
-        let ([_, _, question], version) = (questions(class), machines.kubernetes.as_str());
-        if let Some(Answer::SecurityGroups(known)) = self.answers.answer(&question, version) {
+        let [_, _, question] = questions(class, &machines.kubernetes);
+        if let Some(Answer::SecurityGroups(known)) = self.answers.answer(&question) {
             return Ok(known);
         }
-        let when = When::now(version);
+        let when = When::now();
         let found = self.security_groups(&class.machine.security_groups).await?;
         self.answers.note(question, when, Ok(Answer::SecurityGroups(found.clone())));
         Ok(found)
@@ -301,8 +313,12 @@ mod tests {
 
     use super::*;
 
+    fn asked(part: Part, words: &str, kubernetes: &str) -> Question {
+        Question { part, words: words.to_owned(), kubernetes: kubernetes.to_owned() }
+    }
+
     fn question() -> Question {
-        (Part::SecurityGroups, "tag a=b".to_owned())
+        asked(Part::SecurityGroups, "tag a=b", "")
     }
 
     fn found(id: &str) -> Answer {
@@ -315,51 +331,65 @@ mod tests {
 
     #[test]
     fn an_answer_counts_for_a_while_stands_in_for_longer_and_then_none_is_known() {
-        let (answers, begun) = (Answers::default(), When::now("1.33"));
+        let (answers, begun) = (Answers::default(), When::now());
         let at = |minutes| begun.at + Duration::from_mins(minutes);
-        let when = |minutes| When { at: at(minutes), ..begun.clone() };
-        let is_due = |minutes| answers.is_due(&question(), "1.33", at(minutes));
+        let when = |minutes| When { at: at(minutes), ..begun };
+        let is_due = |minutes| answers.is_due(&question(), at(minutes));
         let note = |end, minutes| answers.note(question(), when(minutes), end);
-        let known = |minutes| answers.resolved(at(minutes)).security_groups.remove("tag a=b");
-        assert!(is_due(0) && answers.resolved(at(0)).is_empty());
+        let resolved = |minutes| answers.resolved(Some("1.33"), at(minutes));
+        let known = |minutes| resolved(minutes).security_groups.remove("tag a=b");
+        assert!(is_due(0) && resolved(0).is_empty());
         note(Ok(found("sg-1")), 0);
         assert!(!is_due(4) && is_due(5), "it counts for a while");
-        assert!(answers.is_due(&question(), "1.34", at(4)), "and for one version of Kubernetes");
         note(Err(failed()), 5);
-        assert!(!answers.is_due(&question(), "1.33", at(5) + Duration::from_secs(29)));
+        assert!(!answers.is_due(&question(), at(5) + Duration::from_secs(29)));
         assert!(is_due(6), "it is asked again, and not at once");
         assert_eq!(known(14), Some(["sg-1".into()].into()), "what was known stands in");
-        assert!(answers.resolved(at(14)).unread.is_empty());
+        assert!(resolved(14).unread.is_empty());
         note(Err(failed()), 14);
         assert_eq!(known(15), None, "and not for ever");
-        let unread = answers.resolved(at(15)).unread.pop_first().expect("it is told");
+        let unread = resolved(15).unread.pop_first().expect("it is told");
         assert_eq!((unread.part, unread.reason.as_str()), (Part::SecurityGroups, "nobody answers"));
         note(Ok(found("sg-2")), 16);
         assert_eq!(known(16), Some(["sg-2".into()].into()));
-        assert!(answers.resolved(at(31)).is_empty(), "nobody asks any more");
+        assert!(resolved(31).is_empty(), "nobody asks any more");
     }
 
     #[test]
-    fn what_failed_for_another_version_makes_no_answer_of_that_version() {
-        let (answers, before, now) = (Answers::default(), When::now("1.33"), When::now("1.34"));
-        answers.note(question(), before, Ok(found("sg-1")));
-        answers.note(question(), now.clone(), Err(failed()));
-        assert!(answers.answer(&question(), "1.33").is_some());
-        assert!(answers.answer(&question(), "1.34").is_none(), "launches ask for themselves");
-        let later = now.at + ASKED_AGAIN_AFTER;
-        assert!(answers.is_due(&question(), "1.34", later), "it is asked again before long");
+    fn images_are_those_of_the_version_that_machines_join_and_two_are_known_side_by_side() {
+        let (answers, when) = (Answers::default(), When::now());
+        let images = |id: &str| {
+            let [hardware, ..] = Hardware::ALL;
+            Answer::Images(vec![ImageChoice { id: id.into(), hardware }])
+        };
+        for (version, id) in [("1.33", "ami-33"), ("1.34", "ami-34")] {
+            answers.note(asked(Part::Image, "al2023@latest", version), when, Ok(images(id)));
+        }
+        answers.note(asked(Part::Image, "al2023@latest", "1.35"), when, Err(failed()));
+        answers.note(question(), when, Ok(found("sg-1")));
+        for (version, id) in [("1.33", "ami-33"), ("1.34", "ami-34")] {
+            assert!(!answers.is_due(&asked(Part::Image, "al2023@latest", version), when.at));
+            let resolved = answers.resolved(Some(version), when.at);
+            let known = resolved.images["al2023@latest"].iter().map(|choice| choice.id.as_str());
+            assert_eq!(known.collect::<Vec<_>>(), [id]);
+            assert!(resolved.unread.is_empty(), "what failed, failed for another version");
+            assert_eq!(resolved.security_groups.len(), 1, "which are the same for all");
+        }
+        let resolved = answers.resolved(Some("1.35"), when.at);
+        assert_eq!((resolved.images.len(), resolved.unread.len()), (0, 1));
+        assert_eq!(
+            answers.resolved(None, when.at).unread.len(),
+            1,
+            "who knows none is told of all"
+        );
     }
 
     #[test]
     fn what_is_known_is_as_old_as_the_oldest_of_it() {
-        let (answers, newer) = (Answers::default(), When::now("1.33"));
-        let older = When { time: newer.time - SignedDuration::from_mins(4), ..newer.clone() };
-        answers.note(
-            (Part::SecurityGroups, "tag c=d".to_owned()),
-            newer.clone(),
-            Ok(found("sg-2")),
-        );
-        answers.note(question(), older.clone(), Ok(found("sg-1")));
-        assert_eq!(answers.resolved(newer.at).asked_at, Some(older.time));
+        let (answers, newer) = (Answers::default(), When::now());
+        let older = When { time: newer.time - SignedDuration::from_mins(4), ..newer };
+        answers.note(asked(Part::SecurityGroups, "tag c=d", ""), newer, Ok(found("sg-2")));
+        answers.note(question(), older, Ok(found("sg-1")));
+        assert_eq!(answers.resolved(None, newer.at).asked_at, Some(older.time));
     }
 }

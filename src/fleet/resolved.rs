@@ -84,6 +84,16 @@ impl Resolved {
         *self == Self::default()
     }
 
+    /// Returns whether another says the same, whenever either was asked for.
+    #[must_use]
+    pub fn says_the_same(&self, other: &Self) -> bool {
+        let Self { images, subnets, security_groups, asked_at: _, unread } = self;
+        *images == other.images
+            && *subnets == other.subnets
+            && *security_groups == other.security_groups
+            && *unread == other.unread
+    }
+
     /// Returns the image that machines of such hardware are launched from; `None` where that is not known.
     #[must_use]
     pub fn image(&self, words: &str, hardware: Hardware) -> Option<&ImageId> {

@@ -400,6 +400,8 @@ impl State {
                 self.times_end(instance, (since, &why.unwrap_or_default()), self.now);
                 if let Some(away) = self.away.get_mut(instance) {
                     away.next(AwayPhase::Ending, self.now);
+                    // It was told just now: the next time is counted from here.
+                    let _ = away.tries(self.now, TRY_AGAIN);
                     // What EC2 takes back nobody here decided on; a repair is a removal like any other.
                     if let Some(kept) = self.kept.as_mut().filter(|_| is_repair(&away.leaving.why))
                     {

@@ -19,14 +19,19 @@ impl State {
         match read {
             Ok(head) => {
                 self.count("reads.git.done", 1);
-                self.times("read", "repository", self.asked_git_at);
+                self.times("read", "repository", self.timing.asked_git_at);
                 self.git = SourceState { read_at: Some(now), error: None, failures: 0 };
                 self.git_due = later(now, head.controller.poll);
                 if std::mem::take(&mut self.git_hinted) {
                     self.git_due = self.git_due.min(self.next_read());
                 }
                 self.hears_of_auto_mode(head.auto_mode);
+                let begins = self.head.is_none();
                 self.serve(head);
+                if begins && self.looks > 0 {
+                    // What its node classes come to was looked up with it, and is in no look that was begun before.
+                    self.need = self.looks + 1;
+                }
             }
             Err(why) => {
                 self.count("reads.git.failed", 1);

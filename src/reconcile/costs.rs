@@ -7,7 +7,7 @@ use crate::units::MicroUsd;
 /// Most moments that are remembered.
 const MOST: usize = 400;
 
-/// What the fleet cost per hour, and since when; the newest last, and never the same twice in a row. This process
+/// What the fleet cost per hour, and since when; the newest last. This process
 /// remembers it alone: what plans came to that were carried out is read back from their objects.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Costs(Vec<(Timestamp, MicroUsd)>);

@@ -17,6 +17,10 @@ use crate::plan::{Plan, left_to_others};
 /// by the second, and each that is told of is written twice more.
 const SUPERSEDED_AFTER: SignedDuration = SignedDuration::from_mins(1);
 
+/// How long confirmations outlive plans over a world of which something cannot be looked up: as long as nobody can tell
+/// why a machine stays, and not for as long as a lookup is denied.
+const UNREAD_FOR: SignedDuration = SignedDuration::from_mins(15);
+
 /// The plan of everything.
 #[derive(Debug, Clone)]
 pub(super) struct Current {
@@ -62,8 +66,7 @@ impl State {
         // What a plan with errors leaves alone it has not forgiven.
         if !plan.errored {
             // A machine may be left alone for now because something could not be looked up: nobody changed their mind.
-            let unread =
-                self.planned.as_ref().is_some_and(|(world, _)| !world.resolved.unread.is_empty());
+            let unread = self.is_unread();
             if let Some(kept) = self.kept.as_mut().filter(|_| !stands_in && !unread) {
                 // What was confirmed is that it goes for the reason of that day.
                 kept.confirmed.retain(|id| going.contains(id));
@@ -77,6 +80,15 @@ impl State {
             kept.note_approved(plan);
         }
         self.current = Some(Current::new(Arc::clone(plan), since));
+    }
+
+    /// Returns whether something could not be looked up, lately, of the world that was planned over.
+    fn is_unread(&mut self) -> bool {
+        let unread =
+            self.planned.as_ref().is_some_and(|(world, _)| !world.resolved.unread.is_empty());
+        let since = unread.then(|| self.unread_since.unwrap_or(self.now));
+        self.unread_since = since;
+        since.is_some_and(|since| self.now < later(since, UNREAD_FOR))
     }
 
     /// Remembers the current plan where it stood for long enough that somebody may ask for it, and nothing of it was
@@ -97,6 +109,54 @@ impl State {
             let digest = former.plan.capacity.digest.clone();
             self.aside.plans.insert(0, Superseded { digest, at: now });
             self.aside.plans.truncate(Status::SUPERSEDED_MAX);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fleet::{Part, Unread};
+    use crate::reconcile::fixture::{Story, at, world};
+    use crate::reconcile::{Event, Kept, Signal};
+    use crate::render::fixture;
+
+    /// Has a plan be made that has every machine stay, over a world of which an image was looked up or could not be.
+    fn stays(story: &mut Story, seconds: i64, unread: bool) {
+        let mut world = world(seconds);
+        if unread {
+            let (words, reason) = ("al2023@latest".to_owned(), "AccessDenied".to_owned());
+            world.resolved.unread = [Unread { part: Part::Image, words, reason }].into();
+        }
+        story.change(|state| state.planning = None);
+        story.next(seconds, Event::World(Arc::new(world)));
+        story.change(|state| state.replan_at = at(seconds));
+        story.next(seconds, Event::Timer);
+        let mut plan = fixture::plan();
+        plan.resource_changes.clear();
+        plan.capacity.waves.clear();
+        story.planned(seconds, plan);
+    }
+
+    #[test]
+    fn a_confirmation_outlives_a_lookup_that_fails_for_a_while_and_not_for_ever() {
+        for (looks, kept) in [
+            (&[(10, true), (800, true)][..], true),
+            (&[(10, true), (920, true)], false),
+            (&[(10, true), (800, false)], false),
+            (&[(10, false)], false),
+            // What fails anew is another failure.
+            (&[(10, true), (20, false), (2_000, true)], false),
+        ] {
+            let mut story = Story::begin();
+            story.next(1, Event::Signal(Signal::Gained));
+            let confirmed = vec!["i-1".into()];
+            story.next(1, Event::Recalled(Ok(Box::new(Kept { confirmed, ..Kept::default() }))));
+            for (seconds, unread) in looks {
+                stays(&mut story, *seconds, *unread);
+            }
+            let confirmed = &story.state().kept.as_ref().expect("recalled").confirmed;
+            assert_eq!(!confirmed.is_empty(), kept, "{looks:?}");
         }
     }
 }

@@ -66,7 +66,10 @@ impl Story {
         let start = Start { at: at(0), identity, cluster, mode, once: false };
         let mut story = Self(Some(State::new(start)));
         story.lives();
-        story.next(0, Event::World(Arc::new(world(0))));
+        // The first look was begun before the commit was known.
+        for _ in 0..2 {
+            story.next(0, Event::World(Arc::new(world(0))));
+        }
         story
     }
 

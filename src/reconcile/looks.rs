@@ -26,7 +26,7 @@ pub(super) fn shows_the_same(a: &Observed, b: &Observed) -> bool {
         && a.storage == b.storage
         && a.reservations == b.reservations
         && a.fargate_profiles == b.fargate_profiles
-        && a.resolved == b.resolved
+        && a.resolved.says_the_same(&b.resolved)
         && a.scaling == b.scaling
 }
 

@@ -127,8 +127,6 @@ pub struct State {
     pub(super) newer: Option<(Arc<Head>, Timestamp)>,
     pub(super) git: SourceState,
     pub(super) git_due: Timestamp,
-    /// When the last read of it was begun.
-    pub(super) asked_git_at: Timestamp,
     /// Whether it changed again while it was read.
     pub(super) git_hinted: bool,
     pub(super) reading: bool,
@@ -162,6 +160,8 @@ pub struct State {
     pub(super) planned: Option<(Arc<Observed>, String)>,
     pub(super) replan_at: Timestamp,
     pub(super) planned_since: BTreeMap<InstanceId, Timestamp>,
+    /// Since when plans are made over a world of which something could not be looked up.
+    pub(super) unread_since: Option<Timestamp>,
     /// Since when nodes keep the pods that they have.
     pub(super) quiet: Quiet,
     pub(super) health: Health,
@@ -281,7 +281,6 @@ impl State {
             newer: None,
             git: SourceState::default(),
             git_due: now,
-            asked_git_at: Timestamp::MIN,
             git_hinted: false,
             reading: false,
             world: None,
@@ -304,6 +303,7 @@ impl State {
             planned: None,
             replan_at: now,
             planned_since: BTreeMap::new(),
+            unread_since: None,
             quiet: Quiet::default(),
             health: Health::default(),
             ahead_since: None,
@@ -505,7 +505,7 @@ impl State {
 
     /// Returns when the repository is read again because of a hint.
     pub(super) fn next_read(&self) -> Timestamp {
-        later(self.asked_git_at, HINTED).max(self.now)
+        later(self.timing.asked_git_at, HINTED).max(self.now)
     }
 
     fn signalled(&mut self, signal: Signal, effects: &mut Vec<Effect>) {

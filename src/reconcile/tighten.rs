@@ -2,20 +2,31 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use jiff::{SignedDuration, Timestamp};
+
 use super::event::Limits;
+use super::kept::later;
 use super::status::Held;
 use super::work::retired;
 use crate::ids::{Address, NodeName};
 use crate::plan::Plan;
 use crate::plan::wire::ResourceChange;
 
+/// What is over by then is waited for.
+const SOON: SignedDuration = SignedDuration::from_mins(1);
+
 /// Returns the limits under which a plan leaves out what is held back; `None` where they are as tight
 /// already.
-pub(super) fn tightened(plan: &Plan, limits: &Limits, held: &[(Address, Held)]) -> Option<Limits> {
+pub(super) fn tightened(
+    plan: &Plan,
+    limits: &Limits,
+    held: &[(Address, Held)],
+    now: Timestamp,
+) -> Option<Limits> {
     let rows: BTreeMap<&Address, &ResourceChange> =
         plan.resource_changes.iter().map(|row| (&row.address, row)).collect();
     let for_good: BTreeSet<&Address> =
-        held.iter().filter(|(_, held)| lasts(held)).map(|(address, _)| address).collect();
+        held.iter().filter(|(_, held)| lasts(held, now)).map(|(address, _)| address).collect();
     let held: BTreeSet<&Address> = held.iter().map(|(address, _)| address).collect();
     let stands =
         |address: &Address| rows.get(address).is_some_and(|row| row.change.before.is_some());
@@ -54,15 +65,26 @@ fn replaces<'p>(plan: &'p Plan, for_good: &BTreeSet<&Address>) -> BTreeSet<&'p A
 
 /// Returns whether a removal may be held back for as long as nobody says otherwise, or for hours: what passes soon by itself
 /// is waited for, so that nothing is launched which it would spare.
-fn lasts(held: &Held) -> bool {
-    matches!(
-        held,
+fn lasts(held: &Held, now: Timestamp) -> bool {
+    match held {
         Held::Mode { .. }
-            | Held::NotConfirmed { .. }
-            | Held::Breaker { .. }
-            | Held::MassUnready { .. }
-            | Held::RemovalBudget { .. }
-    )
+        | Held::NotConfirmed { .. }
+        | Held::Breaker { .. }
+        | Held::MassUnready { .. }
+        | Held::RemovalBudget { .. } => true,
+        Held::Settling { until } | Held::Resting { until } => *until > later(now, SOON),
+        Held::NotLeader
+        | Held::Suspended { .. }
+        | Held::NotApplyable { .. }
+        | Held::Window { .. }
+        | Held::NotApproved { .. }
+        | Held::LaunchBudget { .. }
+        | Held::Quarantined { .. }
+        | Held::Together { .. }
+        | Held::BackingOff { .. }
+        | Held::Unheard { .. }
+        | Held::UnderWay => false,
+    }
 }
 
 /// Returns the node of a row, by the name it stands under: the machine's while no node has joined.
@@ -70,4 +92,22 @@ fn node(row: &ResourceChange) -> Option<NodeName> {
     let before = row.change.before.as_ref()?;
     let of_instance = || before.instance_id.as_ref().map(|id| NodeName::from(id.as_str()));
     before.node.clone().or_else(of_instance)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_removal_that_waits_for_hours_keeps_no_pod_waiting_and_one_that_waits_for_a_minute_may() {
+        let now: Timestamp = "2026-11-01T10:00:00Z".parse().expect("a moment");
+        for (minutes, expected) in [(0, false), (1, false), (2, true), (600, true)] {
+            let until = later(now, SignedDuration::from_mins(minutes));
+            for held in [Held::Settling { until }, Held::Resting { until }] {
+                assert_eq!(lasts(&held, now), expected, "{held:?}");
+            }
+        }
+        assert!(lasts(&Held::MassUnready { unready: 3, nodes: 4 }, now));
+        assert!(!lasts(&Held::UnderWay, now));
+    }
 }

@@ -25,12 +25,22 @@ const ENDS_WITHIN: SignedDuration = SignedDuration::from_hours(1);
 pub(super) struct Timing {
     pub(super) counters: BTreeMap<String, u64>,
     pub(super) measured: Measured,
+    /// When the branch was last asked for.
+    pub(super) asked_git_at: Timestamp,
     /// When pods were created that looks have shown waiting for a node.
     waiting: BTreeMap<Uid, Timestamp>,
     /// When the node of a machine was cordoned by the apply that drains it.
     cordoned: BTreeMap<InstanceId, Timestamp>,
-    /// When machines were told to end that run still, or may.
-    told: BTreeMap<InstanceId, Timestamp>,
+    /// Machines that were told to end in the last hour.
+    told: BTreeMap<InstanceId, Told>,
+}
+
+/// A machine that was told to end.
+#[derive(Debug, Clone, Copy)]
+struct Told {
+    at: Timestamp,
+    /// Whether a look has shown that it has.
+    ended: bool,
 }
 
 impl Timing {
@@ -65,16 +75,17 @@ impl Timing {
     /// Looks which machines have ended that were told to.
     fn look_at_ends(&mut self, observed: &Observed) {
         let at = observed.taken_at;
-        let is_gone = |id: &InstanceId, _: &mut Timestamp| {
+        for (id, told) in &mut self.told {
             let instance = observed.instances.get(id);
-            instance.is_none_or(|instance| instance.state == InstanceState::Terminated)
-        };
-        let ended: Vec<Timestamp> =
-            self.told.extract_if(.., is_gone).map(|(_, since)| since).collect();
-        for since in ended {
-            self.note("termination", "", since, at);
+            let gone = instance.is_none_or(|instance| instance.state == InstanceState::Terminated);
+            if gone && !told.ended {
+                told.ended = true;
+                self.measured.note("termination", at.duration_since(told.at));
+            }
         }
-        self.told.retain(|_, since| at.duration_since(*since) < ENDS_WITHIN);
+        self.told.retain(|_, told| at.duration_since(told.at) < ENDS_WITHIN);
+        // Of a machine that went otherwise nobody tells that its drain has ended.
+        self.cordoned.retain(|id, _| observed.instances.contains_key(id));
     }
 }
 
@@ -89,7 +100,10 @@ impl State {
         let launched = self.kept.iter().flat_map(|kept| &kept.launched);
         for launch in launched.filter(|launch| booting.contains(&launch.instance)) {
             if let Some(ready) = launch.ready_at {
-                self.timing.note("ready", launch.pool.as_str(), launch.at, ready);
+                // Who learned of it by looks knows later than it was launched.
+                let found = observed.instances.get(&launch.instance);
+                let since = found.map_or(launch.at, |found| found.launched_at.min(launch.at));
+                self.timing.note("ready", launch.pool.as_str(), since, ready);
             }
         }
     }
@@ -129,10 +143,14 @@ impl State {
         (since, why): (Option<Timestamp>, &str),
         at: Timestamp,
     ) {
+        // Who is told again was told before.
+        if self.timing.told.contains_key(instance) {
+            return;
+        }
         if let Some(since) = since {
             self.timing.note("drain", why, since, at);
         }
-        self.timing.told.insert(instance.clone(), at);
+        self.timing.told.insert(instance.clone(), Told { at, ended: false });
         self.times_life(instance, at);
     }
 
@@ -174,6 +192,7 @@ mod tests {
     use crate::ids::Address;
     use crate::plan::Plan;
     use crate::plan::wire::WaveStep;
+    use crate::reconcile::event::Ending;
     use crate::reconcile::fixture::{Story, at, has_one_go, world};
     use crate::reconcile::{Event as Heard, Kept, Kind, Launched, Message, Signal};
     use crate::render::fixture;
@@ -225,7 +244,8 @@ mod tests {
         let launch = |instance: &str, from_start| Launched {
             instance: instance.into(),
             pool: "web".into(),
-            at: at(-20),
+            // Another process launched it.
+            at: at(-5),
             ready_at: None,
             helped: false,
             from_start,
@@ -236,8 +256,11 @@ mod tests {
             let launched = vec![launch("i-1", true), launch("i-2", false)];
             state.kept = Some(Kept { launched, ..Kept::default() });
         });
-        looks(&mut story, 4, world(4));
-        looks(&mut story, 9, world(9));
+        for seconds in [4, 9] {
+            let mut shows = world(seconds);
+            shows.instances.get_mut("i-1").expect("it is there").launched_at = at(-20);
+            looks(&mut story, seconds, shows);
+        }
         assert_eq!(measured(&story, "ready.web"), once(24));
     }
 
@@ -307,5 +330,21 @@ mod tests {
         assert!(measured(&story, "plan.all").0 > 0);
         story.change(|state| state.took_step(SignedDuration::from_millis(3)));
         assert_eq!(measured(&story, "step").1, Duration::from_millis(3));
+    }
+
+    #[test]
+    fn a_machine_that_ec2_takes_and_that_is_told_again_to_end_is_timed_once() {
+        let mut story = leads();
+        looks(&mut story, 2, world(2));
+        story.told(3, Kind::SpotInterruption, &["i-1"], Some(120));
+        for seconds in [10, 11] {
+            let end = Ok(Ending::Told);
+            story.next(seconds, Heard::Ended { instance: "i-1".into(), end });
+        }
+        let mut ends = world(20);
+        ends.instances.get_mut("i-1").expect("it is there").state = InstanceState::Terminated;
+        looks(&mut story, 20, ends);
+        assert_eq!(measured(&story, "termination"), once(10));
+        assert_eq!(measured(&story, "lifetime.web").0, 1);
     }
 }

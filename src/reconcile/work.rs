@@ -95,7 +95,7 @@ impl State {
         // What is served depends on what was kept.
         if !self.reading && self.kept.is_some() && now >= self.git_due {
             self.reading = true;
-            self.asked_git_at = now;
+            self.timing.asked_git_at = now;
             effects.push(Effect::ReadHead);
         }
         self.read_former(effects);
@@ -228,7 +228,8 @@ impl State {
         let Some(planning) = self.planning.take() else { return };
         self.count("plans.made", 1);
         self.count("plan_millis", u64::try_from(took.as_millis()).unwrap_or(0));
-        let scope = if planning.limits.only.is_some() { "adds" } else { "all" };
+        let adds = planning.limits.only.as_ref().is_some_and(BTreeSet::is_empty);
+        let scope = if adds { "adds" } else { "all" };
         self.timing.measured.note(&format!("plan.{scope}"), took);
         let outdated = planning.need != self.need
             || planning.going_no != self.going_no
@@ -280,7 +281,7 @@ impl State {
         }
         let waits = planning.world.pods.iter().any(|pod| view::is_waiting(pod));
         let some_go = held.len() < verdicts.len();
-        match tightened(&plan, &planning.limits, &held) {
+        match tightened(&plan, &planning.limits, &held, self.now) {
             Some(limits) if round < ROUNDS && (some_go || waits) && self.may_act() => {
                 let over = (planning.world, planning.going);
                 self.begin_plan(over, limits, Pass::Round(round + 1), effects);

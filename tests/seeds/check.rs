@@ -116,8 +116,8 @@ struct Over {
     closed: BTreeSet<NodeName>,
     /// How many pods there are of each workload.
     pods: BTreeMap<WorkloadId, u32>,
-    /// Whether something could not be looked up, so that machines may be left alone for now.
-    unread: bool,
+    /// Since when something cannot be looked up, so that machines may be left alone for now.
+    unread: Option<Timestamp>,
     /// The least that nodes have, by type and specification.
     allocatable: BTreeMap<(String, String), Amount>,
 }
@@ -344,7 +344,8 @@ impl Checks {
         for pod in world.pods.iter().filter(|pod| pod.is_active()) {
             *pods.entry(pod.workload()).or_insert(0) += 1;
         }
-        let unread = !world.resolved.unread.is_empty();
+        let before = self.over.get(&replica).and_then(|over| over.unread);
+        let unread = (!world.resolved.unread.is_empty()).then(|| before.unwrap_or(now));
         let over = Over { at, machines, nodes, unready, closed, pods, unread, allocatable };
         self.over.insert(replica, over);
     }

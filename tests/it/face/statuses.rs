@@ -225,6 +225,9 @@ fn busy_plan() -> Plan {
     plan.summary.add = 1;
     plan.summary.nodes.launch = 1;
     plan.summary.nodes.after += 1;
+    let cost = &mut plan.capacity.cost;
+    cost.hourly_delta = MicroUsd(cost.hourly_after.0 - cost.hourly_before.0);
+    cost.monthly_delta = cost.hourly_delta.per_month();
     plan
 }
 

@@ -19,6 +19,10 @@ const NOMINATED_MOST: usize = 3;
 const NOMINATED_AGAIN: SignedDuration = SignedDuration::from_secs(10);
 const NOMINATED_AT_ONCE: usize = 100;
 
+/// How long nothing is made of it that a plan has a machine stay, since something could not be looked up: confirmations
+/// are held for 15 minutes, from when the first such plan was made.
+const UNREAD_FOR: SignedDuration = SignedDuration::from_mins(20);
+
 /// What is known of settings and people.
 #[derive(Default)]
 pub(super) struct Said {
@@ -202,9 +206,10 @@ impl Checks {
         }
         let Some(plan) = held else { return };
         let before = self.said.told.insert(replica, Arc::clone(&plan));
+        let unread = self.over.get(&replica).and_then(|over| over.unread);
         // One of a commit that stands in says nothing of what is to go, nor does one that could not look everything up.
         if plan.errored
-            || self.over.get(&replica).is_some_and(|over| over.unread)
+            || unread.is_some_and(|since| step.now.duration_since(since) < UNREAD_FOR)
             || !plan.complete
             || before.is_some_and(|before| Arc::ptr_eq(&before, &plan))
         {
