@@ -52,6 +52,8 @@ struct Asked {
     answer: Option<(When, Answer)>,
     /// Why it was not answered since, or ever.
     failed: Option<(When, String)>,
+    /// Since when it is to be asked, where nothing has come of that yet.
+    pending: Option<When>,
 }
 
 /// When something was asked.
@@ -84,8 +86,9 @@ impl Asked {
     fn told(&self, now: Instant) -> Option<(When, Result<&Answer, &str>)> {
         let answer = self.answer.as_ref().map(|(when, answer)| (*when, Ok(answer)));
         let failed = self.failed.as_ref().map(|(when, why)| (*when, Err(why.as_str())));
+        let pending = self.pending.map(|when| (when, Err("it was not looked up yet")));
         let told = |told: &(When, Result<&Answer, &str>)| told.0.is_within(TOLD_FOR, now);
-        answer.filter(told).or_else(|| failed.filter(told))
+        answer.filter(told).or_else(|| failed.filter(told)).or_else(|| pending.filter(told))
     }
 }
 
@@ -106,10 +109,21 @@ impl Answers {
         self.with(|all| all.get(question).is_none_or(|asked| asked.is_due(now)))
     }
 
+    /// Notes that a question is to be asked: until something has come of that nobody takes it for one that nobody asks.
+    fn note_pending(&self, question: &Question, when: When) {
+        self.with(|all| {
+            let known = all.get(question).is_some_and(|asked| asked.told(when.at).is_some());
+            if !known {
+                all.entry(question.clone()).or_default().pending = Some(when);
+            }
+        });
+    }
+
     /// Notes how a question ended that was asked then.
     fn note(&self, question: Question, when: When, end: Result<Answer, AwsError>) {
         self.with(|all| {
             let asked = all.entry(question).or_default();
+            asked.pending = None;
             match end {
                 Ok(answer) => (asked.answer, asked.failed) = (Some((when, answer)), None),
                 Err(error) => asked.failed = Some((when, error.to_string())),
@@ -193,15 +207,19 @@ impl Aws {
     /// not known. What cannot be found out [`crate::port::Holdings::resolved`] tells. Where somebody asks already, nothing
     /// is asked.
     pub async fn resolve(&self, classes: &[&NodeClass], kubernetes: Result<&str, &str>) {
-        let Ok(_alone) = self.answers.asking.try_lock() else { return };
-        let begun = Instant::now();
         // What a group's machines are like, whoever made the group decides.
         let ours = classes.iter().filter(|class| class.generation != Generation::Eksctl);
         let version = kubernetes.unwrap_or_default();
         let asked = ours.flat_map(|class| questions(class, version).map(|asked| (class, asked)));
+        let asked: Vec<_> =
+            asked.filter(|(class, question)| selects(class, question.part)).collect();
+        for (_, question) in &asked {
+            self.answers.note_pending(question, When::now());
+        }
+        let Ok(_alone) = self.answers.asking.try_lock() else { return };
+        let begun = Instant::now();
         for (class, question) in asked {
-            let due = self.answers.is_due(&question, Instant::now());
-            if !due || !selects(class, question.part) {
+            if !self.answers.is_due(&question, Instant::now()) {
                 continue;
             }
             let when = When::now();
@@ -353,6 +371,18 @@ mod tests {
         note(Ok(found("sg-2")), 16);
         assert_eq!(known(16), Some(["sg-2".into()].into()));
         assert!(resolved(31).is_empty(), "nobody asks any more");
+    }
+
+    #[test]
+    fn what_is_to_be_asked_is_told_as_not_known_until_something_came_of_it_and_is_asked_at_once() {
+        let (answers, when) = (Answers::default(), When::now());
+        let unread = || answers.resolved(None, when.at).unread.len();
+        answers.note_pending(&question(), when);
+        assert_eq!(unread(), 1);
+        assert!(answers.is_due(&question(), when.at));
+        answers.note(question(), when, Ok(found("sg-1")));
+        answers.note_pending(&question(), when);
+        assert_eq!((unread(), answers.answer(&question()).is_some()), (0, true));
     }
 
     #[test]

@@ -145,6 +145,8 @@ impl State {
                 self.former = None;
                 self.hears_of_auto_mode(head.auto_mode);
                 self.head = Some(head);
+                // What its node classes come to is in no look that was begun before.
+                self.need = self.looks + 1;
                 self.replan_at = now;
             }
             Err(NoCommit::Gone(_)) if self.newer.is_some() => {

@@ -9,6 +9,7 @@ use super::kept::later;
 use super::state::State;
 use super::status::{HeldBy, Status, Superseded};
 use super::work::{instance, retired};
+use crate::fleet::Observed;
 use crate::ids::{Address, Digest, InstanceId};
 use crate::plan::wire::Action;
 use crate::plan::{Plan, left_to_others};
@@ -82,13 +83,23 @@ impl State {
         self.current = Some(Current::new(Arc::clone(plan), since));
     }
 
-    /// Returns whether something could not be looked up, lately, of the world that was planned over.
-    fn is_unread(&mut self) -> bool {
-        let unread =
-            self.planned.as_ref().is_some_and(|(world, _)| !world.resolved.unread.is_empty());
-        let since = unread.then(|| self.unread_since.unwrap_or(self.now));
-        self.unread_since = since;
-        since.is_some_and(|since| self.now < later(since, UNREAD_FOR))
+    /// Notes since when what a whole look does not know could not be looked up.
+    pub(super) fn look_for_unread(&mut self, observed: &Observed) {
+        let since = observed.resolved.unread.iter().map(|unread| {
+            let of = (unread.part, unread.words.clone());
+            let since = self.unread_since.get(&of).copied().unwrap_or(self.now);
+            (of, since)
+        });
+        self.unread_since = since.collect();
+    }
+
+    /// Returns whether something could not be looked up, since lately, of the world that was planned over.
+    fn is_unread(&self) -> bool {
+        let Some((world, _)) = &self.planned else { return false };
+        world.resolved.unread.iter().any(|unread| {
+            let since = self.unread_since.get(&(unread.part, unread.words.clone()));
+            since.is_none_or(|since| self.now < later(*since, UNREAD_FOR))
+        })
     }
 
     /// Remembers the current plan where it stood for long enough that somebody may ask for it, and nothing of it was
@@ -121,13 +132,14 @@ mod tests {
     use crate::reconcile::{Event, Kept, Signal};
     use crate::render::fixture;
 
-    /// Has a plan be made that has every machine stay, over a world of which an image was looked up or could not be.
-    fn stays(story: &mut Story, seconds: i64, unread: bool) {
+    /// Has a plan be made that has every machine stay, over a world of which images of these words could not be looked up.
+    fn stays(story: &mut Story, seconds: i64, unread: &[&str]) {
         let mut world = world(seconds);
-        if unread {
-            let (words, reason) = ("al2023@latest".to_owned(), "AccessDenied".to_owned());
-            world.resolved.unread = [Unread { part: Part::Image, words, reason }].into();
-        }
+        let denied = |words: &&str| {
+            let (words, reason) = ((*words).to_owned(), "AccessDenied".to_owned());
+            Unread { part: Part::Image, words, reason }
+        };
+        world.resolved.unread = unread.iter().map(denied).collect();
         story.change(|state| state.planning = None);
         story.next(seconds, Event::World(Arc::new(world)));
         story.change(|state| state.replan_at = at(seconds));
@@ -141,19 +153,19 @@ mod tests {
     #[test]
     fn a_confirmation_outlives_a_lookup_that_fails_for_a_while_and_not_for_ever() {
         for (looks, kept) in [
-            (&[(10, true), (800, true)][..], true),
-            (&[(10, true), (920, true)], false),
-            (&[(10, true), (800, false)], false),
-            (&[(10, false)], false),
-            // What fails anew is another failure.
-            (&[(10, true), (20, false), (2_000, true)], false),
+            (&[(10, &["a"][..]), (800, &["a"])][..], true),
+            (&[(10, &["a"]), (920, &["a"])], false),
+            (&[(10, &["a"]), (800, &[])], false),
+            (&[(10, &[])], false),
+            // What fails for good says nothing of what fails now.
+            (&[(10, &["a"]), (800, &["a", "b"]), (1_600, &["a", "b"])], true),
         ] {
             let mut story = Story::begin();
             story.next(1, Event::Signal(Signal::Gained));
             let confirmed = vec!["i-1".into()];
             story.next(1, Event::Recalled(Ok(Box::new(Kept { confirmed, ..Kept::default() }))));
             for (seconds, unread) in looks {
-                stays(&mut story, *seconds, *unread);
+                stays(&mut story, *seconds, unread);
             }
             let confirmed = &story.state().kept.as_ref().expect("recalled").confirmed;
             assert_eq!(!confirmed.is_empty(), kept, "{looks:?}");

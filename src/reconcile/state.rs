@@ -22,7 +22,7 @@ use super::steer::Steering;
 use super::timing::Timing;
 use super::uncordon::Uncordons;
 use super::view::Unseen;
-use crate::fleet::{ClusterIdentity, Observed};
+use crate::fleet::{ClusterIdentity, Observed, Part};
 use crate::ids::{Address, InstanceId, PoolName};
 use crate::manifest::Mode;
 use crate::plan::Plan;
@@ -160,8 +160,8 @@ pub struct State {
     pub(super) planned: Option<(Arc<Observed>, String)>,
     pub(super) replan_at: Timestamp,
     pub(super) planned_since: BTreeMap<InstanceId, Timestamp>,
-    /// Since when plans are made over a world of which something could not be looked up.
-    pub(super) unread_since: Option<Timestamp>,
+    /// What could not be looked up, and since when.
+    pub(super) unread_since: BTreeMap<(Part, String), Timestamp>,
     /// Since when nodes keep the pods that they have.
     pub(super) quiet: Quiet,
     pub(super) health: Health,
@@ -303,7 +303,7 @@ impl State {
             planned: None,
             replan_at: now,
             planned_since: BTreeMap::new(),
-            unread_since: None,
+            unread_since: BTreeMap::new(),
             quiet: Quiet::default(),
             health: Health::default(),
             ahead_since: None,
@@ -464,6 +464,7 @@ impl State {
             }
             self.times_look(&observed, &booting);
             self.look_for_rivals(&observed);
+            self.look_for_unread(&observed);
             self.watch_health(&observed);
             self.quiet.look(&observed, now);
             self.steering.judge(&observed, &mut self.timing.counters);

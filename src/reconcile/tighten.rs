@@ -72,7 +72,9 @@ fn lasts(held: &Held, now: Timestamp) -> bool {
         | Held::Breaker { .. }
         | Held::MassUnready { .. }
         | Held::RemovalBudget { .. } => true,
-        Held::Settling { until } | Held::Resting { until } => *until > later(now, SOON),
+        Held::Settling { until } | Held::Resting { until } | Held::BackingOff { until } => {
+            *until > later(now, SOON)
+        }
         Held::NotLeader
         | Held::Suspended { .. }
         | Held::NotApplyable { .. }
@@ -81,7 +83,6 @@ fn lasts(held: &Held, now: Timestamp) -> bool {
         | Held::LaunchBudget { .. }
         | Held::Quarantined { .. }
         | Held::Together { .. }
-        | Held::BackingOff { .. }
         | Held::Unheard { .. }
         | Held::UnderWay => false,
     }

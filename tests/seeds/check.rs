@@ -116,8 +116,8 @@ struct Over {
     closed: BTreeSet<NodeName>,
     /// How many pods there are of each workload.
     pods: BTreeMap<WorkloadId, u32>,
-    /// Since when something cannot be looked up, so that machines may be left alone for now.
-    unread: Option<Timestamp>,
+    /// What cannot be looked up, and since when: machines may be left alone for now because of it.
+    unread: BTreeMap<String, Timestamp>,
     /// The least that nodes have, by type and specification.
     allocatable: BTreeMap<(String, String), Amount>,
 }
@@ -344,8 +344,10 @@ impl Checks {
         for pod in world.pods.iter().filter(|pod| pod.is_active()) {
             *pods.entry(pod.workload()).or_insert(0) += 1;
         }
-        let before = self.over.get(&replica).and_then(|over| over.unread);
-        let unread = (!world.resolved.unread.is_empty()).then(|| before.unwrap_or(now));
+        let before = self.over.get(&replica).map(|over| &over.unread);
+        let since = |words: &String| before.and_then(|all| all.get(words)).copied().unwrap_or(now);
+        let unread = world.resolved.unread.iter().map(|unread| &unread.words);
+        let unread = unread.map(|words| (words.clone(), since(words))).collect();
         let over = Over { at, machines, nodes, unready, closed, pods, unread, allocatable };
         self.over.insert(replica, over);
     }

@@ -206,10 +206,11 @@ impl Checks {
         }
         let Some(plan) = held else { return };
         let before = self.said.told.insert(replica, Arc::clone(&plan));
-        let unread = self.over.get(&replica).and_then(|over| over.unread);
+        let young = |since: &Timestamp| step.now.duration_since(*since) < UNREAD_FOR;
+        let unread = self.over.get(&replica).is_some_and(|over| over.unread.values().any(young));
         // One of a commit that stands in says nothing of what is to go, nor does one that could not look everything up.
         if plan.errored
-            || unread.is_some_and(|since| step.now.duration_since(since) < UNREAD_FOR)
+            || unread
             || !plan.complete
             || before.is_some_and(|before| Arc::ptr_eq(&before, &plan))
         {
