@@ -193,3 +193,20 @@ impl Hardware {
         Self { arch, accelerator }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_asked_at_another_time_says_the_same_and_who_found_or_missed_something_does_not() {
+        let known = Resolved { asked_at: Some(Timestamp::MIN), ..Resolved::default() };
+        let later = Resolved { asked_at: Some(Timestamp::MAX), ..Resolved::default() };
+        assert!(known.says_the_same(&later));
+        let found = [("tag a=b".to_owned(), ["sg-1".into()].into())].into();
+        assert!(!known.says_the_same(&Resolved { security_groups: found, ..known.clone() }));
+        let (words, reason) = ("tag a=b".to_owned(), "AccessDenied".to_owned());
+        let unread = [Unread { part: Part::Subnets, words, reason }].into();
+        assert!(!known.says_the_same(&Resolved { unread, ..known.clone() }));
+    }
+}

@@ -28,7 +28,7 @@ impl State {
                 self.hears_of_auto_mode(head.auto_mode);
                 let begins = self.head.is_none();
                 self.serve(head);
-                if begins && self.looks > 0 {
+                if begins {
                     // What its node classes come to was looked up with it, and is in no look that was begun before.
                     self.need = self.looks + 1;
                 }
@@ -298,9 +298,34 @@ mod tests {
             answers(&mut story, 801, Ok(Arc::new(head)));
             assert_eq!((served(&story), story.state().has_stand_in()), (Some("3"), false));
             assert!(!waits(&story), "what waited is planned of the one that is served");
+            assert_eq!(
+                story.state().need,
+                story.state().looks + 1,
+                "over a look that is begun now"
+            );
             assert_eq!(story.state().mode(), Mode::Full);
             assert_eq!(story.state().status().repository.stands_in_for, None);
         }
+    }
+
+    #[test]
+    fn the_first_plan_is_made_over_a_look_that_was_begun_once_the_commit_was_known() {
+        let mut story = Story::begin();
+        let head = story.state().head.clone().expect("one is served");
+        for (known, awaited) in [(true, false), (false, true)] {
+            story.change(|state| {
+                state.planning = None;
+                state.head = known.then(|| Arc::clone(&head));
+                state.replan_at = at(0);
+            });
+            story.next(5, Event::Head(Ok(Arc::clone(&head))));
+            let state = story.state();
+            assert_eq!(state.need > state.world_no, awaited, "{known}");
+            assert_eq!(state.planning.is_none(), awaited, "{known}");
+        }
+        story.next(6, Event::World(Arc::new(world(6))));
+        story.next(6, Event::World(Arc::new(world(6))));
+        assert!(story.state().planning.is_some());
     }
 
     #[test]

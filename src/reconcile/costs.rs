@@ -7,8 +7,8 @@ use crate::units::MicroUsd;
 /// Most moments that are remembered.
 const MOST: usize = 400;
 
-/// What the fleet cost per hour, and since when; the newest last. This process
-/// remembers it alone: what plans came to that were carried out is read back from their objects.
+/// What the fleet cost per hour, and since when; the newest last. This process remembers it alone: what plans came to that
+/// were carried out is read back from their objects.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Costs(Vec<(Timestamp, MicroUsd)>);
 

@@ -104,7 +104,9 @@ mod tests {
         let now: Timestamp = "2026-11-01T10:00:00Z".parse().expect("a moment");
         for (minutes, expected) in [(0, false), (1, false), (2, true), (600, true)] {
             let until = later(now, SignedDuration::from_mins(minutes));
-            for held in [Held::Settling { until }, Held::Resting { until }] {
+            let waits =
+                [Held::Settling { until }, Held::Resting { until }, Held::BackingOff { until }];
+            for held in waits {
                 assert_eq!(lasts(&held, now), expected, "{held:?}");
             }
         }

@@ -2,11 +2,11 @@
 //!
 //! No clock is asked: what looks show is as exact as they are apart, and what an apply tells carries its moment.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::event::Ticket;
+use super::event::{Limits, Ticket};
 use super::state::State;
 use super::view::is_waiting;
 use super::work;
@@ -173,6 +173,15 @@ impl State {
     /// Measures something that began then and ends now.
     pub(super) fn times(&mut self, name: &str, of: &str, since: Timestamp) {
         self.timing.note(name, of, since, self.now);
+    }
+
+    /// Notes how long making a plan of such limits took.
+    pub(super) fn times_plan(&mut self, limits: &Limits, took: SignedDuration) {
+        self.count("plans.made", 1);
+        self.count("plan_millis", u64::try_from(took.as_millis()).unwrap_or(0));
+        let adds = limits.only.as_ref().is_some_and(BTreeSet::is_empty);
+        let scope = if adds { "adds" } else { "all" };
+        self.timing.measured.note(&format!("plan.{scope}"), took);
     }
 
     /// Notes how long the step took that led to this state, by the clock of whoever took it.
@@ -354,7 +363,8 @@ mod tests {
         story.told(3, Kind::SpotInterruption, &["i-1"], Some(120));
         for seconds in [10, 11] {
             let end = Ok(Ending::Told);
-            story.next(seconds, Heard::Ended { instance: "i-1".into(), end });
+            let does = story.next(seconds, Heard::Ended { instance: "i-1".into(), end });
+            assert_eq!(does, [""; 0], "it was told just now");
         }
         let mut ends = world(20);
         ends.instances.get_mut("i-1").expect("it is there").state = InstanceState::Terminated;

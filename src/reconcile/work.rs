@@ -226,11 +226,7 @@ impl State {
         effects: &mut Vec<Effect>,
     ) {
         let Some(planning) = self.planning.take() else { return };
-        self.count("plans.made", 1);
-        self.count("plan_millis", u64::try_from(took.as_millis()).unwrap_or(0));
-        let adds = planning.limits.only.as_ref().is_some_and(BTreeSet::is_empty);
-        let scope = if adds { "adds" } else { "all" };
-        self.timing.measured.note(&format!("plan.{scope}"), took);
+        self.times_plan(&planning.limits, took);
         let outdated = planning.need != self.need
             || planning.going_no != self.going_no
             || planning.ended_no != self.unseen.all_ended()

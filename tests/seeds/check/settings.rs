@@ -20,7 +20,7 @@ const NOMINATED_AGAIN: SignedDuration = SignedDuration::from_secs(10);
 const NOMINATED_AT_ONCE: usize = 100;
 
 /// How long nothing is made of it that a plan has a machine stay, since something could not be looked up: confirmations
-/// are held for 15 minutes, from when the first such plan was made.
+/// are held for 15 minutes from the first look that says so, which comes before the first plan.
 const UNREAD_FOR: SignedDuration = SignedDuration::from_mins(20);
 
 /// What is known of settings and people.
